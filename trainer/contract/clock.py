@@ -1,0 +1,18 @@
+"""Times on the wire: aware UTC, RFC 3339 with microseconds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+
+def render_time(moment: datetime) -> str:
+    """Render an aware time as RFC 3339 in UTC, always with microseconds so that texts sort as times do."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> datetime:
+    """Parse what `render_time` wrote. Raises ValueError for anything else, naive times included."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment.tzinfo is None:
+        raise ValueError(f"time {text!r} has no zone")
+    return moment.astimezone(timezone.utc)

@@ -1,0 +1,75 @@
+"""The environment variables between service, agent and worker, and a worker's place in its group.
+
+RANK, LOCAL_RANK, WORLD_SIZE and their kind are torchrun's own; ours start with ORCHESTRATOR_. None of them is a
+setting of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Set by the backend for each replica's agent, and inherited by its workers.
+JOB_ID = "ORCHESTRATOR_JOB_ID"
+JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # <root>/<job>, as this node sees it
+ATTEMPT = "ORCHESTRATOR_ATTEMPT"  # 1, 2, ...
+REPLICA = "ORCHESTRATOR_REPLICA"  # 0 .. nodes-1
+CLAIM = "ORCHESTRATOR_CLAIM"  # which submission this agent came from: one token for all replicas of one submit
+SNAPSHOT_DIR = "ORCHESTRATOR_SNAPSHOT_DIR"  # absent: <job>/snapshots
+RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # a snapshot's directory name or path; absent: the newest good one
+REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
+REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
+
+# Set by the agent for its workers.
+REPLICA_DIR = "ORCHESTRATOR_REPLICA_DIR"  # .../attempts/<n>/replica-<r>/<incarnation>
+GENERATION = "ORCHESTRATOR_GENERATION"  # 1, 2, ... within the attempt
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Where a worker stands. Outside a job (`job_dir` is None) generation and attempt are 1."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    attempt: int
+    generation: int
+    job_id: str | None
+    job_dir: str | None
+    replica: int
+    replica_dir: str | None
+    snapshot_dir: str | None
+    restore_from: str | None
+
+
+def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
+    """Read a worker's place from its environment. Under plain torchrun the generation is its restart count + 1.
+
+    Raises ValueError that names the variable when one is not a number.
+    """
+    restarts = _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0)
+    return WorkerPlace(
+        rank=_integer(environ, "RANK", 0),
+        local_rank=_integer(environ, "LOCAL_RANK", 0),
+        world_size=_integer(environ, "WORLD_SIZE", 1),
+        local_world_size=_integer(environ, "LOCAL_WORLD_SIZE", 1),
+        attempt=_integer(environ, ATTEMPT, 1),
+        generation=_integer(environ, GENERATION, restarts + 1),
+        job_id=environ.get(JOB_ID) or None,
+        job_dir=environ.get(JOB_DIR) or None,
+        replica=_integer(environ, REPLICA, 0),
+        replica_dir=environ.get(REPLICA_DIR) or None,
+        snapshot_dir=environ.get(SNAPSHOT_DIR) or None,
+        restore_from=environ.get(RESTORE_FROM) or None,
+    )
+
+
+def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name)
+    if text is None or text == "":
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"environment variable {name} is {text!r}, not a whole number") from None

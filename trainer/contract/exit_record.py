@@ -1,0 +1,95 @@
+"""What an agent leaves when it ends (`exit.json`), and the line it writes for each event before that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from trainer.contract.failure import Failure, parse_failure, render_failure
+
+
+class Outcome(str, Enum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    PREEMPTED = "preempted"  # stopped by a notice from the scheduler
+    CANCELLED = "cancelled"  # stopped because the service asked for it
+    REFUSED = "refused"  # another submission holds the claim of this attempt: nothing was started
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitRecord:
+    """How one replica's agent ended. It is the truth about the attempt even when the scheduler has forgotten it."""
+
+    outcome: Outcome
+    at: str  # RFC 3339 UTC
+    generation: int  # the last one
+    restarts: int  # in place, by this agent
+    failure: Failure | None = None
+
+
+def render_exit_record(record: ExitRecord) -> dict[str, object]:
+    return {
+        "outcome": record.outcome.value,
+        "at": record.at,
+        "generation": record.generation,
+        "restarts": record.restarts,
+        "failure": None if record.failure is None else render_failure(record.failure),
+    }
+
+
+def parse_exit_record(document: Mapping[str, object]) -> ExitRecord:
+    """Raises ValueError for a document without a known outcome: an end that cannot be read is not an end."""
+    failure = document.get("failure")
+    return ExitRecord(
+        outcome=Outcome(str(document.get("outcome"))),
+        at=str(document.get("at", "")),
+        generation=int(str(document.get("generation", 1))),
+        restarts=int(str(document.get("restarts", 0))),
+        failure=parse_failure(failure) if isinstance(failure, Mapping) else None,
+    )
+
+
+class EventKind(str, Enum):
+    """Events that agents and workers journal. The service adds its own kinds to the same log."""
+
+    AGENT_STARTED = "agent.started"
+    GENERATION_STARTED = "generation.started"
+    WORKER_FAILED = "worker.failed"
+    RESTARTED_IN_PLACE = "restart.in_place"
+    RESTORED = "restored"
+    SNAPSHOT_COMMITTED = "snapshot.committed"
+    SNAPSHOT_FAILED = "snapshot.failed"
+    SNAPSHOT_QUARANTINED = "snapshot.quarantined"
+    SNAPSHOT_DELETED = "snapshot.deleted"
+    AGENT_EXITED = "agent.exited"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEvent:
+    """One line of `events.jsonl`. `kind` is an EventKind's value, or one from a newer agent; kept as it is."""
+
+    at: str
+    kind: str
+    sentence: str  # for the job's owner
+    generation: int
+    evidence: dict[str, object] = field(default_factory=dict)
+
+
+def render_journal_event(event: JournalEvent) -> dict[str, object]:
+    return dict(vars(event))
+
+
+def parse_journal_event(document: Mapping[str, object]) -> JournalEvent:
+    """Raises ValueError when kind or time is absent."""
+    evidence = document.get("evidence")
+    try:
+        return JournalEvent(
+            at=str(document["at"]),
+            kind=str(document["kind"]),
+            sentence=str(document.get("sentence", "")),
+            generation=int(str(document.get("generation", 1))),
+            evidence=dict(evidence) if isinstance(evidence, Mapping) else {},
+        )
+    except KeyError as error:
+        raise ValueError(f"not an event line: {error} is missing") from error

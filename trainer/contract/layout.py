@@ -1,0 +1,46 @@
+"""Names inside a job's run directory. Pure: paths are built, never touched.
+
+<root>/<job>/
+  fence/a00002-g0001.json                one file per term, exclusive-create; see fence.py
+  snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
+  attempts/2/                            claim  launch.json  desired.json
+    replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  agent.log
+      g1/local-0/                        log  log.1  error.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CLAIM = "claim"  # text: the ORCHESTRATOR_CLAIM token of the submission that owns the attempt
+LAUNCH = "launch.json"
+DESIRED = "desired.json"
+AGENT = "agent.json"
+EXIT = "exit.json"
+EVENTS = "events.jsonl"
+PROGRESS = "progress.jsonl"
+AGENT_LOG = "agent.log"  # in replica-<r>/: what the agent itself printed, all incarnations
+WORKER_LOG = "log"
+ERROR = "error.json"
+MANIFEST = "MANIFEST.json"
+
+
+def attempt_dir(job_dir: Path, attempt: int) -> Path:
+    return job_dir / "attempts" / str(attempt)
+
+
+def replica_dir(job_dir: Path, attempt: int, replica: int) -> Path:
+    """The folder of one replica; each incarnation of its agent has a numbered folder below it."""
+    return attempt_dir(job_dir, attempt) / f"replica-{replica}"
+
+
+def worker_dir(incarnation_dir: Path, generation: int, local_rank: int) -> Path:
+    return incarnation_dir / f"g{generation}" / f"local-{local_rank}"
+
+
+def fence_dir(job_dir: Path) -> Path:
+    return job_dir / "fence"
+
+
+def snapshots_dir(job_dir: Path) -> Path:
+    return job_dir / "snapshots"

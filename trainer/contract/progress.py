@@ -1,0 +1,74 @@
+"""What a worker says of itself: one JSON line per step or change of phase in its replica's `progress.jsonl`.
+
+All workers of a replica append to one file (O_APPEND, a line per write), so the byte offset behind a line is the
+line's sequence number: a reader that remembers the offset takes each line once, by whatever road it came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Phase(str, Enum):
+    """What a worker is doing; deadlines differ by phase, so that a slow snapshot is not taken for a hang."""
+
+    START = "start"  # imports, process group, building the model
+    RESTORE = "restore"
+    COMPILE = "compile"
+    DATA = "data"
+    STEP = "step"
+    SNAPSHOT = "snapshot"
+    EVALUATION = "evaluation"
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """One line. `step` counts completed optimizer steps; `metrics` are of that step (loss in nats, global)."""
+
+    at: str  # RFC 3339 UTC
+    rank: int
+    local_rank: int
+    world_size: int
+    generation: int
+    pid: int
+    phase: Phase
+    step: int | None = None
+    total_steps: int | None = None
+    memory_bytes: int | None = None  # resident set on CPU, allocated peak on an accelerator
+    metrics: dict[str, float] = field(default_factory=dict)  # loss, tokens_per_s, learning_rate, grad_norm, step_s, ...
+
+
+def render_progress(progress: Progress) -> dict[str, object]:
+    """The JSON object of a line, without fields that say nothing."""
+    document = {name: value for name, value in vars(progress).items() if value is not None and value != {}}
+    return {**document, "phase": progress.phase.value}
+
+
+def parse_progress(document: dict[str, object]) -> Progress:
+    """Parse a line; unknown fields are ignored, an unknown phase reads as STEP. Raises ValueError for no line."""
+    try:
+        phase = document.get("phase")
+        metrics = document.get("metrics") or {}
+        if not isinstance(metrics, dict):
+            raise ValueError("metrics is not an object")
+        return Progress(
+            at=str(document["at"]),
+            rank=int(str(document["rank"])),
+            local_rank=int(str(document.get("local_rank", 0))),
+            world_size=int(str(document.get("world_size", 1))),
+            generation=int(str(document.get("generation", 1))),
+            pid=int(str(document.get("pid", 0))),
+            phase=Phase(phase) if phase in {known.value for known in Phase} else Phase.STEP,
+            step=_optional_int(document.get("step")),
+            total_steps=_optional_int(document.get("total_steps")),
+            memory_bytes=_optional_int(document.get("memory_bytes")),
+            metrics={str(name): float(value) for name, value in metrics.items()},
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a progress line: {error}") from error
+
+
+def _optional_int(value: object) -> int | None:
+    return None if value is None else int(str(value))

@@ -1,0 +1,1 @@
+"""Words and policy. Pure: no clock, no I/O, no database, no torch."""

@@ -1,0 +1,87 @@
+"""An attempt: one submission of a job to its cluster, numbered from 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrator.domain.errors import InvalidTransition
+from trainer.contract.failure import Failure
+
+
+class AttemptState(StrEnum):
+    INTENDED = "INTENDED"  # written down; the submission may or may not have happened
+    SUBMITTED = "SUBMITTED"  # the cluster has it
+    PENDING = "PENDING"  # the cluster has it in a queue of its own
+    RUNNING = "RUNNING"  # an agent is alive
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"  # it ended by itself, with a cause
+    PREEMPTED = "PREEMPTED"  # the cluster took its place away
+    LOST = "LOST"  # it is gone and left no record
+    CANCELLED = "CANCELLED"  # ended by us
+
+    @property
+    def terminal(self) -> bool:
+        return self in _ENDS
+
+
+_ENDS = frozenset(
+    {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.PREEMPTED, AttemptState.LOST, AttemptState.CANCELLED}
+)
+_LIVE = frozenset({AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.PENDING, AttemptState.RUNNING})
+
+TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
+    # Any live attempt may turn out to have ended while nobody looked, hence _ENDS on every row.
+    AttemptState.INTENDED: _ENDS | {AttemptState.SUBMITTED, AttemptState.PENDING, AttemptState.RUNNING},
+    AttemptState.SUBMITTED: _ENDS | {AttemptState.PENDING, AttemptState.RUNNING},
+    AttemptState.PENDING: _ENDS | {AttemptState.RUNNING},
+    AttemptState.RUNNING: _ENDS,
+    **{end: frozenset() for end in _ENDS},
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptKey:
+    """What everything about an attempt is found by, before and after a scheduler has given it a handle."""
+
+    job_id: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}-a{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt. `rendezvous_id` is `<job>-a<number>-<nonce>`; `port` is reserved while the attempt lives."""
+
+    key: AttemptKey
+    state: AttemptState
+    reason: str
+    nonce: str
+    port: int
+    created_at: datetime
+    restore_from: str | None = None
+    handle: str | None = None
+    started_at: datetime | None = None  # the first sight of a live agent
+    stopping_since: datetime | None = None  # when we first asked it to end
+    ended_at: datetime | None = None
+    failure: Failure | None = None
+
+    @property
+    def rendezvous_id(self) -> str:
+        return f"{self.key}-{self.nonce}"
+
+    def to(self, state: AttemptState, *, reason: str, now: datetime, failure: Failure | None = None) -> Attempt:
+        """Change the state along an edge of TRANSITIONS (or only the reason). Raises InvalidTransition."""
+        if state is not self.state and state not in TRANSITIONS[self.state]:
+            raise InvalidTransition(f"attempt {self.key}: {self.state} -> {state}")
+        return replace(
+            self,
+            state=state,
+            reason=reason,
+            started_at=(self.started_at or now) if state is AttemptState.RUNNING else self.started_at,
+            ended_at=now if state.terminal else None,
+            failure=failure or self.failure,
+        )

@@ -1,0 +1,30 @@
+"""Events: the append-only account of a job, each with a sentence for its owner and the evidence behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """Kinds that the service writes. Agents and workers add theirs: trainer.contract.exit_record.EventKind."""
+
+    JOB_SUBMITTED = "job.submitted"
+    JOB_STATE = "job.state"
+    CANCEL_REQUESTED = "cancel.requested"
+    RETRY_REQUESTED = "retry.requested"
+    ATTEMPT_INTENDED = "attempt.intended"
+    ATTEMPT_STATE = "attempt.state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event. `at` is when it happened, which for a journal read after an outage lies before its arrival."""
+
+    at: datetime
+    kind: str
+    sentence: str
+    attempt: int | None = None
+    generation: int | None = None
+    evidence: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,108 @@
+"""A job: what was asked for, what is wished now, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrator.domain.errors import InvalidTransition
+from orchestrator.domain.spec import JobSpec
+
+
+class JobState(StrEnum):
+    QUEUED = "QUEUED"  # waits for admission; the reason says for what
+    STARTING = "STARTING"  # an attempt was submitted, no worker has formed a group yet
+    RUNNING = "RUNNING"
+    RECOVERING = "RECOVERING"  # between attempts
+    SUSPENDED = "SUSPENDED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in _TERMINAL
+
+    @property
+    def holds_slots(self) -> bool:
+        """A recovering job keeps its place: its neighbours must not take it between two attempts."""
+        return self in (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
+
+
+_TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset(
+        {
+            JobState.STARTING,  # admitted, first attempt submitted
+            JobState.CANCELLED,  # cancelled before anything ran
+            JobState.FAILED,  # can never start here
+        }
+    ),
+    JobState.STARTING: frozenset(
+        {
+            JobState.RUNNING,  # the worker group formed
+            JobState.RECOVERING,  # the attempt ended before that
+            JobState.SUCCEEDED,  # it ended well while nobody looked
+            JobState.FAILED,  # its budget was spent at once
+            JobState.CANCELLED,
+        }
+    ),
+    JobState.RUNNING: frozenset(
+        {
+            JobState.RECOVERING,  # the attempt was lost or failed
+            JobState.SUCCEEDED,
+            JobState.FAILED,
+            JobState.CANCELLED,
+        }
+    ),
+    JobState.RECOVERING: frozenset(
+        {
+            JobState.STARTING,  # the next attempt was submitted
+            JobState.FAILED,  # the budget is spent
+            JobState.CANCELLED,
+        }
+    ),
+    JobState.SUSPENDED: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+    # The owner may ask for another attempt of an ended job; nothing else leaves these states.
+    JobState.SUCCEEDED: frozenset({JobState.QUEUED}),
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.CANCELLED: frozenset({JobState.QUEUED}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """What the API wishes of a job; the supervisor never writes it.
+
+    `retry_number` counts the owner's retries: the supervisor acts while its own count (`Job.retries_done`) is behind.
+    """
+
+    cancelled: bool = False
+    retry_number: int = 0
+    restore_from: str | None = None  # a snapshot's name: the upper bound of the next restore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job. Times are aware UTC. `reason` is one sentence for the job's owner."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    reason: str
+    desired: Desired
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    retries_done: int = 0
+    spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
+    retry_at: datetime | None = None  # while RECOVERING: not before
+
+    def to(self, state: JobState, *, reason: str, now: datetime) -> Job:
+        """Change the state along an edge of TRANSITIONS (or only the reason). Raises InvalidTransition."""
+        if state is not self.state and state not in TRANSITIONS[self.state]:
+            raise InvalidTransition(f"job {self.id}: {self.state} -> {state}")
+        finished_at = (self.finished_at or now) if state.terminal else None
+        return replace(self, state=state, reason=reason, updated_at=now, finished_at=finished_at)

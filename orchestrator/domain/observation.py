@@ -1,0 +1,72 @@
+"""What was seen of an attempt, three-valued: positive evidence either way, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrator.domain.attempt import AttemptKey
+from trainer.contract.exit_record import ExitRecord
+
+
+class Liveness(StrEnum):
+    ALIVE = "alive"
+    DEAD = "dead"  # positive evidence of the end
+    UNKNOWN = "unknown"  # evidence of nothing
+
+
+class Presence(StrEnum):
+    """What the cluster knows of an attempt's submission."""
+
+    ABSENT = "absent"  # positive evidence that it was never submitted
+    PENDING = "pending"
+    RUNNING = "running"
+    GONE = "gone"  # it was there and has ended
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSighting:
+    replica: int
+    liveness: Liveness
+    evidence: str  # a clause, such as "process 4711 is gone"
+    leftovers: bool = False  # processes of a dead replica that still run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What a backend says of one attempt."""
+
+    key: AttemptKey
+    presence: Presence
+    evidence: str
+    replicas: tuple[ReplicaSighting, ...] = ()
+
+    @property
+    def leftovers(self) -> bool:
+        """Whether any process of the attempt still runs, an orphaned worker included."""
+        return any(seen.liveness is Liveness.ALIVE or seen.leftovers for seen in self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What the attempt's journals told so far. `progress_at` is the newest line's arrival here, on our clock."""
+
+    generation: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    formed_at: datetime | None = None  # when the first generation was journalled
+    progress_at: datetime | None = None
+    phase: str | None = None
+    step_s: float | None = None  # seconds of one step, a recent mean
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """All that is known of a live attempt at one moment. `exits` by replica are the truth where they exist."""
+
+    sighting: Sighting
+    training: Training
+    exits: dict[int, ExitRecord]

@@ -1,0 +1,211 @@
+"""JobSpec: what a person asks for. One frozen model, which is also the request body; unknown fields are refused.
+
+What this version cannot do yet is refused by `unsupported`, never accepted and forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from trainer.contract.config import ConfigError, TrainerConfig, parse_config, parse_interval
+
+MAX_SPEC_BYTES = 1024 * 1024
+_NODES = re.compile(r"^(\d{1,5})(?::(\d{1,5}))?$")
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain a NUL byte")
+    return text
+
+
+Text = Annotated[str, Field(max_length=4096), AfterValidator(_without_nul)]
+Argument = Annotated[str, Field(max_length=32768), AfterValidator(_without_nul)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$")]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86400)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Run(_Part):
+    """What each worker runs: exactly one of trainer, script, module and command."""
+
+    trainer: dict[str, object] | None = None  # the bundled trainer's configuration, checked by its own parser
+    script: Text | None = None
+    module: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] | None = None
+    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1000)] | None = None
+    args: Annotated[tuple[Argument, ...], Field(max_length=1000)] = ()
+    workdir: Text = "."
+    image: Text | None = None
+    env: dict[EnvName, Argument] = Field(default_factory=dict, max_length=500)
+    secrets: tuple[EnvName, ...] = ()
+
+    @field_validator("trainer")
+    @classmethod
+    def _trainer_parses(cls, value: dict[str, object] | None) -> dict[str, object] | None:
+        if value is not None:
+            for name in ("snapshot_interval", "snapshot_keep"):
+                if name in value:
+                    raise ValueError(f"{name}: is set by the job's `snapshot` section")
+            parse_config(value)  # ConfigError is a ValueError that names the field
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _env_is_the_users(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name.startswith(("ORCHESTRATOR_", "TORCHELASTIC_")) or name in _GROUP_ENV:
+                raise ValueError(f"{name}: is set by the launcher")
+        return value
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Self:
+        given = [name for name in ("trainer", "script", "module", "command") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none of them"
+            raise ValueError(f"needs exactly one of trainer, script, module and command; found {found}")
+        if self.args and given[0] in ("trainer", "command"):
+            raise ValueError(f"args go with script and module; put them into {given[0]}")
+        return self
+
+
+_GROUP_ENV = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+)
+
+
+def _nodes_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class Topology(_Part):
+    """How many agents and workers: `nodes` "2" or "2:8", `workers_per_node` a number or "gpu"."""
+
+    nodes: Annotated[str, BeforeValidator(_nodes_text)] = "1"
+    workers_per_node: Count | Literal["gpu"] = 1
+
+    @field_validator("nodes")
+    @classmethod
+    def _nodes_parse(cls, value: str) -> str:
+        match = _NODES.match(value)
+        if match is None:
+            raise ValueError(f"is {value!r}, must be a number of nodes or a range as '2:8'")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if low < 1:
+            raise ValueError(f"is {value!r}, must be at least 1")
+        if low > high:
+            raise ValueError(f"is {value!r}, the range ends before it begins; did you mean '{high}:{low}'?")
+        return value
+
+    @property
+    def min_nodes(self) -> int:
+        return int(self.nodes.partition(":")[0])
+
+    @property
+    def max_nodes(self) -> int:
+        return int(self.nodes.rpartition(":")[2])
+
+
+class Resources(_Part):
+    cpus: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    memory_gb: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
+    gpu_type: Text | None = None
+    extra: dict[Label, Text] = Field(default_factory=dict, max_length=100)
+
+
+class Placement(_Part):
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    queue: Text | None = None
+    exclude: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
+    constraint: Text | None = None
+    node_selector: dict[Label, Text] = Field(default_factory=dict, max_length=100)
+    tolerations: Annotated[tuple[dict[str, object], ...], Field(max_length=100)] = ()
+
+
+class Snapshot(_Part):
+    dir: Text | None = None
+    source: Annotated[Text | None, Field(alias="from")] = None
+    interval: Annotated[str, BeforeValidator(_nodes_text)] = "auto"
+    keep: Annotated[int, Field(ge=1, le=10_000)] = 3
+    keep_every: Count | None = None
+    on_preemption: bool = True
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    @field_validator("interval")
+    @classmethod
+    def _interval_parses(cls, value: str) -> str:
+        try:
+            parse_interval(value)
+        except ConfigError as error:
+            raise ValueError(error.message) from error
+        return value
+
+
+Budget = Annotated[int, Field(ge=0, le=1_000_000)] | None
+
+
+class Budgets(_Part):
+    """How many failures of a class a job survives; None is no limit."""
+
+    application: Budget = 3
+    node: Budget = 10
+    hang: Budget = 3
+    storage: Budget = 3
+    preemption: Budget = None
+
+
+class Supervise(_Part):
+    heartbeat_timeout_s: Seconds | Literal["auto"] = "auto"
+    startup_timeout_s: Seconds = 600
+    max_runtime_s: Seconds | None = None
+    budgets: Budgets = Budgets()
+    refund_after_s: Seconds = 3600
+    backoff_s: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (5, 300)
+    exclude_bad_nodes: bool = True
+
+    @field_validator("backoff_s")
+    @classmethod
+    def _backoff_grows(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] > value[1]:
+            raise ValueError(f"is [{value[0]}, {value[1]}], the first must not exceed the last")
+        return value
+
+
+class JobSpec(_Part):
+    """A training job. API.md of every release holds an example; `orchestrator plan FILE` checks one."""
+
+    name: Name
+    project: Name = "default"
+    cluster: Name = "local"
+    run: Run
+    topology: Topology = Topology()
+    resources: Resources = Resources()
+    placement: Placement = Placement()
+    launcher: Literal["elasticrun", "torchrun"] = "elasticrun"
+    snapshot: Snapshot = Snapshot()
+    supervise: Supervise = Supervise()
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    after: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    labels: dict[Label, Annotated[str, Field(max_length=255)]] = Field(default_factory=dict, max_length=64)
+    notify: Annotated[tuple[Text, ...], Field(max_length=20)] = ()
+
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True)
+
+    def trainer_config(self) -> TrainerConfig | None:
+        """The bundled trainer's whole configuration, or None for the user's own program."""
+        if self.run.trainer is None:
+            return None
+        rest = {"snapshot_interval": self.snapshot.interval, "snapshot_keep": self.snapshot.keep}
+        return parse_config({**self.run.trainer, **rest})

@@ -98,6 +98,7 @@ class Job:
     finished_at: datetime | None = None
     retries_done: int = 0
     spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
+    fruitless: int = 0  # attempts in a row that ended before their first completed step: what back-off grows with
     retry_at: datetime | None = None  # while RECOVERING: not before
 
     def to(self, state: JobState, *, reason: str, now: datetime) -> Job:

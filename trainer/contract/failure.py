@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -77,6 +78,13 @@ _PATTERNS: tuple[tuple[str, FailureKind], ...] = (
     ("MemoryError", FailureKind.HOST_OOM),
     ("EADDRINUSE", FailureKind.RENDEZVOUS),
     ("can't open file", FailureKind.LAUNCH),
+    (": No module named ", FailureKind.LAUNCH),
+)
+
+# What a worker prints when a peer has gone: Gloo's and NCCL's words for a consequence.
+_COLLATERAL = re.compile(
+    r"Connection (closed|reset) by peer|gloo.*Broken pipe|remote process exited or there was a network error"
+    r"|NCCL communicator was aborted|ncclRemoteError"
 )
 
 
@@ -92,6 +100,11 @@ def classify_failure(*, exit_code: int | None, output: str) -> FailureKind:
     if exit_code is not None and signal_name(exit_code) in {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}:
         return FailureKind.UNKNOWN
     return FailureKind.APPLICATION
+
+
+def is_collateral(failure: Failure) -> bool:
+    """Whether the failure reads as the loss of a peer: the first cause is another rank's, perhaps another replica's."""
+    return _COLLATERAL.search(f"{failure.message}\n{failure.traceback or ''}") is not None
 
 
 def _optional_int(value: object) -> int | None:

@@ -1,0 +1,115 @@
+"""Whether an agent starts its workers again in place: a pure rule over the failures of one attempt.
+
+The agent decides without the service; what it refuses to restart, the service may still retry as a new attempt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trainer.contract.failure import Failure, FailureKind, is_collateral
+
+# A worker that never reports a step shows progress by staying up this long.
+UPTIME_AS_PROGRESS_S = 60.0
+_TRACEBACK_TAIL_LINES = 8
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setback:
+    """One failure of the worker group, its first cause only."""
+
+    failure: Failure
+    step: int | None  # the highest step that any worker of this attempt had completed by then; None: none reported
+    ran_s: float  # how long the generation had been up
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartDecision:
+    restart: bool
+    sentence: str  # for the job's owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartSituation:
+    setbacks: Sequence[Setback]  # oldest first; the last one is to be decided
+    restarts: int  # already made in place after a failure
+    max_restarts: int
+
+    @property
+    def last(self) -> Setback:
+        return self.setbacks[-1]
+
+
+def decide_restart(situation: RestartSituation) -> RestartDecision:
+    """Decide on the last setback. Raises IndexError when there is none."""
+    for rule in RESTART_POLICY:
+        decision = rule(situation)
+        if decision is not None:
+            return decision
+    raise AssertionError("the last rule always decides")
+
+
+def give_up_on_launch(s: RestartSituation) -> RestartDecision | None:
+    """A missing file, module or command does not appear by trying again."""
+    if s.last.failure.kind is not FailureKind.LAUNCH:
+        return None
+    return _give_up(f"a restart cannot help: {s.last.failure.message}")
+
+
+def give_up_on_repetition(s: RestartSituation) -> RestartDecision | None:
+    """The same error twice in a row with no step between them comes from the code or its input."""
+    if len(s.setbacks) < 2 or not repeats(s.setbacks[-2], s.last):
+        return None
+    where = "before any step" if s.last.step is None else f"with no step beyond {s.last.step}"
+    return _give_up(f"the same error came twice in a row {where}: {s.last.failure.message}")
+
+
+def give_up_on_budget(s: RestartSituation) -> RestartDecision | None:
+    if s.restarts < s.max_restarts:
+        return None
+    if s.max_restarts == 0:
+        return _give_up("restarts in place are off for this job")
+    return _give_up(f"all {s.max_restarts} restarts in place are used up")
+
+
+def restart(s: RestartSituation) -> RestartDecision | None:
+    return RestartDecision(restart=True, sentence=f"restart {s.restarts + 1} of at most {s.max_restarts} in place")
+
+
+# First match wins: this order is the policy.
+RESTART_POLICY: tuple[Callable[[RestartSituation], RestartDecision | None], ...] = (
+    give_up_on_launch,
+    give_up_on_repetition,
+    give_up_on_budget,
+    restart,
+)
+
+
+def repeats(before: Setback, after: Setback) -> bool:
+    """Whether `after` is the error of `before` again with nothing gained between them.
+
+    Kills from outside and losses of a peer are excused: what happened once more says nothing about this worker.
+    """
+    if after.failure.kind is FailureKind.UNKNOWN or is_collateral(after.failure):
+        return False
+    return not _gained(before, after) and fingerprint(before.failure) == fingerprint(after.failure)
+
+
+def fingerprint(failure: Failure) -> tuple[str, str, str]:
+    """Kind, first line of the message and end of the traceback, free of numbers (ranks, pids, ports, addresses)."""
+    first_line = failure.message.partition("\n")[0]
+    tail = "\n".join((failure.traceback or "").splitlines()[-_TRACEBACK_TAIL_LINES:])
+    return failure.kind.value, _VARIABLE.sub("#", first_line), _VARIABLE.sub("#", tail)
+
+
+def _gained(before: Setback, after: Setback) -> bool:
+    if after.step is None:
+        return after.ran_s >= UPTIME_AS_PROGRESS_S
+    return before.step is None or after.step > before.step
+
+
+def _give_up(sentence: str) -> RestartDecision:
+    return RestartDecision(restart=False, sentence=sentence)

@@ -1,0 +1,198 @@
+"""torch's elastic agent with a memory: it numbers generations, explains deaths, and restarts only what can recover."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+
+from trainer.contract import env, layout
+from trainer.contract.exit_record import EventKind
+from trainer.contract.failure import Failure, is_collateral, render_failure
+from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.record import Record
+from trainer.elastic.rendezvous import agree_generation, known_generations
+
+# A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
+_CAUSE_GRACE_S = 0.3
+
+
+class Agent(LocalElasticAgent):
+    """Outside a job (`record` is None) it decides as torchrun does and journals nothing."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *,
+        logs_specs: LogsSpecs,
+        start_method: str,
+        log_line_prefix_template: str | None,
+        stop_timeout_s: float,
+        record: Record | None,
+        on_started: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            spec,
+            logs_specs,
+            start_method=start_method,
+            log_line_prefix_template=log_line_prefix_template,
+            shutdown_timeout=math.ceil(stop_timeout_s),
+        )
+        self.generation = 0
+        self.restarts = 0  # in place, whatever their cause
+        self.setbacks: list[Setback] = []
+        self.failure: Failure | None = None  # the first cause of the last one
+        self.verdict = ""  # why the last failure was not followed by a restart
+        self._record = record
+        self._on_started = on_started
+        self._noticed_s: float | None = None  # monotonic: when the reason for the coming restart was seen
+        self._started_s = 0.0
+
+    @property
+    def succeeded(self) -> bool:
+        return self._worker_group.state is WorkerState.SUCCEEDED
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        super()._rendezvous(worker_group)
+        known = {self.generation} if self._record is None else {self.generation, *known_generations(self._record)}
+        self.generation = agree_generation(self._rdzv_handler, worker_group, self._failure_restarts, known)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # Workers inherit the agent's environment; torch offers no other door for variables of ours.
+        os.environ[env.GENERATION] = str(self.generation)
+        if self._record is not None:
+            os.environ[env.REPLICA_DIR] = str(self._record.incarnation_dir)
+        ids: dict[int, Any] = super()._start_workers(worker_group)
+        self._on_started()
+        self._started_s = time.monotonic()
+        self._journal_start(worker_group)
+        return ids
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self.restarts += 1
+        self._noticed_s = self._noticed_s or time.monotonic()
+        super()._restart_workers(worker_group)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        deaths = self._deaths(worker_group)
+        if deaths:
+            self._noticed_s = time.monotonic()
+            self._handle(deaths, worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        # torch passes its own 30 s on restarts; a hung worker would cost them all, whatever --shutdown-timeout says.
+        super()._shutdown(death_sig, timeout=self._shutdown_timeout)
+
+    @property
+    def _failure_restarts(self) -> int:
+        return self._worker_group.spec.max_restarts - self._remaining_restarts
+
+    def _deaths(self, worker_group: WorkerGroup) -> list[Death]:
+        if not isinstance(self._pcontext, SubprocessContext):
+            return []
+        codes = {rank: handler.proc.poll() for rank, handler in self._pcontext.subprocess_handlers.items()}
+        return [
+            Death(
+                rank=worker_group.workers[local_rank].global_rank,
+                local_rank=local_rank,
+                exit_code=code,
+                folder=self._folder(local_rank),
+            )
+            for local_rank, code in codes.items()
+            if code
+        ]
+
+    def _handle(self, deaths: list[Death], worker_group: WorkerGroup) -> None:
+        """Explain the deaths, decide about a restart, stop the other workers."""
+        findings = self._explain(deaths, worker_group)
+        self.failure = first_cause(findings)
+        if self._record is not None:
+            self._judge(self.failure, worker_group, self._record)
+        if self._pcontext is not None:
+            self._pcontext.close(signal.SIGTERM, timeout=self._shutdown_timeout)
+            for pid in self._pcontext.pids().values():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # what a dead worker left in its session, data loaders above all
+
+    def _explain(self, deaths: list[Death], worker_group: WorkerGroup) -> list[Finding]:
+        steps = self._steps()
+        deadline = time.monotonic() + _CAUSE_GRACE_S
+        while True:
+            findings = [find_failure(death, steps) for death in deaths]
+            everyone = len(deaths) == len(worker_group.workers)
+            if everyone or not all(is_collateral(f.failure) for f in findings) or time.monotonic() > deadline:
+                return findings
+            time.sleep(0.02)
+            deaths = self._deaths(worker_group)
+
+    def _judge(self, failure: Failure, worker_group: WorkerGroup, record: Record) -> None:
+        ran_s = time.monotonic() - self._started_s
+        self.setbacks.append(Setback(failure=failure, step=max(self._steps().values(), default=None), ran_s=ran_s))
+        decision = decide_restart(
+            RestartSituation(
+                setbacks=self.setbacks,
+                restarts=self._failure_restarts,
+                max_restarts=worker_group.spec.max_restarts,
+            )
+        )
+        self.failure: Failure | None = None  # the first cause of the last one
+        self.verdict = decision.sentence
+        if not decision.restart:
+            self._remaining_restarts = 0  # as torch itself does to end a group that shall not come back
+        collateral = sorted(worker.global_rank for worker in worker_group.workers if worker.global_rank != failure.rank)
+        record.journal(
+            EventKind.WORKER_FAILED,
+            _sentence(failure, collateral),
+            self.generation,
+            **render_failure(failure),
+            collateral_ranks=collateral,
+            decision=decision.sentence,
+        )
+
+    def _journal_start(self, worker_group: WorkerGroup) -> None:
+        noticed_s, self._noticed_s = self._noticed_s, None
+        if self._record is None:
+            return
+        size = worker_group.workers[0].world_size
+        if noticed_s is not None:
+            seconds = round(self._started_s - noticed_s, 4)
+            sentence = f"workers restarted in place as generation {self.generation} after {seconds:.2f} s"
+            self._record.journal(
+                EventKind.RESTARTED_IN_PLACE, sentence, self.generation, generation=self.generation, seconds=seconds
+            )
+        sentence = f"generation {self.generation} started with {size} worker{'s' if size != 1 else ''}"
+        pids = {str(worker_group.workers[rank].global_rank): pid for rank, pid in self._pids().items()}
+        self._record.journal(
+            EventKind.GENERATION_STARTED, sentence, self.generation, world_size=size, number=self.generation, pids=pids
+        )
+
+    def _folder(self, local_rank: int) -> Path | None:
+        if self._record is None:
+            return None
+        return layout.worker_dir(self._record.incarnation_dir, self.generation, local_rank)
+
+    def _pids(self) -> dict[int, int]:
+        return {} if self._pcontext is None else self._pcontext.pids()
+
+    def _steps(self) -> dict[int, int]:
+        return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
+
+
+def _sentence(failure: Failure, collateral: list[int]) -> str:
+    if not collateral:
+        return f"rank {failure.rank}: {failure.message}"
+    ranks = ", ".join(map(str, collateral[:8])) + (", ..." if len(collateral) > 8 else "")
+    return f"rank {failure.rank}: {failure.message}; rank{'s' if len(collateral) > 1 else ''} {ranks} ended with it"

@@ -1,0 +1,74 @@
+"""The first milliseconds of a worker: die with the agent, write to the worker's own log, become the worker.
+
+Run as `python -I -S child.py [--parent PID] [--local-rank N] [--plain] COMMAND ...`; standard library only and nothing
+of this package, so that it starts in milliseconds from any folder. `--plain` leaves the environment and output alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_EXIT_CANNOT_START = 127  # as a shell
+_EXIT_ORPHAN = 137
+
+
+def main(argv: list[str]) -> None:
+    options, command = _split(argv)
+    _die_with_parent(int(options.get("--parent", os.getppid())))
+    if "--plain" not in options:
+        _prepare_environment()
+        _redirect(options.get("--local-rank") or os.environ.get("LOCAL_RANK", "0"))
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"can't open file or command {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(_EXIT_CANNOT_START)
+
+
+def _split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    options: dict[str, str] = {}
+    rest = list(argv)
+    while rest and rest[0] in ("--parent", "--local-rank", "--plain"):
+        name = rest.pop(0)
+        options[name] = "" if name == "--plain" else rest.pop(0)
+    if not rest:
+        raise SystemExit("child.py: no command")
+    return options, rest
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask for SIGKILL at the end of the parent's thread (prctl(2); it survives execve), then see whether it lives."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(_EXIT_ORPHAN)
+
+
+def _prepare_environment() -> None:
+    # As torchrun: several workers on a node would otherwise start as many threads each as it has cores.
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _redirect(local_rank: str) -> None:
+    """Send stdout and stderr to the worker's log; O_APPEND lets the agent shorten it under the writer."""
+    replica_dir = os.environ.get("ORCHESTRATOR_REPLICA_DIR")
+    if not replica_dir:
+        return
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+    generation = os.environ.get("ORCHESTRATOR_GENERATION") or str(restarts + 1)
+    folder = f"{replica_dir}/g{generation}/local-{local_rank}"
+    os.makedirs(folder, exist_ok=True)  # noqa: PTH103  # pathlib would double the start-up time
+    log = os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.environ["TORCHELASTIC_ERROR_FILE"] = f"{folder}/error.json"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,124 @@
+"""`elasticrun`: torchrun's flags and environment, with restarts that work, books, and workers that die with the agent.
+
+For replica r of n of an attempt the service renders
+
+    elasticrun --nnodes=N --nproc-per-node=K --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --rdzv-id=JOB-aATTEMPT
+      --rdzv-conf=is_host=H,join_timeout=600,read_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5
+      --local-addr=ADDRESS --monitor-interval=0.05 [-m] SCRIPT ARGUMENTS
+
+HOST:PORT is the same for all replicas; H is 1 on replica 0 (it binds the port: a taken one fails within two seconds)
+and 0 on the others (they wait up to read_timeout for it). ADDRESS is this node's address as the others reach it, on one
+machine 127.0.0.1. The id is new in every attempt. N is a number or MIN:MAX. keep_alive_max_attempt below 3 was seen to
+split a healthy group in two on a busy machine. Environment: `trainer.contract.env`, all names down to REPORT_TOKEN;
+`attempts/<n>/launch.json` (the policy, at the top or under "policy") is there before the start and overrides
+--max-restarts and --shutdown-timeout. Without ORCHESTRATOR_JOB_DIR it is a torchrun with the safe settings.
+
+Exit codes: 0 succeeded, 1 failed, 2 wrong flags or environment, 3 refused by the claim, 143 stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+
+from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind
+from trainer.elastic.claim import ClaimRefused
+from trainer.elastic.logbound import start_log_bounding
+from trainer.elastic.record import Record, now, open_record
+from trainer.elastic.report import start_reporter
+from trainer.elastic.stop import StopRequest, watch_desired
+
+_EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
+_EXIT_USAGE = 2
+_EXIT_REFUSED = 3
+# torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
+# at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
+SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+Body = Callable[[list[str], "Record | None", StopRequest], "tuple[ExitRecord, str]"]
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(keep_books(_run, sys.argv[1:]))
+
+
+def keep_books(body: Body, argv: list[str]) -> int:
+    """Claim the attempt, run `body`, leave its exit record; returns the process's exit code."""
+    stop = StopRequest()
+    stop.install()
+    os.environ.update(SAFE_ENVIRONMENT)
+    try:
+        record = open_record(os.environ)
+    except ClaimRefused as refusal:
+        print(f"elasticrun: refused: {refusal}", file=sys.stderr)
+        return _EXIT_REFUSED
+    except (ValueError, OSError) as error:
+        print(f"elasticrun: {error}", file=sys.stderr)
+        return _EXIT_USAGE
+    if record is None:
+        exit_record, _ = body(argv, None, stop)
+        if exit_record.failure is not None:
+            print(f"elasticrun: {exit_record.failure.message}", file=sys.stderr)
+        return _EXIT_CODES[exit_record.outcome]
+    return _keep_books(body, argv, record, stop)
+
+
+def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) -> int:
+    watch_desired(record, stop)
+    if record.policy is not None:
+        start_log_bounding(record.incarnation_dir, record.policy.log_limit_bytes)
+    reporter = start_reporter(record, stop, os.environ)
+    exit_record, verdict = _run_safely(body, argv, record, stop)
+    sentence = _sentence(exit_record, record.replica, verdict)
+    record.journal(
+        EventKind.AGENT_EXITED,
+        sentence,
+        exit_record.generation,
+        outcome=exit_record.outcome,
+        restarts=exit_record.restarts,
+    )
+    with suppress(OSError):  # a full disk: the report still carries it
+        record.finish(exit_record)
+    if reporter is not None:
+        reporter.close(exit_record)
+    print(f"elasticrun: {sentence}", file=sys.stderr, flush=True)
+    return _EXIT_CODES[exit_record.outcome]
+
+
+def _run_safely(body: Body, argv: list[str], record: Record, stop: StopRequest) -> tuple[ExitRecord, str]:
+    """The agent's edge: whatever ends `body`, the attempt gets its exit record."""
+    try:
+        return body(argv, record, stop)
+    except Exception as error:
+        kind = FailureKind.LAUNCH if isinstance(error, ImportError) else FailureKind.INFRASTRUCTURE
+        failure = Failure(
+            kind=kind,
+            message=f"the agent ended by {type(error).__name__}: {error}",
+            traceback="".join(traceback.format_exception(error))[-16 * 1024 :],
+        )
+        return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure), ""
+
+
+def _sentence(exit_record: ExitRecord, replica: int, verdict: str) -> str:
+    failure = exit_record.failure
+    why = "" if failure is None else f": {failure.message}"
+    gave_up = f" ({verdict})" if failure is not None and verdict and failure.message not in verdict else ""
+    if failure is not None and verdict and failure.message in verdict:
+        why = f": {verdict}"
+    return f"replica {replica} {exit_record.outcome.value}{why}{gave_up}"
+
+
+def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+    # Declared lazy start-up path: torch takes seconds to import and the books must be open before.
+    from trainer.elastic.launch import run_agent  # noqa: PLC0415
+
+    return run_agent(argv, record, stop)
+
+
+if __name__ == "__main__":
+    main()

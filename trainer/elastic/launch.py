@@ -1,0 +1,185 @@
+"""From torchrun's flags to the end of the agent. This is the part of `elasticrun` that needs torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import traceback
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
+from torch.distributed.elastic.utils.api import macros
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, get_args_parser, parse_min_max_nnodes
+
+from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind
+from trainer.elastic.agent import Agent
+from trainer.elastic.record import Record, now
+from trainer.elastic.rendezvous import RendezvousFailed, build_handler, explain_connection_failure
+from trainer.elastic.stop import StopRequest
+
+CHILD = str(Path(__file__).with_name("child.py"))
+
+
+def run_agent(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+    """Run workers to their end. Returns the exit record and why a failure was final.
+
+    Raises SystemExit as argparse does outside a job; in a job wrong flags are a failure of kind LAUNCH.
+    """
+    try:
+        config, command = parse_flags(argv, record)
+    except SystemExit as error:
+        if record is None or not error.code:
+            raise
+        return _failed(Failure(kind=FailureKind.LAUNCH, message="elasticrun does not understand its flags")), ""
+    except (ValueError, AssertionError, RuntimeError) as error:
+        return _failed(Failure(kind=FailureKind.LAUNCH, message=f"elasticrun: {error}")), ""
+    missing = find_missing(command)
+    if missing is not None:
+        return _failed(missing), "a restart cannot help"
+    return _run(config, command, record, stop)
+
+
+def parse_flags(argv: list[str], record: Record | None) -> tuple[LaunchConfig, list[str]]:
+    """Torchrun's flags as a configuration and the command of one worker, with the job's policy laid over them."""
+    args = _settle(get_args_parser().parse_args(argv))
+    config, command, arguments = config_from_args(args)
+    if not isinstance(command, str):
+        raise AssertionError("torch resolved the script to a function")
+    config.run_id = config.run_id or uuid.uuid4().hex
+    if record is not None:
+        config.logs_specs = DefaultLogsSpecs(log_dir=os.devnull)  # child.py opens the logs and names the error file
+        if record.policy is not None:
+            config.max_restarts = record.policy.max_restarts
+    return config, [command, *arguments]
+
+
+def _settle(args: argparse.Namespace) -> argparse.Namespace:
+    """What torchrun's `run` does before it builds its configuration."""
+    alone = args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None
+    if args.standalone or (alone and parse_min_max_nnodes(args.nnodes)[1] == 1):
+        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
+    args.master_port = 29500 if args.master_port is None else args.master_port
+    if args.run_path:
+        # A function would run in a spawned process, out of child.py's reach; the script gets the same __main__.
+        args.run_path, args.no_python, args.module = False, False, False
+    if args.nproc_per_node.isdecimal() and int(args.nproc_per_node) > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's own default, without its warning
+    return args
+
+
+def find_missing(command: list[str]) -> Failure | None:
+    """The failure that a missing program or script is going to be; None when both are there or cannot be told."""
+    if shutil.which(command[0]) is None:
+        return Failure(kind=FailureKind.LAUNCH, message=f"the program {command[0]!r} is not on this machine")
+    script = next((part for part in command[1:] if part != "-u"), None)
+    is_python = Path(command[0]).name.startswith("python")
+    if not is_python or script is None or script.startswith("-") or Path(script).exists():
+        return None
+    return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
+
+
+def _run(config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+    agent: Agent | None = None
+    try:
+        stop.install(config.signals_to_handle.split(","))
+        stop.arm(lambda number: SignalException(f"the agent received {number.name}", sigval=number))
+        agent = _build_agent(config, command, record, stop)
+        result = _supervise(agent)
+        return _conclude(agent, result, command, standalone=record is None), agent.verdict
+    except SignalException:
+        succeeded = agent is not None and agent.succeeded
+        return _ended(Outcome.SUCCEEDED if succeeded else stop.outcome(record), agent, None), ""
+    except RendezvousFailed as error:
+        return _failed(error.failure), ""
+    except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
+        return _ended(Outcome.FAILED, agent, _explain(error, agent, config)), agent.verdict if agent else ""
+    finally:
+        stop.disarm()
+
+
+def _build_agent(config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest) -> Agent:
+    handler = build_handler(config)
+    host, _, port = config.rdzv_endpoint.strip().rpartition(":")
+    static = config.rdzv_backend == "static"
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
+    spec = WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        entrypoint=sys.executable,
+        args=("-I", "-S", CHILD, "--parent", str(os.getpid()), "--local-rank", macros.local_rank, *command),
+        rdzv_handler=handler,
+        max_restarts=config.max_restarts,
+        monitor_interval=config.monitor_interval,
+        master_addr=host if static else None,
+        master_port=int(port) if static else None,
+        local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler,
+        numa_options=config.numa_options,
+        duplicate_stdout_filters=config.duplicate_stdout_filters,
+        duplicate_stderr_filters=config.duplicate_stderr_filters,
+        virtual_local_rank=config.virtual_local_rank,
+    )
+    policy = record.policy if record is not None else None
+    return Agent(
+        spec,
+        logs_specs=config.logs_specs or DefaultLogsSpecs(),
+        start_method=config.start_method,
+        log_line_prefix_template=config.log_line_prefix_template,
+        stop_timeout_s=policy.stop_timeout_s if policy else float(config.shutdown_timeout or 0),
+        record=record,
+        # torch installs handlers of its own whenever it starts workers
+        on_started=lambda: stop.install(config.signals_to_handle.split(",")),
+    )
+
+
+def _supervise(agent: Agent) -> RunResult | None:
+    result: RunResult | None = None
+    try:
+        result = agent.run()
+    except SignalException:
+        raise  # a stopped agent leaves the rendezvous open to the others
+    except Exception:
+        agent.get_worker_group().spec.rdzv_handler.shutdown()
+        raise
+    agent.get_worker_group().spec.rdzv_handler.shutdown()
+    return result
+
+
+def _conclude(agent: Agent, result: RunResult | None, command: list[str], *, standalone: bool) -> ExitRecord:
+    if agent.succeeded:
+        return _ended(Outcome.SUCCEEDED, agent, None)
+    if standalone and result is not None and result.failures:
+        print(ChildFailedError(command[0], result.failures), file=sys.stderr, flush=True)
+    unknown = Failure(kind=FailureKind.UNKNOWN, message="the worker group ended without a failed worker")
+    return _ended(Outcome.FAILED, agent, agent.failure or unknown)
+
+
+def _explain(error: Exception, agent: Agent | None, config: LaunchConfig) -> Failure:
+    """Why the agent itself ended. The loss of a group that was failing anyway is told as the failure before it."""
+    if isinstance(error, RendezvousError) and agent is not None and agent.failure is not None:
+        return agent.failure
+    if isinstance(error, RendezvousConnectionError):
+        return explain_connection_failure(config.rdzv_endpoint, str(error.__cause__ or error))
+    text = "".join(traceback.format_exception(error))[-16 * 1024 :]
+    kind = FailureKind.RENDEZVOUS if isinstance(error, RendezvousError) else FailureKind.INFRASTRUCTURE
+    message = f"the agent ended by {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return Failure(kind=kind, message=message, traceback=text)
+
+
+def _failed(failure: Failure) -> ExitRecord:
+    return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure)
+
+
+def _ended(outcome: Outcome, agent: Agent | None, failure: Failure | None) -> ExitRecord:
+    record = ExitRecord(outcome=outcome, at=now(), generation=0, restarts=0, failure=failure)
+    return record if agent is None else replace(record, generation=agent.generation, restarts=agent.restarts)

@@ -1,0 +1,151 @@
+"""What a dead worker left: its error file, its log, its last steps; and which of several deaths came first."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.contract import layout
+from trainer.contract.failure import Failure, FailureKind, classify_failure, is_collateral, signal_name
+from trainer.contract.progress import parse_progress
+from trainer.elastic.files import read_document, read_tail
+
+_LOG_TAIL_BYTES = 64 * 1024
+_PROGRESS_TAIL_BYTES = 256 * 1024
+_TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
+_MESSAGE_LIMIT = 500
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = re.compile(
+    r"^(The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """One worker that ended by itself with a failure, as the agent noticed it."""
+
+    rank: int
+    local_rank: int
+    exit_code: int  # negative: a signal, as Python reports it
+    folder: Path | None  # layout.worker_dir; None when the worker wrote to the agent's own output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    failure: Failure
+    at_s: float | None  # of the error file, when the worker wrote one
+
+
+def find_failure(death: Death, steps: Mapping[int, int]) -> Finding:
+    """Explain a death from its error file, else from the last traceback in its log, else from its last words."""
+    traceback, at_s = (
+        parse_error_file(read_document(death.folder / layout.ERROR) or {}) if death.folder else (None, None)
+    )
+    tail = read_tail(death.folder / layout.WORKER_LOG, _LOG_TAIL_BYTES) if death.folder else ""
+    traceback = traceback or parse_traceback(tail)
+    last_words = "\n".join(tail.rstrip().splitlines()[-20:])
+    name = signal_name(death.exit_code) if death.exit_code < 0 else None
+    failure = Failure(
+        kind=_classify(death.exit_code, traceback, last_words),
+        message=_message(death.exit_code, name, traceback, last_words),
+        rank=death.rank,
+        exit_code=death.exit_code,
+        signal=name,
+        step=steps.get(death.rank),
+        traceback=(traceback or last_words)[-_TRACEBACK_LIMIT:] or None,
+    )
+    return Finding(failure=failure, at_s=at_s)
+
+
+def first_cause(findings: Sequence[Finding]) -> Failure:
+    """Of several deaths noticed together, the one that is not the loss of a peer, then the earliest, then the lowest.
+
+    Raises ValueError when there is none.
+    """
+    return min(findings, key=_precedence).failure
+
+
+def _precedence(finding: Finding) -> tuple[bool, bool, float, int]:
+    failure = finding.failure
+    # A worker killed by a signal wrote no time: it went before the peers that could still write one.
+    return is_collateral(failure), failure.signal is None, finding.at_s or 0.0, failure.rank or 0
+
+
+def parse_traceback(output: str) -> str | None:
+    """The last traceback in a program's output, with the exceptions that it is chained to, up to its message."""
+    end = output.rfind(_TRACEBACK)
+    if end < 0:
+        return None
+    start = end
+    while True:
+        before = output.rfind(_TRACEBACK, 0, start)
+        if before < 0 or not _CHAINED.search(output, before, start):
+            break
+        start = before
+    return output[start:end] + "\n".join(_one_traceback(output[end:].splitlines()))
+
+
+def _one_traceback(lines: Sequence[str]) -> list[str]:
+    frames = next((i for i, line in enumerate(lines) if i > 0 and not line.startswith((" ", "\t"))), len(lines))
+    rest = lines[frames:]
+    blank = next((i for i, line in enumerate(rest) if not line.strip()), len(rest))
+    return [*lines[:frames], *rest[: max(1, min(blank, 12))]]
+
+
+def exception_line(traceback: str) -> str:
+    """The line `Type: message` of a traceback."""
+    lines = traceback[traceback.rfind(_TRACEBACK) :].splitlines() if _TRACEBACK in traceback else traceback.splitlines()
+    named = [line.strip() for line in lines[1:] if line and not line.startswith((" ", "\t"))]
+    return (named or [line.strip() for line in lines if line.strip()] or [""])[0]
+
+
+def parse_error_file(document: Mapping[str, object]) -> tuple[str | None, float | None]:
+    """The traceback and time in what torch's `record` wrote to TORCHELASTIC_ERROR_FILE, each None when absent."""
+    message = document.get("message")
+    if isinstance(message, str):
+        return message or None, _seconds(document.get("timestamp"))
+    if not isinstance(message, Mapping):
+        return None, None
+    details = message.get("extraInfo")
+    if not isinstance(details, Mapping):
+        return str(message.get("message") or "") or None, None
+    return str(details.get("py_callstack") or "") or None, _seconds(details.get("timestamp"))
+
+
+def read_steps(progress: Path) -> dict[int, int]:
+    """The highest completed step of each rank in the end of a replica's progress journal."""
+    steps: dict[int, int] = {}
+    for line in read_tail(progress, _PROGRESS_TAIL_BYTES).splitlines():
+        try:
+            entry = parse_progress(json.loads(line))
+        except (ValueError, AttributeError):
+            continue  # the first or last line of the tail may be torn
+        if entry.step is not None:
+            steps[entry.rank] = max(entry.step, steps.get(entry.rank, 0))
+    return steps
+
+
+def _classify(exit_code: int, traceback: str | None, last_words: str) -> FailureKind:
+    if exit_code == 127 and "can't open file or command" in last_words:
+        return FailureKind.LAUNCH
+    # A killed worker's log may hold an old, handled traceback: only what it printed last can explain the kill.
+    return classify_failure(exit_code=exit_code, output=(traceback if exit_code >= 0 else None) or last_words)
+
+
+def _message(exit_code: int, name: str | None, traceback: str | None, last_words: str) -> str:
+    if exit_code < 0:
+        return f"the worker was killed by {name or f'signal {-exit_code}'}"
+    if traceback:
+        return exception_line(traceback)[:_MESSAGE_LIMIT]
+    last = last_words.splitlines()[-1].strip() if last_words else ""
+    return f"the worker ended with exit code {exit_code}{': ' + last if last else ''}"[:_MESSAGE_LIMIT]
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None

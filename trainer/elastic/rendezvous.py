@@ -1,0 +1,91 @@
+"""The rendezvous: building torch's handler, naming what went wrong with it, and numbering generations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+
+import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
+from torch._C._distributed_c10d import Store
+from torch.distributed.elastic.agent.server.api import WorkerGroup
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler, RendezvousParameters
+from torch.distributed.launcher.api import LaunchConfig
+
+from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.fence import parse_term
+from trainer.contract.layout import fence_dir, replica_dir
+from trainer.elastic.record import Record
+
+_GENERATION_KEY = "orchestrator/generation"
+
+
+class RendezvousFailed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def build_handler(config: LaunchConfig) -> RendezvousHandler:
+    """Build torch's handler, which binds or joins the store. Raises RendezvousFailed."""
+    parameters = RendezvousParameters(
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        run_id=config.run_id,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_addr=config.local_addr,
+        **config.rdzv_configs,
+    )
+    try:
+        return rendezvous_registry.get_rendezvous_handler(parameters)
+    except RendezvousConnectionError as error:
+        cause = str(error.__cause__ or error)
+        raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause)) from error
+
+
+def explain_connection_failure(endpoint: str, cause: str) -> Failure:
+    """What torch says when the store can be neither bound nor reached, in one line that names the port."""
+    port = endpoint.rpartition(":")[2]
+    if "EADDRINUSE" in cause:
+        message = f"port {port} is already in use on this machine (rendezvous endpoint {endpoint}, EADDRINUSE)"
+    else:
+        message = f"no rendezvous store answers at {endpoint}: {' '.join(cause.split())[:200]}"
+    return Failure(kind=FailureKind.RENDEZVOUS, message=message)
+
+
+def agree_generation(handler: RendezvousHandler, group: WorkerGroup, restarts: int, known: Iterable[int]) -> int:
+    """The generation that has just formed: the rendezvous round + 1, and above every generation already `known`.
+
+    Group rank 0 chooses and publishes it in the round's own store, so that all agents agree and a requeued attempt,
+    whose rounds begin again, goes on counting. A static rendezvous has no rounds: each agent counts its restarts.
+    """
+    if handler.get_backend() == "static":
+        return max([restarts, *known]) + 1
+    store = cast(Store, group.store)  # torch declares it None until a rendezvous has filled it
+    if group.group_rank == 0:
+        store.set(_GENERATION_KEY, str(max([_round(handler, restarts), *known]) + 1))
+    return int(store.get(_GENERATION_KEY))
+
+
+def known_generations(record: Record) -> set[int]:
+    """The generations of this attempt that left a trace: a term in the fence or a folder of this replica."""
+    terms = (parse_term(path.name) for path in _listed(fence_dir(record.job_dir)))
+    begun = {term.generation for term in terms if term is not None and term.attempt == record.attempt}
+    folders = replica_dir(record.job_dir, record.attempt, record.replica).glob("*/g*")
+    return begun | {int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()}
+
+
+def _round(handler: RendezvousHandler, restarts: int) -> int:
+    # torch keeps the round private (DynamicRendezvousHandler names its store after it); while this agent takes part it
+    # cannot rise. Should a version move it, this agent's own count is the best guess and `known` keeps it rising.
+    holder = getattr(handler, "_state_holder", None)
+    number = getattr(getattr(holder, "state", None), "round", None)
+    return number if isinstance(number, int) else restarts
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

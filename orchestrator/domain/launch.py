@@ -1,11 +1,41 @@
-"""LaunchPlan: one attempt, made concrete. Pure: from a job and an attempt to commands and environments."""
+"""LaunchPlan: one attempt, made concrete. Pure: from a job, an attempt and a site to commands and environments.
+
+The rendezvous settings are what makes a torch group reliable, for our agent and for plain torchrun alike:
+
+* `is_host`: exactly one agent binds the store, so that a taken port is an error within a second and not a silent
+  guest in another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+* TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart; with the shared one a restarted
+  rank may read the dead group's addresses (pytorch issue 135712).
+* short last call and keep-alive: survivors of a lost node form again within seconds, with five missed beats allowed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.attempt import Attempt, AttemptKey
+from orchestrator.domain.job import Job
+from orchestrator.domain.spec import JobSpec
+from trainer.contract import env
 from trainer.contract.launch import LaunchPolicy
+
+RENDEZVOUS_CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a cluster adds to a plan. Paths are as its nodes see them."""
+
+    root: Path  # the run directory
+    python: str  # an interpreter that has the trainer
+    child: str  # trainer/elastic/child.py, which gives each worker its log
+    rendezvous_host: str
+    gpus_per_node: int
+    report_url: str | None
+    stop_timeout_s: float
+    log_limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +63,107 @@ class NativeRequest:
 
     kind: str  # "processes", "sbatch", "manifest"
     text: str
+
+
+def build_plan(job: Job, attempt: Attempt, site: Site) -> LaunchPlan:
+    """Make the attempt concrete. The same job, attempt and site give the same plan."""
+    topology = job.spec.topology
+    replicas = range(topology.max_nodes)
+    policy = LaunchPolicy(
+        max_restarts=restarts_left(job),
+        stop_timeout_s=site.stop_timeout_s,
+        log_limit_bytes=site.log_limit_bytes,
+    )
+    return LaunchPlan(
+        key=attempt.key,
+        name=str(attempt.key),
+        rendezvous_id=attempt.rendezvous_id,
+        rendezvous_host=site.rendezvous_host,
+        port=attempt.port,
+        min_nodes=topology.min_nodes,
+        max_nodes=topology.max_nodes,
+        workers_per_node=workers_per_node(job.spec, site.gpus_per_node),
+        job_dir=str(site.root / job.id),
+        workdir=job.spec.run.workdir,
+        commands=tuple(_command(job, attempt, site, policy, replica) for replica in replicas),
+        environments=tuple(_environment(job, attempt, site, replica) for replica in replicas),
+        policy=policy,
+    )
+
+
+def workers_per_node(spec: JobSpec, gpus_per_node: int) -> int:
+    wanted = spec.topology.workers_per_node
+    return gpus_per_node if wanted == "gpu" else wanted
+
+
+def restarts_left(job: Job) -> int:
+    """How many failures of workers the agent may still answer in place."""
+    budget = job.spec.supervise.budgets.application
+    # No limit for torchrun is a number that no job reaches.
+    return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
+
+
+def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, replica: int) -> tuple[str, ...]:
+    launcher = (
+        (site.python, "-m", "trainer.elastic.elasticrun")
+        if job.spec.launcher == "elasticrun"
+        else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
+    )
+    target = _target(job.spec) if job.spec.launcher == "elasticrun" else _wrapped_target(job.spec, site)
+    return (*launcher, *_group_flags(job, attempt, site, policy, replica), *target)
+
+
+def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, replica: int) -> tuple[str, ...]:
+    return (
+        f"--nnodes={job.spec.topology.nodes}",
+        f"--nproc-per-node={workers_per_node(job.spec, site.gpus_per_node)}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
+        f"--rdzv-id={attempt.rendezvous_id}",
+        f"--rdzv-conf=is_host={int(replica == 0)},{RENDEZVOUS_CONF}",
+        f"--local-addr={site.rendezvous_host}",
+        f"--max-restarts={policy.max_restarts}",
+        "--monitor-interval=0.1",
+    )
+
+
+def _target(spec: JobSpec) -> tuple[str, ...]:
+    """What the launcher starts once per worker, in torchrun's own words."""
+    config = spec.trainer_config()
+    if config is not None:
+        return ("--module", "trainer", "--config", json.dumps(asdict(config), sort_keys=True))
+    if spec.run.module is not None:
+        return ("--module", spec.run.module, *spec.run.args)
+    if spec.run.script is not None:
+        return (spec.run.script, *spec.run.args)
+    return ("--no-python", *(spec.run.command or ()))
+
+
+def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
+    """The same under plain torchrun, which would not give each worker a log in the run directory."""
+    flag, *rest = _target(spec)
+    python = (site.python, "-u")
+    program = {"--module": (*python, "-m", *rest), "--no-python": tuple(rest)}.get(flag, (*python, flag, *rest))
+    return ("--no-python", site.python, "-I", "-S", site.child, *program)
+
+
+def _environment(job: Job, attempt: Attempt, site: Site, replica: int) -> dict[str, str]:
+    job_dir = site.root / job.id
+    snapshots = {} if job.spec.snapshot.dir is None else {env.SNAPSHOT_DIR: str(Path(job.spec.snapshot.dir) / job.id)}
+    restore = {} if attempt.restore_from is None else {env.RESTORE_FROM: attempt.restore_from}
+    source = {} if job.spec.snapshot.source is None else {env.SNAPSHOT_SOURCE: job.spec.snapshot.source}
+    report = {} if site.report_url is None else {env.REPORT_URL: site.report_url}
+    return {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **job.spec.run.env,
+        env.JOB_ID: job.id,
+        env.JOB_DIR: str(job_dir),
+        env.ATTEMPT: str(attempt.key.number),
+        env.REPLICA: str(replica),
+        **snapshots,
+        **restore,
+        **source,
+        **report,
+    }

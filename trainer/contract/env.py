@@ -16,7 +16,8 @@ ATTEMPT = "ORCHESTRATOR_ATTEMPT"  # 1, 2, ...
 REPLICA = "ORCHESTRATOR_REPLICA"  # 0 .. nodes-1
 CLAIM = "ORCHESTRATOR_CLAIM"  # which submission this agent came from: one token for all replicas of one submit
 SNAPSHOT_DIR = "ORCHESTRATOR_SNAPSHOT_DIR"  # absent: <job>/snapshots
-RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # a snapshot's directory name or path; absent: the newest good one
+RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # a snapshot's directory name: bound of the attempt's first restore
+SNAPSHOT_SOURCE = "ORCHESTRATOR_SNAPSHOT_SOURCE"  # a snapshot's path: where a job without one of its own starts from
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
 
@@ -41,6 +42,7 @@ class WorkerPlace:
     replica_dir: str | None
     snapshot_dir: str | None
     restore_from: str | None
+    snapshot_source: str | None
 
 
 def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
@@ -62,6 +64,7 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         replica_dir=environ.get(REPLICA_DIR) or None,
         snapshot_dir=environ.get(SNAPSHOT_DIR) or None,
         restore_from=environ.get(RESTORE_FROM) or None,
+        snapshot_source=environ.get(SNAPSHOT_SOURCE) or None,
     )
 
 

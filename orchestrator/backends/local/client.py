@@ -1,0 +1,101 @@
+"""Processes of this machine: start them detached, find them by the mark in their environment, signal them.
+
+A process is known by pid, start time and boot (proc(5)); a signal goes through a pidfd, opened before that is checked,
+so that it can never reach a process that took over a pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.domain.attempt import AttemptKey
+from trainer.contract import env
+from trainer.contract.agent_record import ProcessIdentity
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedProcess:
+    """A process that carries an attempt's mark: an agent, a worker or a descendant of one."""
+
+    pid: int
+    start_ticks: int
+    replica: int
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str], *, cwd: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, its output appended to `log`. Raises OSError."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def boot_id() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def host_name() -> str:
+    return socket.gethostname()
+
+
+def runs(process: ProcessIdentity) -> bool:
+    """Whether this very process is there and is no zombie."""
+    found = _stat(process.pid)
+    return found is not None and found == ("live", process.start_ticks)
+
+
+def marked(key: AttemptKey, job_dir: Path) -> Iterator[MarkedProcess]:
+    """All processes of this user that carry the attempt's mark. Zombies carry none."""
+    wanted = {f"{env.JOB_DIR}={job_dir}".encode(), f"{env.ATTEMPT}={key.number}".encode()}
+    prefix = f"{env.REPLICA}=".encode()
+    for pid in _pids():
+        try:
+            variables = set((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+        except OSError:
+            continue
+        found = _stat(pid)
+        if not wanted <= variables or found is None or found[0] != "live":
+            continue
+        replica = next((entry.removeprefix(prefix) for entry in variables if entry.startswith(prefix)), b"0")
+        yield MarkedProcess(pid, found[1], int(replica) if replica.isdigit() else 0)
+
+
+def send_signal(process: MarkedProcess, number: signal.Signals) -> None:
+    """Signal this very process; one that has ended is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            if _stat(process.pid) == ("live", process.start_ticks):
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """("live" or "zombie", start time in ticks) of a process, or None when there is none."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The command's name may hold spaces and parentheses: fields count from the last one.
+    fields = text.rpartition(")")[2].split()
+    return ("zombie" if fields[0] in "ZX" else "live", int(fields[19]))

@@ -1,0 +1,19 @@
+"""LaunchPlan -> the processes that are started, as a text that a shell would understand. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from orchestrator.domain.launch import LaunchPlan, NativeRequest
+
+
+def render_processes(plan: LaunchPlan) -> NativeRequest:
+    blocks = [_render_replica(plan, replica) for replica in range(len(plan.commands))]
+    return NativeRequest(kind="processes", text="\n".join(blocks))
+
+
+def _render_replica(plan: LaunchPlan, replica: int) -> str:
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(plan.environments[replica].items())]
+    command = shlex.join(plan.commands[replica])
+    lines = [f"# replica {replica}: a process in its own session", f"cd {shlex.quote(plan.workdir)} &&", "env"]
+    return " \\\n  ".join([lines[0] + "\n" + lines[1] + " " + lines[2], *assignments, command]) + "\n"

@@ -1,0 +1,64 @@
+"""What a failure costs: the table from its kind to a budget, and how long to wait before the next attempt."""
+
+from __future__ import annotations
+
+import zlib
+
+from orchestrator.domain.job import Job
+from trainer.contract.failure import Failure, FailureKind
+
+# Which budget of the job's spec pays for an ended attempt. None: it costs nothing.
+BUDGET_OF: dict[FailureKind, str | None] = {
+    FailureKind.APPLICATION: "application",
+    FailureKind.DEVICE_OOM: "application",
+    FailureKind.HOST_OOM: "application",
+    FailureKind.NUMERIC: "application",
+    FailureKind.UNKNOWN: "application",
+    FailureKind.LAUNCH: "application",
+    FailureKind.HANG: "hang",
+    FailureKind.TIMEOUT: "hang",
+    FailureKind.NODE: "node",
+    FailureKind.INFRASTRUCTURE: "node",
+    FailureKind.STORAGE: "storage",
+    FailureKind.PREEMPTED: "preemption",
+    FailureKind.RENDEZVOUS: None,  # a taken port: the next attempt takes the next one
+}
+
+# What no further attempt can mend.
+HOPELESS = frozenset({FailureKind.LAUNCH})
+
+
+def spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> dict[str, int]:
+    """The job's account after an attempt: each restart in place was a failure of the application, its end is one more.
+
+    An attempt that ran for `refund_after_s` gives back what was spent before it.
+    """
+    spent = {} if ran_s >= job.spec.supervise.refund_after_s else dict(job.spent)
+    if restarts:
+        spent["application"] = spent.get("application", 0) + restarts
+    budget = None if failure is None else BUDGET_OF[failure.kind]
+    if budget is not None:
+        spent[budget] = spent.get(budget, 0) + 1
+    return spent
+
+
+def overspent(job: Job, failure: Failure) -> str | None:
+    """The sentence that ends the job, or None while its budget for such a failure lasts."""
+    budget = BUDGET_OF[failure.kind]
+    limit = None if budget is None else getattr(job.spec.supervise.budgets, budget)
+    if budget is None or limit is None or job.spent.get(budget, 0) <= limit:
+        return None
+    times = "failure" if limit == 1 else "failures"
+    return f"its budget of {limit} {budget} {times} is spent"
+
+
+def backoff_s(job: Job, attempt_number: int) -> float:
+    """Seconds before the next attempt: none after an attempt that trained, then doubling, with up to a tenth of jitter.
+
+    The jitter comes from job and attempt, so that the jobs of one outage spread and a decision stays repeatable.
+    """
+    if job.fruitless == 0:
+        return 0.0
+    first, last = job.spec.supervise.backoff_s
+    base = min(last, first * 2.0 ** min(job.fruitless - 1, 30))
+    return base * (1 + 0.1 * (zlib.crc32(f"{job.id}/{attempt_number}".encode()) % 1000) / 1000)

@@ -201,6 +201,11 @@ class JobReader(Protocol):
         """Raises NotFound."""
 
 
+class JobCounter(Protocol):
+    def count_by_state(self) -> Mapping[JobState, int]:
+        """How many jobs the store holds in each state; a state without jobs may be left out."""
+
+
 class HistoryReader(Protocol):
     """What a job left behind. Pages as in JobReader; raises NotFound for an unknown job."""
 

@@ -1,0 +1,32 @@
+"""A cluster as the write side sees it: a configured place to run, with its backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.job import Job
+from orchestrator.domain.launch import LaunchPlan
+from orchestrator.ports import Backend
+from trainer.contract import layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    name: str
+    kind: Literal["local"]
+    backend: Backend
+    job_root: Path  # the run directory: a job's folder is <job_root>/<job id>
+    plan: Callable[[Job, Attempt], LaunchPlan]
+    ports: range  # of rendezvous
+    gpus: int  # of one node
+
+    def job_dir(self, job_id: str) -> Path:
+        return self.job_root / job_id
+
+    def snapshots_dir(self, job: Job) -> Path:
+        named = job.spec.snapshot.dir
+        return layout.snapshots_dir(self.job_dir(job.id)) if named is None else Path(named) / job.id

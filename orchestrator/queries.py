@@ -1,0 +1,157 @@
+"""Read side, for the API and the pages: what the store holds, in the words of the wire. Changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.job import JobState
+from orchestrator.ports import HistoryReader, JobCounter, JobFilter, JobReader, JobStanding, MetricPoint, StoredEvent
+from orchestrator.wire import (
+    AttemptView,
+    EventView,
+    FailureView,
+    JobView,
+    MetricsView,
+    Page,
+    SnapshotView,
+    WorkerView,
+)
+from trainer.contract.failure import Failure
+
+Row = TypeVar("Row")
+View = TypeVar("View")
+
+
+class Queries:
+    """Every method raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
+
+    def __init__(self, jobs: JobReader, history: HistoryReader, counter: JobCounter) -> None:
+        self._jobs = jobs
+        self._history = history
+        self._counter = counter
+
+    def jobs(self, where: JobFilter, *, limit: int, cursor: str | None, newest_first: bool = True) -> Page[JobView]:
+        return _page(self._jobs.standings(where, limit=limit, cursor=cursor, newest_first=newest_first), view_of_job)
+
+    def job(self, job_id: str) -> JobView:
+        return view_of_job(self._jobs.standing(job_id))
+
+    def count_by_state(self) -> Mapping[JobState, int]:
+        return self._counter.count_by_state()
+
+    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> Page[AttemptView]:
+        return _page(self._history.attempts(job_id, limit=limit, cursor=cursor), _view_of_attempt)
+
+    def events(self, job_id: str, *, limit: int, cursor: str | None) -> Page[EventView]:
+        return _page(self._history.events(job_id, limit=limit, cursor=cursor), _view_of_event)
+
+    def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> Page[SnapshotView]:
+        return _page(self._history.snapshots(job_id, limit=limit, cursor=cursor), SnapshotView.model_validate)
+
+    def workers(self, job_id: str, *, limit: int, cursor: str | None) -> Page[WorkerView]:
+        return _page(self._history.workers(job_id, limit=limit, cursor=cursor), WorkerView.model_validate)
+
+    def metrics(self, job_id: str, *, names: Collection[str], since_step: int, points: int) -> MetricsView:
+        """At most `points` steps above `since_step`; without `names` every series that was reported."""
+        found = self._history.metrics(job_id, since_step=since_step, points=points)
+        return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}))
+
+
+def view_of_job(standing: JobStanding) -> JobView:
+    job, training, attempt = standing.job, standing.training, standing.attempt
+    return JobView(
+        id=job.id,
+        name=job.spec.name,
+        project=job.spec.project,
+        cluster=job.spec.cluster,
+        state=job.state,
+        reason=job.reason,
+        cancelling=job.desired.cancelled and not job.state.terminal,
+        priority=job.spec.priority,
+        labels=job.spec.labels,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        finished_at=job.finished_at,
+        attempt=None if attempt is None else attempt.key.number,
+        attempts=standing.attempts,
+        generation=training.generation,
+        restarts=training.restarts,
+        step=training.step,
+        total_steps=training.total_steps,
+        loss=_finite(standing.loss),
+        tokens_per_s=_finite(standing.tokens_per_s),
+        world_size=standing.world_size,
+        eta_s=estimate_eta_s(standing),
+        newest_snapshot=standing.newest_snapshot,
+        failure=None if attempt is None else _view_of_failure(attempt.failure),
+        spec=job.spec,
+    )
+
+
+def estimate_eta_s(standing: JobStanding) -> float | None:
+    """Seconds to the last step at the recent pace; None when the job does not run or its pace is not known."""
+    training = standing.training
+    if standing.job.state is not JobState.RUNNING:
+        return None
+    if training.step is None or training.total_steps is None or _finite(training.step_s) is None:
+        return None
+    return max(0, training.total_steps - training.step) * (training.step_s or 0.0)
+
+
+def _view_of_attempt(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        number=attempt.key.number,
+        state=attempt.state,
+        reason=attempt.reason,
+        rendezvous_id=attempt.rendezvous_id,
+        port=attempt.port,
+        handle=attempt.handle,
+        restore_from=attempt.restore_from,
+        created_at=attempt.created_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        failure=_view_of_failure(attempt.failure),
+    )
+
+
+def _view_of_event(stored: StoredEvent) -> EventView:
+    event = stored.event
+    return EventView(
+        id=stored.id,
+        job_id=stored.job_id,
+        at=event.at,
+        kind=event.kind,
+        sentence=event.sentence,
+        attempt=event.attempt,
+        generation=event.generation,
+        evidence=event.evidence,
+    )
+
+
+def _view_of_failure(failure: Failure | None) -> FailureView | None:
+    if failure is None:
+        return None
+    return FailureView(**{**vars(failure), "kind": failure.kind.value})
+
+
+def _view_of_metrics(points: Sequence[MetricPoint], names: Collection[str]) -> MetricsView:
+    return MetricsView(
+        steps=[point.step for point in points],
+        at=[point.at for point in points],
+        attempts=[point.attempt for point in points],
+        generations=[point.generation for point in points],
+        series={name: [_finite(point.values.get(name)) for point in points] for name in names},
+    )
+
+
+def _page(found: tuple[Sequence[Row], str | None], view: Callable[[Row], View]) -> Page[View]:
+    rows, next_cursor = found
+    return Page(items=[view(row) for row in rows], next_cursor=next_cursor)
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if value is not None and math.isfinite(value) else None

@@ -52,7 +52,6 @@ class Agent(LocalElasticAgent):
         self.generation = 0
         self.restarts = 0  # in place, whatever their cause
         self.setbacks: list[Setback] = []
-        self.failure: Failure | None = None  # the first cause of the last one
         self.verdict = ""  # why the last failure was not followed by a restart
         self._record = record
         self._on_started = on_started
@@ -148,7 +147,6 @@ class Agent(LocalElasticAgent):
                 max_restarts=worker_group.spec.max_restarts,
             )
         )
-        self.failure: Failure | None = None  # the first cause of the last one
         self.verdict = decision.sentence
         if not decision.restart:
             self._remaining_restarts = 0  # as torch itself does to end a group that shall not come back

@@ -67,6 +67,7 @@ def _redirect(local_rank: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    os.environ["ORCHESTRATOR_GENERATION"] = generation
     os.environ["TORCHELASTIC_ERROR_FILE"] = f"{folder}/error.json"
 
 

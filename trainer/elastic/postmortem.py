@@ -18,6 +18,7 @@ _PROGRESS_TAIL_BYTES = 256 * 1024
 _TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
 _MESSAGE_LIMIT = 500
 _TRACEBACK = "Traceback (most recent call last):"
+_CANNOT_START = "can't open file"  # Python, and child.py
 _CHAINED = re.compile(
     r"^(The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
 )
@@ -58,6 +59,14 @@ def find_failure(death: Death, steps: Mapping[int, int]) -> Finding:
         traceback=(traceback or last_words)[-_TRACEBACK_LIMIT:] or None,
     )
     return Finding(failure=failure, at_s=at_s)
+
+
+def is_failure_trace(folder: Path) -> bool:
+    """Whether a worker's folder tells of a failure: an error file, a traceback, a command that could not start."""
+    if (folder / layout.ERROR).exists():
+        return True
+    tail = read_tail(folder / layout.WORKER_LOG, _LOG_TAIL_BYTES)
+    return _TRACEBACK in tail or _CANNOT_START in tail
 
 
 def first_cause(findings: Sequence[Finding]) -> Failure:
@@ -129,8 +138,6 @@ def read_steps(progress: Path) -> dict[int, int]:
 
 
 def _classify(exit_code: int, traceback: str | None, last_words: str) -> FailureKind:
-    if exit_code == 127 and "can't open file or command" in last_words:
-        return FailureKind.LAUNCH
     # A killed worker's log may hold an old, handled traceback: only what it printed last can explain the kill.
     return classify_failure(exit_code=exit_code, output=(traceback if exit_code >= 0 else None) or last_words)
 

@@ -62,8 +62,9 @@ def agree_generation(handler: RendezvousHandler, group: WorkerGroup, restarts: i
     """
     if handler.get_backend() == "static":
         return max([restarts, *known]) + 1
-    store = cast(Store, group.store)  # torch declares it None until a rendezvous has filled it
-    if group.group_rank == 0:
+    # torch declares both None until a rendezvous has filled them
+    store, group_rank = cast(Store, group.store), cast(int, group.group_rank)
+    if group_rank == 0:
         store.set(_GENERATION_KEY, str(max([_round(handler, restarts), *known]) + 1))
     return int(store.get(_GENERATION_KEY))
 

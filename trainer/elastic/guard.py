@@ -1,0 +1,136 @@
+"""`python -m trainer.elastic.guard -- COMMAND ...`: the agent's books around another launcher, torchrun above all.
+
+The launcher restarts its workers as it likes; this process claims the attempt, bounds the logs, reports, forwards the
+stop signal and leaves the exit record. The workers write to the run directory because the launcher starts them through
+child.py:
+
+    python -m trainer.elastic.guard -- torchrun FLAGS --no-python python -I -S CHILD python -u SCRIPT ARGUMENTS
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from trainer.contract import env, layout
+from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind, render_failure
+from trainer.elastic.elasticrun import keep_books
+from trainer.elastic.files import read_tail
+from trainer.elastic.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
+from trainer.elastic.record import Record, now
+from trainer.elastic.stop import StopRequest
+
+# torch/distributed/elastic/multiprocessing/errors: _FAILURE_FORMAT_TEMPLATE
+_SUMMARY = re.compile(r"rank\s*: (\d+) \(local_rank: (\d+)\)\s*exitcode\s*: (-?\d+)")
+_SUMMARY_BYTES = 64 * 1024
+_CHILD = str(Path(__file__).with_name("child.py"))
+_STOP_TIMEOUT_S = 30.0  # torchrun's own --shutdown-timeout
+_MARGIN_S = 5.0  # beyond the stop time-out that the launcher itself observes
+
+
+class _Stopped(Exception):
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+def main() -> None:
+    argv = sys.argv[1:]
+    command = argv[1:] if argv[:1] == ["--"] else argv
+    if not command:
+        sys.exit("usage: python -m trainer.elastic.guard -- COMMAND ...")
+    sys.exit(keep_books(_run, command))
+
+
+def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+    if record is not None:
+        os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        stop.arm(_Stopped)
+        wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
+        process = subprocess.Popen(wrapped, start_new_session=True)
+        code = process.wait()
+    except _Stopped as stopped:
+        if process is not None:
+            _end(process, stopped.number, record)
+        return _ended(stop.outcome(record), record, None), ""
+    finally:
+        stop.disarm()
+    if code == 0:
+        return _ended(Outcome.SUCCEEDED, record, None), ""
+    failure = _explain(code, record)
+    if record is not None:
+        sentence = f"rank {failure.rank}: {failure.message}" if failure.rank is not None else failure.message
+        record.journal(EventKind.WORKER_FAILED, sentence, _generation(record), **render_failure(failure))
+    return _ended(Outcome.FAILED, record, failure), ""
+
+
+def _end(process: subprocess.Popen[bytes], number: signal.Signals, record: Record | None) -> None:
+    """Hand the signal on, and kill the launcher when it does not end; its workers die with it (child.py)."""
+    timeout_s = record.policy.stop_timeout_s if record is not None and record.policy is not None else _STOP_TIMEOUT_S
+    process.send_signal(number)
+    try:
+        process.wait(timeout_s + _MARGIN_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _explain(code: int, record: Record | None) -> Failure:
+    """The first cause from torchrun's summary and what the last generation's workers left, else the exit code alone."""
+    if record is not None:
+        agent_log = layout.replica_dir(record.job_dir, record.attempt, record.replica) / layout.AGENT_LOG
+        folder = record.incarnation_dir / f"g{_generation(record)}"
+        deaths = parse_summary(read_tail(agent_log, _SUMMARY_BYTES), folder) or _traced(folder, code)
+        if deaths:
+            steps = read_steps(record.incarnation_dir / layout.PROGRESS)
+            return first_cause([find_failure(death, steps) for death in deaths])
+    kind = FailureKind.LAUNCH if code in (126, 127) else FailureKind.UNKNOWN
+    return Failure(kind=kind, message=f"the launcher ended with exit code {code}", exit_code=code)
+
+
+def parse_summary(output: str, generation_dir: Path) -> list[Death]:
+    """The deaths that torchrun lists when it gives up, without the workers that it stopped itself unless all were."""
+    summary = output[output.rfind("Failures:") :] if "Failures:" in output else ""
+    deaths = {
+        int(rank): Death(
+            rank=int(rank),
+            local_rank=int(local_rank),
+            exit_code=int(exit_code),
+            folder=generation_dir / f"local-{local_rank}",
+        )
+        for rank, local_rank, exit_code in _SUMMARY.findall(summary)
+    }
+    return [death for death in deaths.values() if death.exit_code != -signal.SIGTERM] or list(deaths.values())
+
+
+def _traced(generation_dir: Path, code: int) -> list[Death]:
+    """The workers whose folders tell of a failure. Their exit codes and global ranks stay unknown."""
+    folders = [folder for folder in sorted(generation_dir.glob("local-*")) if is_failure_trace(folder)]
+    ranks = [int(folder.name.removeprefix("local-")) for folder in folders]
+    return [
+        Death(rank=rank, local_rank=rank, exit_code=max(code, 1), folder=folder)
+        for rank, folder in zip(ranks, folders, strict=True)
+    ]
+
+
+def _generation(record: Record) -> int:
+    folders = record.incarnation_dir.glob("g*")
+    return max((int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()), default=0)
+
+
+def _ended(outcome: Outcome, record: Record | None, failure: Failure | None) -> ExitRecord:
+    generation = 0 if record is None else _generation(record)
+    return ExitRecord(
+        outcome=outcome, at=now(), generation=generation, restarts=max(0, generation - 1), failure=failure
+    )
+
+
+if __name__ == "__main__":
+    main()

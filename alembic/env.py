@@ -1,0 +1,53 @@
+"""Where Alembic finds the tables and the database.
+
+The service hands in a connection (orchestrator.store.schema). By hand (`alembic revision --autogenerate -m ...`) the
+database is the one of the settings.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from alembic.autogenerate.api import AutogenContext
+from sqlalchemy import Connection
+
+from alembic import context
+from orchestrator.settings import load_settings
+from orchestrator.store.engine import Database
+from orchestrator.store.tables import Base
+from orchestrator.store.types import CleanJson, CleanText, UtcDateTime
+
+
+def render_type(kind: str, value: object, _: AutogenContext) -> str | Literal[False]:
+    """Migrations name plain types: they must mean the same after our types have changed."""
+    if kind != "type":
+        return False
+    if isinstance(value, CleanText):
+        return "sa.Text()"
+    if isinstance(value, CleanJson):
+        return "sa.JSON()"
+    if isinstance(value, UtcDateTime):
+        return "sa.DateTime(timezone=True)"
+    return False
+
+
+def run(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=True,  # SQLite cannot alter a table; Alembic rebuilds it
+        render_item=render_type,
+        compare_type=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    database = Database(load_settings().resolved_database_url, migrating=True)
+    with database.write() as session:
+        run(session.connection())
+    database.dispose()

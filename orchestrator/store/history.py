@@ -1,0 +1,85 @@
+"""What a job left behind, in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sqlalchemy import func, select
+
+from orchestrator.domain.attempt import Attempt
+from orchestrator.ports import MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
+from orchestrator.store.engine import Database
+from orchestrator.store.lookups import require_job
+from orchestrator.store.mapping import (
+    attempt_of,
+    metric_point_of,
+    stored_event_of,
+    stored_snapshot_of,
+    stored_worker_of,
+)
+from orchestrator.store.paging import Key, Listing
+from orchestrator.store.tables import AttemptRow, EventRow, MetricRow, SnapshotRow, WorkerRow
+
+Row = TypeVar("Row", AttemptRow, EventRow, SnapshotRow, WorkerRow)
+Item = TypeVar("Item")
+
+_ATTEMPTS = (Key(AttemptRow.number),)
+_EVENTS = (Key(EventRow.id),)
+_SNAPSHOTS = (
+    Key(SnapshotRow.step, descending=True),
+    Key(SnapshotRow.attempt, descending=True),
+    Key(SnapshotRow.generation, descending=True),
+    Key(SnapshotRow.name),
+)
+_WORKERS = (Key(WorkerRow.attempt, descending=True), Key(WorkerRow.replica), Key(WorkerRow.local_rank))
+
+
+class SqlHistoryReader:
+    """Implements ports.HistoryReader. A cursor belongs to one list of one job."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[Attempt], str | None]:
+        return self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
+
+    def events(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredEvent], str | None]:
+        return self._page(EventRow, _EVENTS, stored_event_of, job_id, limit, cursor)
+
+    def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
+        return self._page(SnapshotRow, _SNAPSHOTS, stored_snapshot_of, job_id, limit, cursor)
+
+    def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
+        return self._page(WorkerRow, _WORKERS, stored_worker_of, job_id, limit, cursor)
+
+    def metrics(self, job_id: str, *, since_step: int, points: int) -> Sequence[MetricPoint]:
+        """Oldest step first. Of n steps, each n/points-th counted back from the newest."""
+        points = max(1, points)
+        with self._database.read() as session:
+            require_job(session, job_id)
+            wanted = (MetricRow.job_id == job_id) & (MetricRow.step > since_step)
+            total = session.scalar(select(func.count()).select_from(MetricRow).where(wanted)) or 0
+            query = select(MetricRow).where(wanted)
+            if total > points:
+                age = func.row_number().over(order_by=MetricRow.step.desc()) - 1
+                ages = select(MetricRow.step, age.label("age")).where(wanted).subquery()
+                # Exactly `points` of the ages below n fulfil (age * points) mod n < points; age 0 is one of them.
+                kept = select(ages.c.step).where((ages.c.age * points) % total < points)
+                query = query.where(MetricRow.step.in_(kept))
+            return [metric_point_of(row) for row in session.scalars(query.order_by(MetricRow.step))]
+
+    def _page(
+        self,
+        table: type[Row],
+        order: tuple[Key, ...],
+        item_of: Callable[[Row], Item],
+        job_id: str,
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[Item], str | None]:
+        listing = Listing(f"{table.__tablename__}-{job_id}", order)
+        with self._database.read() as session:
+            require_job(session, job_id)
+            query = select(table).where(table.job_id == job_id)
+            return listing.page(session, query, item_of, limit=limit, cursor=cursor)

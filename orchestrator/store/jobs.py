@@ -1,0 +1,82 @@
+"""Jobs and wishes: the store as the API's write side sees it."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from orchestrator.domain.errors import Conflict
+from orchestrator.domain.event import Event
+from orchestrator.domain.job import Desired, Job
+from orchestrator.domain.spec import JobSpec
+from orchestrator.store.engine import Database
+from orchestrator.store.lookups import append_events, require_job
+from orchestrator.store.mapping import asked_columns, desired_columns, job_of, label_rows, status_columns
+from orchestrator.store.tables import JobLabelRow, JobRow
+
+
+class SqlJobStore:
+    """Implements ports.JobStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
+        """Keys are of a project: two projects may use one key for two jobs."""
+        try:
+            with self._database.write() as session:
+                first = _first_of_key(session, job.spec.project, idempotency_key, digest)
+                if first is not None:
+                    return first
+                _insert(session, job, idempotency_key, digest)
+                append_events(session, [(job.id, event)])
+                return job
+        except IntegrityError as error:
+            # Another call with this key, or with this id, was committed between our look and our insert.
+            with self._database.read() as session:
+                first = _first_of_key(session, job.spec.project, idempotency_key, digest)
+            if first is None:
+                raise Conflict(f"there is a job {job.id} already") from error
+            return first
+
+    def get(self, job_id: str) -> Job:
+        with self._database.read() as session:
+            return job_of(require_job(session, job_id))
+
+    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> None:
+        with self._database.write() as session:
+            require_job(session, job_id)
+            columns = desired_columns(desired) | ({} if spec is None else asked_columns(spec))
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(columns))
+            if spec is not None:
+                session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
+                session.add_all(label_rows(job_id, spec))
+            append_events(session, [(job_id, event)])
+
+
+def _first_of_key(session: Session, project: str, key: str | None, digest: str) -> Job | None:
+    if key is None:
+        return None
+    row = session.scalar(select(JobRow).where(JobRow.project == project, JobRow.idempotency_key == key))
+    if row is None:
+        return None
+    if row.digest != digest:
+        raise Conflict(f"Idempotency-Key {key!r} was used for job {row.id} with another body: choose a new key")
+    return job_of(row)
+
+
+def _insert(session: Session, job: Job, idempotency_key: str | None, digest: str) -> None:
+    session.add(
+        JobRow(
+            id=job.id,
+            created_at=job.created_at,
+            idempotency_key=idempotency_key,
+            digest=digest,
+            **asked_columns(job.spec),
+            **desired_columns(job.desired),
+            **status_columns(job),
+        )
+    )
+    session.flush()
+    session.add_all(label_rows(job.id, job.spec))

@@ -1,0 +1,91 @@
+"""Keyset pages: a cursor holds the sort key of the last row seen, so that inserts neither repeat nor skip a row."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from orchestrator.domain.errors import Refused
+from orchestrator.store.tables import Base
+from trainer.contract.clock import parse_time, render_time
+
+Row = TypeVar("Row", bound=Base)
+Item = TypeVar("Item")
+_REFUSAL = "cursor is not one of this list: pass on `next_cursor` of the page before, unchanged, or leave it out"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One column of a sort order that is unique as a whole."""
+
+    column: InstrumentedAttribute[str] | InstrumentedAttribute[int] | InstrumentedAttribute[datetime]
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """An order under a name; a cursor of another name is refused."""
+
+    name: str
+    keys: tuple[Key, ...]
+
+    def page(
+        self,
+        session: Session,
+        query: Select[Row],
+        item_of: Callable[[Row], Item],
+        *,
+        limit: int,
+        cursor: str | None,
+    ) -> tuple[list[Item], str | None]:
+        """The next `limit` rows (at least one) behind `cursor`, and the cursor behind those if there are more."""
+        limit = max(1, limit)
+        if cursor is not None:
+            query = query.where(self._behind(self._parse(cursor)))
+        order = [key.column.desc() if key.descending else key.column.asc() for key in self.keys]
+        rows = session.scalars(query.order_by(*order).limit(limit + 1)).all()
+        more = len(rows) > limit
+        return [item_of(row) for row in rows[:limit]], self._render(rows[limit - 1]) if more else None
+
+    def _behind(self, values: Sequence[object]) -> ColumnElement[bool]:
+        alternatives = []
+        for position, (key, value) in enumerate(zip(self.keys, values, strict=True)):
+            same = [earlier.column == values[index] for index, earlier in enumerate(self.keys[:position])]
+            alternatives.append(and_(*same, key.column < value if key.descending else key.column > value))
+        return or_(*alternatives)
+
+    def _render(self, row: Base) -> str:
+        values = [_to_json(getattr(row, key.column.key)) for key in self.keys]
+        return base64.urlsafe_b64encode(json.dumps([self.name, *values]).encode()).decode()
+
+    def _parse(self, cursor: str) -> list[object]:
+        try:
+            document = json.loads(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True))
+            if not isinstance(document, list) or document[0] != self.name:
+                raise ValueError("another list")
+            return [_from_json(key, value) for key, value in zip(self.keys, document[1:], strict=True)]
+        except (binascii.Error, ValueError, IndexError, RecursionError) as error:
+            raise Refused(_REFUSAL) from error
+
+
+def _to_json(value: object) -> object:
+    return render_time(value) if isinstance(value, datetime) else value
+
+
+def _from_json(key: Key, value: object) -> object:
+    wanted = key.column.type.python_type
+    if wanted is datetime and isinstance(value, str):
+        return parse_time(value)
+    if wanted is int and type(value) is int and abs(value) < 2**63:
+        return value
+    if wanted is str and isinstance(value, str):
+        return value
+    raise ValueError(f"{key.column.key} is {value!r}")

@@ -1,0 +1,118 @@
+"""Jobs as readers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from orchestrator.ports import JobFilter, JobStanding
+from orchestrator.store.engine import Database
+from orchestrator.store.lookups import require_job
+from orchestrator.store.mapping import attempt_of, job_of, training_of
+from orchestrator.store.paging import Key, Listing
+from orchestrator.store.tables import AttemptRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
+
+_NEWEST_FIRST = Listing("jobs-newest", (Key(JobRow.created_at, descending=True), Key(JobRow.id, descending=True)))
+_OLDEST_FIRST = Listing("jobs-oldest", (Key(JobRow.created_at), Key(JobRow.id)))
+
+
+class SqlJobReader:
+    """Implements ports.JobReader. A page costs four queries, however long it is."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def standings(
+        self, where: JobFilter, *, limit: int, cursor: str | None, newest_first: bool = True
+    ) -> tuple[Sequence[JobStanding], str | None]:
+        listing = _NEWEST_FIRST if newest_first else _OLDEST_FIRST
+        with self._database.read() as session:
+            rows, behind = listing.page(session, _matching(where), _itself, limit=limit, cursor=cursor)
+            return _standings(session, rows), behind
+
+    def standing(self, job_id: str) -> JobStanding:
+        with self._database.read() as session:
+            return _standings(session, [require_job(session, job_id)])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    attempt: AttemptRow
+    training: TrainingRow | None
+    count: int
+
+
+def _itself(row: JobRow) -> JobRow:
+    return row
+
+
+def _matching(where: JobFilter) -> Select[JobRow]:
+    query = select(JobRow)
+    if where.state is not None:
+        query = query.where(JobRow.state == where.state.value)
+    if where.project is not None:
+        query = query.where(JobRow.project == where.project)
+    if where.cluster is not None:
+        query = query.where(JobRow.cluster == where.cluster)
+    if where.label is not None:
+        name, value = where.label
+        labelled = select(JobLabelRow.job_id).where(JobLabelRow.name == name, JobLabelRow.value == value)
+        query = query.where(JobRow.id.in_(labelled))
+    if where.query:
+        columns = (JobRow.id, JobRow.name, JobRow.reason)
+        query = query.where(or_(*(column.icontains(where.query, autoescape=True) for column in columns)))
+    return query
+
+
+def _standings(session: Session, jobs: Sequence[JobRow]) -> list[JobStanding]:
+    ids = [row.id for row in jobs]
+    newest, snapshots = _newest_attempts(session, ids), _newest_snapshots(session, ids)
+    return [_standing(row, newest.get(row.id), snapshots.get(row.id)) for row in jobs]
+
+
+def _standing(row: JobRow, newest: _Newest | None, snapshot: str | None) -> JobStanding:
+    training = None if newest is None else newest.training
+    return JobStanding(
+        job=job_of(row),
+        attempt=None if newest is None else attempt_of(newest.attempt),
+        training=training_of(training),
+        attempts=0 if newest is None else newest.count,
+        world_size=None if training is None else training.world_size,
+        loss=None if training is None else training.loss,
+        tokens_per_s=None if training is None else training.tokens_per_s,
+        newest_snapshot=snapshot,
+    )
+
+
+def _newest_attempts(session: Session, ids: Sequence[str]) -> dict[str, _Newest]:
+    newest = (
+        select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"), func.count().label("count"))
+        .where(AttemptRow.job_id.in_(ids))
+        .group_by(AttemptRow.job_id)
+        .subquery()
+    )
+    rows = session.execute(
+        select(AttemptRow, TrainingRow, newest.c.count)
+        .join(newest, (newest.c.job_id == AttemptRow.job_id) & (newest.c.number == AttemptRow.number))
+        .outerjoin(TrainingRow, (TrainingRow.job_id == AttemptRow.job_id) & (TrainingRow.attempt == AttemptRow.number))
+    )
+    return {attempt.job_id: _Newest(attempt, training, count) for attempt, training, count in rows}
+
+
+def _newest_snapshots(session: Session, ids: Sequence[str]) -> dict[str, str]:
+    """The newest committed snapshot's name by job: by step, and of one step by the later term."""
+    order = (SnapshotRow.step.desc(), SnapshotRow.attempt.desc(), SnapshotRow.generation.desc())
+    ranked = (
+        select(
+            SnapshotRow.job_id,
+            SnapshotRow.name,
+            func.row_number().over(partition_by=SnapshotRow.job_id, order_by=order).label("place"),
+        )
+        .where(SnapshotRow.job_id.in_(ids), SnapshotRow.state == "committed")
+        .subquery()
+    )
+    rows = session.execute(select(ranked.c.job_id, ranked.c.name).where(ranked.c.place == 1))
+    return dict(rows.tuples().all())

@@ -1,0 +1,68 @@
+"""What text and JSON must be like before a database takes them. Pure.
+
+PostgreSQL stores neither NUL nor lone surrogates, its JSON knows no NaN, and both databases have 64-bit integers.
+What workers and users say is therefore cleaned here, once, on its way in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+
+MAX_EVIDENCE_BYTES = 64 * 1024
+MAX_TEXT_CHARS = 64 * 1024
+_SHORTENED_TEXT_CHARS = 2048
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_MAX_INTEGER = 2**63 - 1
+
+
+def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """The text without NUL and lone surrogates, its middle left out where it is too long."""
+    kept = _UNSTORABLE.sub("", text)
+    if len(kept) <= max_chars:
+        return kept
+    half = max_chars // 2
+    return f"{kept[:half]} … {len(kept) - 2 * half} characters left out … {kept[-half:]}"
+
+
+def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS) -> object:
+    """A value that every database's JSON takes. NaN and infinities become the texts that float() reads back."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case str():
+            return clean_text(value, max_chars=max_chars)
+        case Mapping():
+            return {clean_text(str(key)): clean_json(item, max_chars=max_chars) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [clean_json(item, max_chars=max_chars) for item in value]
+        case _:
+            return clean_text(str(value), max_chars=max_chars)
+
+
+def shorten_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
+    """Evidence of at most MAX_EVIDENCE_BYTES: long texts lose their middle, then large values go, and it says so."""
+    if _size(evidence) <= MAX_EVIDENCE_BYTES:
+        return dict(evidence)
+    short = {key: clean_json(value, max_chars=_SHORTENED_TEXT_CHARS) for key, value in evidence.items()}
+    kept: dict[str, object] = {"shortened": True}
+    room = MAX_EVIDENCE_BYTES - _size(kept)
+    for key, value in short.items():
+        size = _size({key: value})
+        if size <= room:
+            kept[key] = value
+            room -= size
+    return kept
+
+
+def clean_integer(value: int | None) -> int | None:
+    """None for what no 64-bit column holds: a wild number of one worker must not cost the batch of all."""
+    return value if value is not None and -_MAX_INTEGER <= value <= _MAX_INTEGER else None
+
+
+def _size(value: Mapping[str, object]) -> int:
+    return len(json.dumps(clean_json(value), ensure_ascii=False).encode())

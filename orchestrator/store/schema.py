@@ -1,0 +1,108 @@
+"""The version of the database's tables: bring it up to date, or refuse to work with another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+from sqlalchemy.orm import Session
+
+from alembic import command
+from orchestrator.domain.errors import SchemaMismatch
+from orchestrator.store.engine import Database, parse_url, sqlite_file
+
+# A link to the top-level folder `alembic/`; in a wheel, the migrations themselves.
+MIGRATIONS = Path(__file__).with_name("migrations")
+_UPGRADE_LOCK = 0x6F726368  # of pg_advisory_xact_lock: "orch"; two services may start at one time
+
+
+def is_empty(url: str) -> bool:
+    """Whether the database has no table yet, or no file. Creates nothing. Raises StoreUnavailable."""
+    file = sqlite_file(parse_url(url))
+    if file is not None and not file.exists():
+        return True
+    database = Database(url, migrating=True)
+    try:
+        with database.read() as session:
+            return not inspect(session.connection()).get_table_names()
+    finally:
+        database.dispose()
+
+
+def check(url: str) -> None:
+    """Raises SchemaMismatch, saying which side to upgrade, unless the tables are of this version."""
+    file = sqlite_file(parse_url(url))
+    if file is not None and not file.exists():
+        raise SchemaMismatch(f"database {file} does not exist yet: run `orchestrator db upgrade`")
+    database = Database(url, migrating=True)
+    try:
+        with database.read() as session:
+            found = MigrationContext.configure(session.connection()).get_current_revision()
+    finally:
+        database.dispose()
+    _compare(found, database.name)
+
+
+def upgrade(url: str, *, revision: str = "head") -> None:
+    """Bring the tables up to date (or up to `revision`). Idempotent; concurrent calls take turns.
+
+    Raises SchemaMismatch for a database that is newer than this service.
+    """
+    _migrate(url, revision, up=True)
+
+
+def downgrade(url: str, *, revision: str) -> None:
+    """Bring the tables down to `revision`; "base" removes them with all data."""
+    _migrate(url, revision, up=False)
+
+
+def build_config() -> Config:
+    """Alembic's configuration with our migrations and no file. Its output is ours to print, not Alembic's."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _migrate(url: str, revision: str, *, up: bool) -> None:
+    database = Database(url, migrating=True)
+    try:
+        with database.write() as session:
+            _take_turn(session)
+            found = MigrationContext.configure(session.connection()).get_current_revision()
+            if found is not None and found not in _known():
+                _compare(found, database.name)
+            config = build_config()
+            config.attributes["connection"] = session.connection()
+            (command.upgrade if up else command.downgrade)(config, revision)
+    finally:
+        database.dispose()
+
+
+def _take_turn(session: Session) -> None:
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+
+
+def _known() -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(build_config()).walk_revisions()}
+
+
+def _compare(found: str | None, database: str) -> None:
+    head = ScriptDirectory.from_config(build_config()).get_current_head()
+    if found == head:
+        return
+    if found is None:
+        raise SchemaMismatch(f"database {database} has no tables of ours yet: run `orchestrator db upgrade`")
+    if found in _known():
+        raise SchemaMismatch(
+            f"database {database} is of version {found}, older than this service ({head}): stop other services on it "
+            "and run `orchestrator db upgrade`"
+        )
+    raise SchemaMismatch(
+        f"database {database} is of version {found}, which this service ({head}) does not know: it is newer; "
+        "upgrade the service"
+    )

@@ -1,0 +1,245 @@
+"""The tables. Each row has one writer, named in its docstring; migrations in `alembic/` follow this file."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from orchestrator.store.types import CleanJson, CleanText, RowId, UtcDateTime
+
+Json = dict[str, object]
+_NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=_NAMES)
+    type_annotation_map: ClassVar[dict[object, object]] = {
+        str: CleanText(),
+        datetime: UtcDateTime(),
+        Json: CleanJson(),
+        int: BigInteger(),
+    }
+
+
+def _of_job() -> ForeignKey:
+    return ForeignKey("jobs.id", ondelete="CASCADE")
+
+
+def _of_attempt() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["job_id", "attempt"], ["attempts.job_id", "attempts.number"], ondelete="CASCADE")
+
+
+class JobRow(Base):
+    """What was asked, wished and decided. The API writes the spec and `desired_*`, the supervisor all the rest."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]  # name, project and cluster repeat the spec, for filters
+    project: Mapped[str]
+    cluster: Mapped[str]
+    spec: Mapped[Json]
+    created_at: Mapped[datetime]
+    idempotency_key: Mapped[str | None]  # unique within the project
+    digest: Mapped[str]  # of the request body that made the job
+
+    desired_cancelled: Mapped[bool]
+    desired_retry_number: Mapped[int]
+    desired_restore_from: Mapped[str | None]
+
+    state: Mapped[str]
+    reason: Mapped[str]
+    updated_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    retries_done: Mapped[int]
+    spent: Mapped[Json]  # failures by budget class since the last retry
+    fruitless: Mapped[int]
+    retry_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        UniqueConstraint("project", "idempotency_key"),
+        Index(None, "created_at", "id"),
+        Index(None, "cluster", "state"),
+        Index(
+            "ix_jobs_retry_wished",
+            "cluster",
+            sqlite_where=text("desired_retry_number > retries_done"),
+            postgresql_where=text("desired_retry_number > retries_done"),
+        ),
+    )
+
+
+class JobLabelRow(Base):
+    """The labels of a job's spec, one row each, for filters. Written with the spec."""
+
+    __tablename__ = "job_labels"
+
+    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+    __table_args__ = (Index(None, "name", "value"),)
+
+
+class AttemptRow(Base):
+    """One submission. The supervisor writes it."""
+
+    __tablename__ = "attempts"
+
+    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    state: Mapped[str]
+    reason: Mapped[str]
+    nonce: Mapped[str]
+    port: Mapped[int] = mapped_column(Integer)
+    restore_from: Mapped[str | None]
+    handle: Mapped[str | None]
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    stopping_since: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    failure: Mapped[Json | None]
+
+
+class ReservationRow(Base):
+    """A rendezvous port held by a live attempt, or by one that is about to be written. The supervisor writes it."""
+
+    __tablename__ = "reservations"
+
+    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    cluster: Mapped[str]
+    port: Mapped[int] = mapped_column(Integer)
+
+    __table_args__ = (UniqueConstraint("cluster", "port"),)
+
+
+class EventRow(Base):
+    """The append-only account. Ids become visible in rising order, so that a reader behind the newest misses none."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(_of_job())
+    attempt: Mapped[int | None] = mapped_column(Integer)
+    generation: Mapped[int | None]
+    at: Mapped[datetime]  # when it happened, by the clock of whoever saw it
+    kind: Mapped[str]
+    sentence: Mapped[str]
+    evidence: Mapped[Json]
+
+    # AUTOINCREMENT: SQLite would otherwise give the id of a deleted newest row again.
+    __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
+
+
+class JournalRow(Base):
+    """How far one life of a replica's agent has been read. Intake writes it."""
+
+    __tablename__ = "journals"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    replica: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    incarnation: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    progress_to: Mapped[int]  # bytes
+    events_to: Mapped[int]
+    exit_record: Mapped[Json | None]
+
+    __table_args__ = (_of_attempt(),)
+
+
+class TrainingRow(Base):
+    """What an attempt's journals told, summed up line by line. Born with the attempt; then intake writes it.
+
+    Its row lock makes concurrent intakes of one attempt take turns.
+    """
+
+    __tablename__ = "trainings"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    generation: Mapped[int | None]
+    world_size: Mapped[int | None]
+    formed_at: Mapped[datetime | None]
+    progress_at: Mapped[datetime | None]  # the newest line's arrival, by our clock
+    phase: Mapped[str | None]
+    step: Mapped[int | None]
+    step_generation: Mapped[int | None]  # of `step`: a new generation may begin at an earlier one
+    step_at: Mapped[datetime | None]  # when `step` was reached, by the worker's clock
+    total_steps: Mapped[int | None]
+    step_s: Mapped[float | None]
+    loss: Mapped[float | None]
+    tokens_per_s: Mapped[float | None]
+    restarts: Mapped[int]
+    restart_generation: Mapped[int | None]  # the newest that was counted: every agent journals the same restart
+
+    __table_args__ = (_of_attempt(),)
+
+
+class WorkerRow(Base):
+    """The newest word of one worker. Intake writes it."""
+
+    __tablename__ = "workers"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    replica: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    local_rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    incarnation: Mapped[int]  # of the agent that it belongs to; an earlier one's late words do not count
+    rank: Mapped[int]
+    world_size: Mapped[int]
+    generation: Mapped[int]
+    pid: Mapped[int]
+    phase: Mapped[str]
+    step: Mapped[int | None]
+    memory_bytes: Mapped[int | None]
+    at: Mapped[datetime]
+
+    __table_args__ = (_of_attempt(),)
+
+
+class MetricRow(Base):
+    """What one step measured. The latest term that did the step has it. Intake writes it."""
+
+    __tablename__ = "metrics"
+
+    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(Integer)
+    generation: Mapped[int]
+    at: Mapped[datetime]
+    measured: Mapped[Json]
+
+
+class SnapshotRow(Base):
+    """A snapshot as the journals tell of it: committed, then perhaps quarantined, then perhaps deleted."""
+
+    __tablename__ = "snapshots"
+
+    job_id: Mapped[str] = mapped_column(_of_job(), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    step: Mapped[int]
+    attempt: Mapped[int] = mapped_column(Integer)
+    generation: Mapped[int]
+    state: Mapped[str]
+    size_bytes: Mapped[int | None]
+    at: Mapped[datetime]
+
+    __table_args__ = (Index(None, "job_id", "step"),)

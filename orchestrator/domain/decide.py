@@ -78,6 +78,11 @@ class Decision:
     rule: str = ""
     look_again_at: datetime | None = None
 
+    @property
+    def touches_cluster(self) -> bool:
+        """Whether carrying it out changes what a look at the cluster would show."""
+        return isinstance(self.action, (Start, Submit, Stop))
+
 
 Rule = Callable[[Situation], Decision | None]
 

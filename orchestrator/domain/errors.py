@@ -4,6 +4,7 @@ OrchestratorError
 ├── NotFound            what was named does not exist
 ├── Refused             the request cannot be done as it stands; the text says why and what to do
 │   ├── InvalidSpec         fields are wrong: `problems` lists pointer and message
+│   ├── LaunchRefused       the cluster will never start this: a missing folder or program
 │   └── Conflict            it contradicts what is there (another body under one key, a terminal job)
 ├── InvalidTransition   a state was asked to change along no edge of its table: a bug
 ├── Unavailable         something outside does not answer: evidence of nothing
@@ -44,6 +45,10 @@ class InvalidSpec(Refused):
     def __init__(self, problems: Sequence[FieldProblem]) -> None:
         super().__init__("; ".join(f"{problem.pointer}: {problem.message}" for problem in problems))
         self.problems = tuple(problems)
+
+
+class LaunchRefused(Refused):
+    pass
 
 
 class Conflict(Refused):

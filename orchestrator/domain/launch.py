@@ -162,6 +162,7 @@ def _environment(job: Job, attempt: Attempt, site: Site, replica: int) -> dict[s
         env.JOB_DIR: str(job_dir),
         env.ATTEMPT: str(attempt.key.number),
         env.REPLICA: str(replica),
+        env.RETRY: str(job.retries_done),
         **snapshots,
         **restore,
         **source,

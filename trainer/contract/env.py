@@ -17,6 +17,7 @@ REPLICA = "ORCHESTRATOR_REPLICA"  # 0 .. nodes-1
 CLAIM = "ORCHESTRATOR_CLAIM"  # which submission this agent came from: one token for all replicas of one submit
 SNAPSHOT_DIR = "ORCHESTRATOR_SNAPSHOT_DIR"  # absent: <job>/snapshots
 RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # a snapshot's directory name: bound of the attempt's first restore
+RETRY = "ORCHESTRATOR_RETRY"  # how often the owner asked for another attempt: RESTORE_FROM holds once for each
 SNAPSHOT_SOURCE = "ORCHESTRATOR_SNAPSHOT_SOURCE"  # a snapshot's path: where a job without one of its own starts from
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
@@ -42,6 +43,7 @@ class WorkerPlace:
     replica_dir: str | None
     snapshot_dir: str | None
     restore_from: str | None
+    retry: int
     snapshot_source: str | None
 
 
@@ -64,6 +66,7 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         replica_dir=environ.get(REPLICA_DIR) or None,
         snapshot_dir=environ.get(SNAPSHOT_DIR) or None,
         restore_from=environ.get(RESTORE_FROM) or None,
+        retry=_integer(environ, RETRY, 0),
         snapshot_source=environ.get(SNAPSHOT_SOURCE) or None,
     )
 

@@ -14,7 +14,7 @@ from orchestrator.backends.local import client
 from orchestrator.backends.local.render import render_processes
 from orchestrator.backends.local.states import Machine, ReplicaTraces, sight
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import BackendUnavailable
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
 from trainer.contract import env, layout
@@ -34,6 +34,7 @@ class LocalBackend:
 
     def submit(self, plan: LaunchPlan) -> str:
         """Start one agent per replica. One claim token for this call: agents of another call will refuse to work."""
+        _require_startable(plan)
         job_dir = Path(plan.job_dir)
         claim = uuid.uuid4().hex
         try:
@@ -111,6 +112,15 @@ def _traces(replica: int, life: rundir.Incarnation | None, processes: int | None
         exit_record=None if life is None else life.exit(),
         processes=processes,
     )
+
+
+def _require_startable(plan: LaunchPlan) -> None:
+    """Raises LaunchRefused for what no later try would mend, before anything has started."""
+    if not Path(plan.workdir).is_dir():
+        raise LaunchRefused(f"run.workdir {plan.workdir} is no folder on this machine")
+    program = plan.commands[0][0]
+    if not os.access(program, os.X_OK):
+        raise LaunchRefused(f"{program} is no program on this machine")
 
 
 def _inherited() -> dict[str, str]:

@@ -1,0 +1,40 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`.
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check format bench clean
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+demo: $(VENV)/.installed ## train through three kill -9 and finish (KEEP=1 leaves the service up)
+	@$(BIN)/python deploy/dev/demo.py
+
+serve: $(VENV)/.installed ## start the service with the embedded defaults
+	@$(BIN)/orchestrator serve
+
+test: $(VENV)/.installed ## all tests; what needs a missing service skips by name unless CI=true
+	@$(BIN)/python -m pytest -q
+
+check: $(VENV)/.installed ## format, lint, types, imports
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.installed ## format and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed ## the figures of docs/benchmarks.md
+	@$(BIN)/python benchmarks/startup.py
+
+clean: ## remove what was made here
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

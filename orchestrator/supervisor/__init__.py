@@ -1,0 +1,1 @@
+"""The loop that keeps jobs alive. Start with reconcile.py."""

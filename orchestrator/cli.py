@@ -1,0 +1,109 @@
+"""The command `orchestrator`: which commands there are, and what an error looks like to a person.
+
+Start-up is lazy by design: the module of a command is imported only when that command is asked for, so that `--help`
+loads neither the HTTP client nor Rich, and only `serve` and `db` load the service.
+Exit status: 0 succeeded, 1 the job failed, 2 usage or refused, 3 the service is not reachable, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from orchestrator.domain.errors import ConfigurationError, InvalidSpec, OrchestratorError, Unavailable
+
+REFUSED, UNREACHABLE = 2, 3
+# Command: the module that holds it, and the first line of its docstring.
+COMMANDS = {
+    "serve": ("orchestrator.cli_service", "Run the service here, until SIGTERM or Ctrl-C."),
+    "submit": ("orchestrator.cli_submit", "Submit the job of a YAML or JSON file ('-': standard input)."),
+    "plan": ("orchestrator.cli_submit", "Show what a job's file would launch; submit nothing."),
+    "ls": ("orchestrator.cli_jobs", "List jobs, newest first."),
+    "show": ("orchestrator.cli_jobs", "Show one job."),
+    "logs": ("orchestrator.cli_history", "Print what a job's workers wrote."),
+    "events": ("orchestrator.cli_history", "Tell what happened to a job."),
+    "snapshots": ("orchestrator.cli_history", "List a job's snapshots."),
+    "cancel": ("orchestrator.cli_jobs", "End a job."),
+    "retry": ("orchestrator.cli_jobs", "Give a job another attempt."),
+    "db": ("orchestrator.cli_service", "Upgrade the service's database, or check it."),
+}
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    arguments = sys.argv[1:]
+    try:
+        build_app(arguments)(arguments, prog_name="orchestrator")
+    except OrchestratorError as error:
+        _complain(str(error), _next_step(error))
+        sys.exit(UNREACHABLE if isinstance(error, Unavailable) else REFUSED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:  # the outermost edge: a bug, told in a line
+        if sys.flags.dev_mode:
+            raise
+        _complain(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
+        sys.exit(REFUSED)
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """All commands by name; the real ones where `arguments` mention them, else their line of help."""
+    app = typer.Typer(
+        help="Run PyTorch training jobs that do not die.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for name, (module, summary) in COMMANDS.items():
+        if name not in arguments:
+            app.command(name, help=summary)(_not_asked_for)
+            continue
+        command = getattr(importlib.import_module(module), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"orchestrator {importlib.import_module('importlib.metadata').version('elastic-orchestrator')}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+
+
+def _options(version: Annotated[bool, _VERSION] = False) -> None:
+    pass
+
+
+def _not_asked_for() -> None:
+    raise AssertionError("a command that is run is in the arguments")
+
+
+def _complain(message: str, next_step: str | None) -> None:
+    typer.echo(f"orchestrator: {message}", err=True)
+    if next_step:
+        typer.echo(f"  {next_step}", err=True)
+
+
+def _next_step(error: OrchestratorError) -> str | None:
+    if isinstance(error, (ConfigurationError, InvalidSpec)):
+        return None
+    if isinstance(error, Unavailable):
+        return "Start it with `orchestrator serve`, or set ORCHESTRATOR_URL to where it is."
+    problem = getattr(error, "problem", None)  # of a client's RequestRefused, whose module must not be loaded here
+    fields = [f"{field.pointer or '/'}: {field.detail}" for field in getattr(problem, "errors", [])]
+    return "\n  ".join(fields) or None
+
+
+if __name__ == "__main__":
+    main()

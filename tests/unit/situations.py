@@ -1,0 +1,86 @@
+"""Situations, built by saying only what matters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from orchestrator.domain.admission import Admission
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting, Sighting, Training
+from orchestrator.domain.situation import Situation
+from orchestrator.domain.spec import JobSpec
+from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+KEY = AttemptKey("train-abc", 1)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def a_spec(**fields: Any) -> JobSpec:
+    return JobSpec.model_validate({"name": "train", "run": {"script": "train.py"}, **fields})
+
+
+def a_job(state: JobState = JobState.RUNNING, **fields: Any) -> Job:
+    spec = fields.pop("spec", None) or a_spec()
+    desired = fields.pop("desired", Desired())
+    job = Job(
+        id=KEY.job_id,
+        spec=spec,
+        state=state,
+        reason="so far",
+        desired=desired,
+        created_at=ago(100),
+        updated_at=ago(100),
+    )
+    return replace(job, **fields)
+
+
+def an_attempt(state: AttemptState = AttemptState.RUNNING, **fields: Any) -> Attempt:
+    attempt = Attempt(
+        key=KEY, state=state, reason="so far", nonce="0a1b2c3d", port=20000, created_at=ago(90), started_at=ago(80)
+    )
+    return replace(attempt, **fields)
+
+
+def a_replica(liveness: Liveness = Liveness.ALIVE, number: int = 0, *, leftovers: bool = False) -> ReplicaSighting:
+    evidence = f"replica {number} is {liveness.value}"
+    return ReplicaSighting(replica=number, liveness=liveness, evidence=evidence, leftovers=leftovers)
+
+
+def seen(
+    presence: Presence = Presence.RUNNING,
+    *replicas: ReplicaSighting,
+    exits: dict[int, ExitRecord] | None = None,
+    **training: Any,
+) -> Observation:
+    sighting = Sighting(key=KEY, presence=presence, evidence=f"it is {presence.value}", replicas=replicas)
+    told = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
+    return Observation(sighting=sighting, training=Training(**told), exits=exits or {})
+
+
+def an_exit(outcome: Outcome, kind: FailureKind | None = None, *, at: str = "2026-11-20T11:59:00Z") -> ExitRecord:
+    failure = None if kind is None else Failure(kind=kind, message=f"a failure of kind {kind.value}")
+    return ExitRecord(outcome=outcome, at=at, generation=1, restarts=0, failure=failure)
+
+
+def a_situation(
+    job: Job | None = None,
+    attempt: Attempt | None = None,
+    observation: Observation | None = None,
+    admission: Admission | None = None,
+) -> Situation:
+    return Situation(
+        now=NOW,
+        job=job or a_job(),
+        attempt=attempt,
+        observation=observation,
+        admission=admission,
+        stop_timeout_s=15,
+    )

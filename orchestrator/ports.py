@@ -200,10 +200,8 @@ class JobReader(Protocol):
     def standing(self, job_id: str) -> JobStanding:
         """Raises NotFound."""
 
-
-class JobCounter(Protocol):
     def count_by_state(self) -> Mapping[JobState, int]:
-        """How many jobs the store holds in each state; a state without jobs may be left out."""
+        """How many jobs there are in each state; a state without jobs may be left out."""
 
 
 class HistoryReader(Protocol):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import JobState
-from orchestrator.ports import HistoryReader, JobCounter, JobFilter, JobReader, JobStanding, MetricPoint, StoredEvent
+from orchestrator.ports import HistoryReader, JobFilter, JobReader, JobStanding, MetricPoint, StoredEvent
 from orchestrator.wire import (
     AttemptView,
     EventView,
@@ -28,10 +28,9 @@ View = TypeVar("View")
 class Queries:
     """Every method raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
 
-    def __init__(self, jobs: JobReader, history: HistoryReader, counter: JobCounter) -> None:
+    def __init__(self, jobs: JobReader, history: HistoryReader) -> None:
         self._jobs = jobs
         self._history = history
-        self._counter = counter
 
     def jobs(self, where: JobFilter, *, limit: int, cursor: str | None, newest_first: bool = True) -> Page[JobView]:
         return _page(self._jobs.standings(where, limit=limit, cursor=cursor, newest_first=newest_first), view_of_job)
@@ -40,7 +39,7 @@ class Queries:
         return view_of_job(self._jobs.standing(job_id))
 
     def count_by_state(self) -> Mapping[JobState, int]:
-        return self._counter.count_by_state()
+        return self._jobs.count_by_state()
 
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> Page[AttemptView]:
         return _page(self._history.attempts(job_id, limit=limit, cursor=cursor), _view_of_attempt)

@@ -1,0 +1,1 @@
+"""HTTP: `/api/v1`, health and metrics."""

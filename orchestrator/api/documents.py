@@ -1,0 +1,139 @@
+"""Request bodies: bytes to a plain document, by content type. JSON and YAML mean the same here.
+
+YAML is read by its 1.2 core schema: `2:8` is text and not 128, `no` is text, `1e-3` is a number, a date is text.
+Aliases are refused, for they can make a short text endless; so are keys that stand twice, in JSON too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from email.message import Message
+from typing import Any
+
+import yaml
+
+from orchestrator.api.errors import HttpProblem
+from orchestrator.domain.validation import MAX_DEPTH
+
+_JSON = frozenset({"application/json"})
+_YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+
+def parse_document(raw: bytes, content_type: str | None) -> object:
+    """Raises HttpProblem: 415 for another type, 400 for a body that is no text or does not parse."""
+    message = Message()
+    message["content-type"] = content_type or "application/octet-stream"
+    kind = message.get_content_type()
+    if kind not in _JSON | _YAML:
+        found = f"is {content_type!r}" if content_type else "is missing"
+        raise HttpProblem("unsupported-type", f"Content-Type {found}; send application/json or application/yaml")
+    text = _decode(raw)
+    return parse_json(text) if kind in _JSON else parse_yaml(text)
+
+
+def parse_json(text: str) -> object:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_object)
+    except json.JSONDecodeError as error:
+        raise HttpProblem(
+            "malformed", f"the body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
+    except RecursionError as error:
+        raise HttpProblem("malformed", "the body is nested too deep") from error
+    except ValueError as error:  # an integer of thousands of digits; the message is Python's own
+        raise HttpProblem("malformed", f"the body holds a number that is too long: {error}") from error
+
+
+def parse_yaml(text: str) -> object:
+    try:
+        _check_events(text)
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise HttpProblem("malformed", f"the body is no YAML: {_one_line(error)}") from error
+    except (RecursionError, ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
+        # An explicit tag on a value that is none of it (`!!bool 7`) fails inside the library.
+        raise HttpProblem("malformed", "the body is no YAML: a value does not fit its tag") from error
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HttpProblem(
+            "malformed", f"the body is not UTF-8: byte {error.start} is {raw[error.start]:#04x}"
+        ) from error
+    if not text.strip():
+        raise HttpProblem("malformed", "the body is empty")
+    return text
+
+
+def _refuse_constant(name: str) -> object:
+    raise HttpProblem("malformed", f"the body holds {name}, which is no JSON")
+
+
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise HttpProblem("malformed", f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _check_events(text: str) -> None:
+    """Look at the parser's events before anything is built."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise HttpProblem("malformed", f"{_place(event.start_mark)}YAML aliases (*) are not accepted")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH + 1:
+            raise HttpProblem("malformed", "the body is nested too deep")
+
+
+class _Loader(yaml.CSafeLoader):
+    """SafeLoader with the core schema of YAML 1.2 (yaml.org/spec/1.2.2, section 10.3)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in set(names) if len(set(names)) < len(names) else ():
+            if names.count(name) > 1:
+                raise HttpProblem("malformed", f"{_place(node.start_mark)}the key {name!r} stands twice")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1
+_CORE_SCHEMA = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+)
+for _tag, _pattern, _first in _CORE_SCHEMA:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = node.value.removeprefix("+")
+    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+def _place(mark: Any) -> str:
+    return "" if mark is None else f"line {mark.line + 1}: "
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem} at line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+    return " ".join(str(error).split())[:300]

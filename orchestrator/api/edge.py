@@ -1,0 +1,133 @@
+"""The outermost layer of every request: its id, who may ask, what is counted, and the last resort for errors.
+
+Plain ASGI, so that streams pass untouched.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import TypeGuard
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orchestrator.api.errors import build_problem, respond
+from orchestrator.telemetry import Metrics
+from orchestrator.wire import Problem
+
+LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_REQUEST_ID = "X-Request-ID"
+_REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_COUNTED_METHODS = _SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
+_SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class Edge:
+    """`allowed_hosts` are names without a port; a page that rebinds its own name to this address is not among them."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, allowed_hosts: frozenset[str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._hosts = frozenset(host.lower() for host in LOOPBACK_HOSTS | allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        answer = _Answer(send, _request_id(headers))
+        with structlog.contextvars.bound_contextvars(request_id=answer.request_id):
+            refusal = refuse_request(scope["method"], headers, self._hosts)
+            if refusal is not None:
+                await respond(refusal)(scope, receive, answer.send)
+            else:
+                await self._run(scope, receive, answer)
+        self._count(scope, answer)
+
+    async def _run(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        try:
+            await self._app(scope, receive, answer.send)
+        except ClientDisconnect:
+            return
+        except Exception:
+            _log.exception("request failed", method=scope["method"], path=scope["path"])
+            if answer.status is not None:
+                raise  # half of an answer is out: the server breaks the connection off
+            detail = f"The service failed on this request; its log tells more under request id {answer.request_id}."
+            await respond(build_problem("internal", detail))(scope, receive, answer.send)
+
+    def _count(self, scope: Scope, answer: _Answer) -> None:
+        method = scope["method"] if scope["method"] in _COUNTED_METHODS else "other"
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.requests.labels(method=method, route=route, status=str(answer.status or "none")).inc()
+
+
+class _Answer:
+    """Adds headers to what is sent, and remembers the status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.status: int | None = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers[_REQUEST_ID] = self.request_id
+            for name, value in _SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+        await self._send(message)
+
+
+def refuse_request(method: str, headers: Mapping[str, str], allowed_hosts: frozenset[str]) -> Problem | None:
+    """Why a request may not pass: another Host name, or a change that a page of another site asks for."""
+    host = headers.get("host", "")
+    if _name_of(host) not in allowed_hosts:
+        return build_problem("host-not-allowed", f"Host {host[:200]!r} is not a name of this service")
+    if method in _SAFE_METHODS:
+        return None
+    origin = headers.get("origin")
+    if origin is not None and not _same_origin(origin, host):
+        return build_problem("origin-not-allowed", f"Origin {origin[:200]!r} may not change anything here")
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return build_problem("origin-not-allowed", "a page of another site may not change anything here")
+    return None
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def _name_of(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    given = headers.get(_REQUEST_ID.lower())
+    return given if _is_request_id(given) else uuid.uuid4().hex
+
+
+def _is_request_id(text: str | None) -> TypeGuard[str]:
+    return text is not None and _REQUEST_ID_SHAPE.fullmatch(text) is not None

@@ -1,0 +1,130 @@
+"""Every error answer is an RFC 9457 problem document; this table and these handlers are all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException
+
+from orchestrator.domain.errors import (
+    Conflict,
+    FieldProblem,
+    InvalidSpec,
+    NotFound,
+    OrchestratorError,
+    Refused,
+    Unavailable,
+)
+from orchestrator.domain.validation import pointer_to
+from orchestrator.wire import FieldError, Problem
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 5
+
+ProblemPage = Callable[[Problem], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    status: int
+    title: str
+
+
+KINDS: dict[str, Kind] = {
+    "malformed": Kind(400, "The request cannot be read"),
+    "host-not-allowed": Kind(400, "The request was sent to another host name"),
+    "origin-not-allowed": Kind(403, "The request comes from another site"),
+    "not-found": Kind(404, "There is no such thing"),
+    "method-not-allowed": Kind(405, "This cannot be done here"),
+    "conflict": Kind(409, "It contradicts what is there"),
+    "too-large": Kind(413, "The request is too large"),
+    "unsupported-type": Kind(415, "The body is of another type"),
+    "invalid": Kind(422, "Fields are wrong"),
+    "refused": Kind(422, "It cannot be done as it stands"),
+    "internal": Kind(500, "The service failed"),
+    "unavailable": Kind(503, "Something behind the service does not answer"),
+}
+_BY_STATUS = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "unsupported-type"}
+
+# First match wins.
+_BY_ERROR: tuple[tuple[type[OrchestratorError], str], ...] = (
+    (NotFound, "not-found"),
+    (InvalidSpec, "invalid"),
+    (Conflict, "conflict"),
+    (Refused, "refused"),
+    (Unavailable, "unavailable"),
+)
+
+
+class HttpProblem(Exception):
+    """A problem of HTTP itself: a body too large, of another type, unreadable."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+def build_problem(kind: str, detail: str, errors: list[FieldProblem] | None = None) -> Problem:
+    row = KINDS[kind]
+    fields = [FieldError(pointer=problem.pointer, detail=problem.message) for problem in errors or []]
+    return Problem(type=f"/problems/{kind}", title=row.title, status=row.status, detail=detail, errors=fields)
+
+
+def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if problem.status == 503 else {}
+    return Response(problem.model_dump_json(), problem.status, {**retry, **(headers or {})}, media_type=MEDIA_TYPE)
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """The problem behind an error; None for one that nobody raised on purpose."""
+    if isinstance(error, HttpProblem):
+        return build_problem(error.kind, error.detail)
+    if isinstance(error, RequestValidationError):
+        return _problem_of_parameters(error)
+    if isinstance(error, HTTPException):
+        return _problem_of_status(error)
+    for kind, name in _BY_ERROR:
+        if isinstance(error, kind):
+            fields = list(error.problems) if isinstance(error, InvalidSpec) else []
+            return build_problem(name, str(error), fields)
+    return None
+
+
+def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
+    """`page` renders a problem for a browser that asked for HTML outside `/api`."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem is None:
+            raise error
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        if page is not None and _wants_html(request):
+            return HTMLResponse(page(problem), problem.status, headers)
+        return respond(problem, headers)
+
+    for kind in (OrchestratorError, HttpProblem, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
+
+
+def _problem_of_parameters(error: RequestValidationError) -> Problem:
+    fields = [FieldProblem(pointer_to(detail["loc"]), str(detail["msg"])) for detail in error.errors()]
+    text = "; ".join(f"{problem.pointer}: {problem.message}" for problem in fields)
+    return build_problem("invalid", text, fields)
+
+
+def _problem_of_status(error: HTTPException) -> Problem:
+    kind = _BY_STATUS.get(error.status_code)
+    if kind is not None:
+        hint = "" if error.headers is None else f"; allowed: {error.headers.get('Allow', '')}"
+        return build_problem(kind, f"{KINDS[kind].title}{hint if kind == 'method-not-allowed' else ''}.")
+    title = str(error.detail)
+    return Problem(type="about:blank", title=title, status=error.status_code, detail=title)
+
+
+def _wants_html(request: Request) -> bool:
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")

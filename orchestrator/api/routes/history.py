@@ -1,0 +1,55 @@
+"""What a job left behind: attempts, events, snapshots, workers, metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from orchestrator.api.deps import Cursor, Limit, Wired, refuse_unknown_query
+from orchestrator.api.openapi import problems
+from orchestrator.wire import AttemptView, EventView, MetricsView, Page, SnapshotView, WorkerView
+
+router = APIRouter(
+    prefix="/api/v1/jobs/{job_id}",
+    tags=["history"],
+    dependencies=[Depends(refuse_unknown_query)],
+    responses=problems(404),
+)
+
+
+@router.get("/attempts")
+def list_attempts(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptView]:
+    """Oldest first."""
+    return services.queries.attempts(job_id, limit=limit, cursor=cursor)
+
+
+@router.get("/events")
+def list_events(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[EventView]:
+    """In the order of their arrival."""
+    return services.queries.events(job_id, limit=limit, cursor=cursor)
+
+
+@router.get("/snapshots")
+def list_snapshots(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[SnapshotView]:
+    """The newest step first."""
+    return services.queries.snapshots(job_id, limit=limit, cursor=cursor)
+
+
+@router.get("/workers")
+def list_workers(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[WorkerView]:
+    """The newest word of each worker, the newest attempt first."""
+    return services.queries.workers(job_id, limit=limit, cursor=cursor)
+
+
+@router.get("/metrics")
+def show_metrics(
+    services: Wired,
+    job_id: str,
+    names: Annotated[str, Query(max_length=2000, description="separated by commas; absent: all")] = "",
+    since_step: Annotated[int, Query(ge=-1, le=2**62)] = -1,
+    points: Annotated[int, Query(ge=1, le=5000)] = 500,
+) -> MetricsView:
+    """Series of the steps above `since_step`, thinned evenly to at most `points`."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    return services.queries.metrics(job_id, names=list(dict.fromkeys(wanted)), since_step=since_step, points=points)

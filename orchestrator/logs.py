@@ -1,0 +1,179 @@
+"""Reading a job's logs from its run directory: the last lines, or a stream that goes on while the job does."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.clusters import Cluster
+from orchestrator.domain.errors import NotFound
+from orchestrator.logfiles import (
+    Source,
+    find_agent_logs,
+    find_worker_logs,
+    open_log,
+    read_lines,
+    start_of_last_lines,
+)
+from orchestrator.ports import HistoryReader, JobReader, JobStanding, StoredWorker
+
+MAX_TAIL = 10_000
+MAX_ANSWER_CHARACTERS = 16 * 1024 * 1024  # newest first: what is above it is left out
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # of one file, from its end
+_WORKERS_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """`attempt` None is the newest; `rank` is the global one; `grep` a plain piece of text that a line must hold."""
+
+    attempt: int | None = None
+    replica: int | None = None
+    rank: int | None = None
+    stream: Literal["worker", "agent"] = "worker"
+    tail: int = 200
+    grep: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The logs that a request is about, as they are now."""
+
+    job_dir: Path
+    attempt: int
+    sources: Sequence[Source]
+    over: bool  # nothing more will be written
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether each line says whose it is: only when there is more than one it could be."""
+        return len({(source.replica, source.local_rank) for source in self.sources}) > 1
+
+
+class Logs:
+    def __init__(self, jobs: JobReader, history: HistoryReader, clusters: Mapping[str, Cluster]) -> None:
+        self._jobs = jobs
+        self._history = history
+        self._clusters = clusters
+
+    def tail(self, job_id: str, request: LogRequest) -> list[str]:
+        """The last lines, oldest first. Raises NotFound for an unknown job or attempt."""
+        selection = self.select(job_id, request)
+        return [] if selection is None else tail(selection, request)
+
+    def select(self, job_id: str, request: LogRequest) -> Selection | None:
+        """None while the job has no attempt. Raises NotFound."""
+        standing = self._jobs.standing(job_id)
+        newest = None if standing.attempt is None else standing.attempt.key.number
+        if request.attempt is not None and (newest is None or request.attempt > newest):
+            raise NotFound(f"job {job_id} has no attempt {request.attempt}")
+        attempt = request.attempt or newest
+        if attempt is None:
+            return None
+        job_dir = self._job_dir(standing)
+        sources = self._sources(job_id, job_dir, attempt, request)
+        return Selection(job_dir, attempt, sources, _is_over(standing, request.attempt))
+
+    def rests(self, job_id: str) -> bool:
+        """Whether the job has ended and no retry is wished."""
+        return _rests(self._jobs.standing(job_id))
+
+    def _job_dir(self, standing: JobStanding) -> Path:
+        cluster = self._clusters.get(standing.job.spec.cluster)
+        if cluster is None:
+            raise NotFound(f"cluster {standing.job.spec.cluster} is no longer configured; its logs cannot be found")
+        return cluster.job_dir(standing.job.id)
+
+    def _sources(self, job_id: str, job_dir: Path, attempt: int, request: LogRequest) -> list[Source]:
+        if request.stream == "agent":
+            return find_agent_logs(job_dir, attempt, replica=request.replica)
+        replica, local_rank = self._place(job_id, attempt, request)
+        workers = find_worker_logs(job_dir, attempt, replica=replica, local_rank=local_rank)
+        # Before the first worker has started, what there is to read is the agent's.
+        return workers or find_agent_logs(job_dir, attempt, replica=replica)
+
+    def _place(self, job_id: str, attempt: int, request: LogRequest) -> tuple[int | None, int | None]:
+        if request.rank is None:
+            return request.replica, None
+        for worker in self._workers(job_id, attempt):
+            if worker.rank == request.rank and request.replica in (None, worker.replica):
+                return worker.replica, worker.local_rank
+        return request.replica or 0, request.rank
+
+    def _workers(self, job_id: str, attempt: int) -> Iterator[StoredWorker]:
+        cursor: str | None = None
+        while True:
+            rows, cursor = self._history.workers(job_id, limit=_WORKERS_PAGE, cursor=cursor)
+            yield from (row for row in rows if row.attempt == attempt)
+            if cursor is None or (rows and rows[-1].attempt < attempt):
+                return
+
+
+def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int] | None = None) -> list[str]:
+    """The last lines of a selection, up to `ends` or all there is. Newer generations go first when room is short."""
+    kept: deque[str] = deque()
+    newest_first = sorted(selection.sources, reverse=True)
+    for _, group in groupby(newest_first, key=lambda source: (source.generation, source.incarnation)):
+        sources = list(group)  # the last replica first
+        room = request.tail - len(kept)
+        if room <= 0 or sum(map(len, kept)) > MAX_ANSWER_CHARACTERS:
+            break
+        share = max(1, room // len(sources))
+        for source in sources:
+            label = source.label(selection.attempt) if selection.prefixed else ""
+            end = None if ends is None else ends.get(source, 0)
+            lines = _tail_of_source(selection.job_dir, source, share, request.grep, end)
+            kept.extendleft(label + line for line in reversed(lines))
+    return list(_keep_last(kept, request.tail))
+
+
+def matches(request: LogRequest) -> Callable[[str], bool]:
+    wanted = request.grep
+    return (lambda _: True) if wanted is None else (lambda line: wanted in line)
+
+
+def _tail_of_source(job_dir: Path, source: Source, count: int, grep: str | None, end: int | None) -> Sequence[str]:
+    lines = _tail_of_file(job_dir, source.path, count, grep, end)
+    if len(lines) >= count:
+        return lines
+    return [*_tail_of_file(job_dir, source.older, count - len(lines), grep, None), *lines]
+
+
+def _tail_of_file(job_dir: Path, path: Path, count: int, grep: str | None, end: int | None) -> Sequence[str]:
+    file = open_log(job_dir, path)
+    if file is None or count <= 0:
+        return []
+    with file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        if grep is None:
+            return _keep_last(read_lines(file, start_of_last_lines(file, count, end), end), count)
+        start = max(0, end - MAX_SEARCHED_BYTES)
+        return _keep_last((line for line in read_lines(file, start, end) if grep in line), count)
+
+
+def _keep_last(lines: Iterable[str], count: int) -> deque[str]:
+    kept: deque[str] = deque()
+    size = 0
+    for line in lines:
+        kept.append(line)
+        size += len(line)
+        while len(kept) > count or (size > MAX_ANSWER_CHARACTERS and len(kept) > 1):
+            size -= len(kept.popleft())
+    return kept
+
+
+def _is_over(standing: JobStanding, attempt: int | None) -> bool:
+    newest = standing.attempt
+    if attempt is None or newest is None or attempt == newest.key.number:
+        return _rests(standing)
+    return True
+
+
+def _rests(standing: JobStanding) -> bool:
+    job = standing.job
+    return job.state.terminal and job.desired.retry_number <= job.retries_done

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
+from orchestrator.domain.job import JobState
 from orchestrator.ports import JobFilter, JobStanding
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
@@ -36,6 +37,11 @@ class SqlJobReader:
     def standing(self, job_id: str) -> JobStanding:
         with self._database.read() as session:
             return _standings(session, [require_job(session, job_id)])[0]
+
+    def count_by_state(self) -> Mapping[JobState, int]:
+        with self._database.read() as session:
+            rows = session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all()
+            return {JobState(state): count for state, count in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,10 @@ def clean_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     return f"{kept[:half]} … {len(kept) - 2 * half} characters left out … {kept[-half:]}"
 
 
-def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS) -> object:
+def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int = 32) -> object:
     """A value that every database's JSON takes. NaN and infinities become the texts that float() reads back."""
+    if max_depth == 0:
+        return "…"
     match value:
         case None | bool() | int():
             return value
@@ -37,9 +39,12 @@ def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS) -> object:
         case str():
             return clean_text(value, max_chars=max_chars)
         case Mapping():
-            return {clean_text(str(key)): clean_json(item, max_chars=max_chars) for key, item in value.items()}
+            return {
+                clean_text(str(key)): clean_json(item, max_chars=max_chars, max_depth=max_depth - 1)
+                for key, item in value.items()
+            }
         case list() | tuple() | set() | frozenset():
-            return [clean_json(item, max_chars=max_chars) for item in value]
+            return [clean_json(item, max_chars=max_chars, max_depth=max_depth - 1) for item in value]
         case _:
             return clean_text(str(value), max_chars=max_chars)
 

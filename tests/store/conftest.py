@@ -1,0 +1,117 @@
+"""Databases for tests: SQLite in a file, PostgreSQL on a throw-away server (or ORCHESTRATOR_TEST_POSTGRES_URL)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from deploy.dev.postgres import NoPostgres, postgres_server
+from orchestrator.store import schema
+from orchestrator.store.engine import Database, parse_url
+from tests.store.harness import Stores
+
+BACKENDS = ("sqlite", "postgresql")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a server on which databases may be made. Skips on a laptop without one, fails in CI."""
+    given = os.environ.get("ORCHESTRATOR_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    try:
+        with postgres_server() as url:
+            yield url
+    except NoPostgres as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must test PostgreSQL: {error}")
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "orchestrator.db"
+    schema.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: str) -> Iterator[str]:
+    with new_postgres_database(postgres) as (name, url):
+        schema.upgrade(url)
+        yield name
+
+
+@contextmanager
+def new_postgres_database(server: str, *, template: str | None = None) -> Iterator[tuple[str, str]]:
+    """A database of its own, as (name, URL); dropped at the end."""
+    name = f"test_{uuid.uuid4().hex}"
+    clause = f' TEMPLATE "{template}"' if template else ""
+    _administer(server, f'CREATE DATABASE "{name}"{clause}')
+    try:
+        yield name, parse_url(server).set(database=name).render_as_string(hide_password=False)
+    finally:
+        _administer(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _administer(server: str, statement: str) -> None:
+    database = Database(server)
+    try:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text(statement))
+    finally:
+        database.dispose()
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database without tables."""
+    if backend == "sqlite":
+        yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
+        return
+    with new_postgres_database(request.getfixturevalue("postgres")) as (_, url):
+        yield url
+
+
+@pytest.fixture
+def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with the newest tables and nothing in them."""
+    if backend == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "orchestrator.db")
+        yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
+        return
+    template = request.getfixturevalue("postgres_template")
+    with new_postgres_database(request.getfixturevalue("postgres"), template=template) as (_, url):
+        yield url
+
+
+@pytest.fixture
+def open_stores(url: str) -> Iterator[Callable[[], Stores]]:
+    """Opens the database once more, as another process would; everything is closed at the end."""
+    opened: list[Database] = []
+
+    def open_one() -> Stores:
+        opened.append(Database(url))
+        return Stores(opened[-1])
+
+    yield open_one
+    for database in opened:
+        database.dispose()
+
+
+@pytest.fixture
+def stores(open_stores: Callable[[], Stores]) -> Stores:
+    return open_stores()

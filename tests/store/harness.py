@@ -1,0 +1,50 @@
+"""All stores on one database, and shorthands for what many tests need to be there first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.event import Event
+from orchestrator.domain.job import Job
+from orchestrator.ports import Change, JournalBatch, Supervised
+from orchestrator.store.engine import Database
+from orchestrator.store.history import SqlHistoryReader
+from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.supervision import SqlSupervisorStore
+from tests.builders import NOW, make_attempt, make_event, make_job
+
+
+class Stores:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.jobs = SqlJobStore(database)
+        self.supervisor = SqlSupervisorStore(database)
+        self.journals = SqlJournalStore(database)
+        self.reader = SqlJobReader(database)
+        self.history = SqlHistoryReader(database)
+
+    def add(self, job_id: str = "job-1", *, key: str | None = None, **fields: Any) -> Job:
+        job = make_job(job_id, **fields)
+        return self.jobs.add(job, idempotency_key=key, digest="d1", event=make_event("job.submitted"))
+
+    def apply(self, job: Job, attempt: Attempt | None = None, *events: Event) -> None:
+        self.supervisor.apply(Change(job=job, attempt=attempt, events=events))
+
+    def add_with_attempt(self, job_id: str = "job-1", **fields: Any) -> Job:
+        job = self.add(job_id, **fields)
+        self.apply(job, make_attempt(job_id))
+        return job
+
+    def ingest(self, *batches: JournalBatch) -> None:
+        self.journals.ingest(batches, arrived_at=NOW)
+
+    def only_supervised(self, cluster: str = "local") -> Supervised:
+        (found,) = self.supervisor.supervised(cluster)
+        return found
+
+    def events(self, job_id: str = "job-1") -> list[Event]:
+        stored, _ = self.history.events(job_id, limit=100_000, cursor=None)
+        return [one.event for one in stored]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+
+from alembic import command
+from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from orchestrator.store import schema
+from orchestrator.store.engine import Database
+from orchestrator.store.jobs import SqlJobStore
+
+
+def _execute(url: str, statement: str) -> None:
+    database = Database(url)
+    with database.write() as session:
+        session.execute(text(statement))
+    database.dispose()
+
+
+def _tables(url: str) -> set[str]:
+    database = Database(url)
+    with database.read() as session:
+        names = set(inspect(session.connection()).get_table_names())
+    database.dispose()
+    return names
+
+
+def test_upgrade_makes_an_empty_database_ready_and_repeats_without_effect(empty_url: str) -> None:
+    assert schema.is_empty(empty_url)
+    schema.upgrade(empty_url)
+    schema.upgrade(empty_url)
+    schema.check(empty_url)
+    assert not schema.is_empty(empty_url)
+
+
+def test_a_downgrade_to_base_leaves_no_table_of_ours(url: str) -> None:
+    schema.downgrade(url, revision="base")
+    assert _tables(url) == {"alembic_version"}
+    schema.upgrade(url)
+    schema.check(url)
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_code(url: str) -> None:
+    database = Database(url, migrating=True)
+    config = schema.build_config()
+    config.stdout = open("/dev/null", "w")  # noqa: SIM115, PTH123
+    try:
+        with database.write() as session:
+            config.attributes["connection"] = session.connection()
+            command.check(config)  # raises when autogenerate would change anything
+    finally:
+        config.stdout.close()
+        database.dispose()
+
+
+def test_two_services_may_upgrade_at_one_time(empty_url: str) -> None:
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for done in [one.submit(schema.upgrade, empty_url), other.submit(schema.upgrade, empty_url)]:
+            done.result()
+    schema.check(empty_url)
+
+
+def test_a_database_without_tables_is_refused_with_the_command_to_run(empty_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match="run `orchestrator db upgrade`"):
+        schema.check(empty_url)
+
+
+def test_looking_at_a_missing_file_does_not_create_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'absent.db'}"
+    assert schema.is_empty(url)
+    with pytest.raises(SchemaMismatch, match="does not exist"):
+        schema.check(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("work", [schema.check, schema.upgrade])
+def test_a_newer_database_asks_for_a_newer_service(url: str, work: object) -> None:
+    _execute(url, "UPDATE alembic_version SET version_num = '9999'")
+    assert callable(work)
+    with pytest.raises(SchemaMismatch, match="9999.*newer; upgrade the service"):
+        work(url)
+
+
+def test_an_older_database_asks_for_an_upgrade(url: str, monkeypatch: pytest.MonkeyPatch, next_version: Path) -> None:
+    monkeypatch.setattr(schema, "MIGRATIONS", next_version)
+    with pytest.raises(SchemaMismatch, match="0001, older than this service.*run `orchestrator db upgrade`"):
+        schema.check(url)
+
+
+@pytest.fixture
+def next_version(tmp_path: Path) -> Path:
+    """Our migrations with one more."""
+    folder = tmp_path / "migrations"
+    (folder / "versions").mkdir(parents=True)
+    for name in ("env.py", "script.py.mako", "versions/0001_first_tables.py"):
+        (folder / name).write_bytes((schema.MIGRATIONS / name).read_bytes())
+    (folder / "versions" / "0002.py").write_text("revision = '0002'\ndown_revision = '0001'\n")
+    return folder
+
+
+def test_a_store_without_tables_says_what_to_run(empty_url: str) -> None:
+    database = Database(empty_url)
+    with pytest.raises(StoreUnavailable, match="tables are missing; run `orchestrator db upgrade`"):
+        SqlJobStore(database).get("job-1")
+    database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://host/db", "only sqlite and postgresql"),
+        ("nonsense", "is not a URL"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:////nowhere/at/all.db", "no folder /nowhere/at"),
+    ],
+)
+def test_a_database_that_cannot_be_served_is_refused_by_name(url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Database(url)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_every_spelling_of_postgresql_means_psycopg_3_and_hides_the_password(scheme: str) -> None:
+    database = Database(f"{scheme}://me:secret@db/jobs")
+    assert database.url.drivername == "postgresql+psycopg"
+    assert database.name == "postgresql+psycopg://me:***@db/jobs"
+    database.dispose()

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.domain.errors import ConfigurationError, InvalidSpec, OrchestratorError, Unavailable
+from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable
 
 REFUSED, UNREACHABLE = 2, 3
 # Command: the module that holds it, and the first line of its docstring.
@@ -39,14 +39,14 @@ def main() -> None:
     try:
         build_app(arguments)(arguments, prog_name="orchestrator")
     except OrchestratorError as error:
-        _complain(str(error), _next_step(error))
+        _complain(error)
         sys.exit(UNREACHABLE if isinstance(error, Unavailable) else REFUSED)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # the outermost edge: a bug, told in a line
         if sys.flags.dev_mode:
             raise
-        _complain(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
+        _say(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
         sys.exit(REFUSED)
 
 
@@ -89,20 +89,21 @@ def _not_asked_for() -> None:
     raise AssertionError("a command that is run is in the arguments")
 
 
-def _complain(message: str, next_step: str | None) -> None:
-    typer.echo(f"orchestrator: {message}", err=True)
-    if next_step:
-        typer.echo(f"  {next_step}", err=True)
-
-
-def _next_step(error: OrchestratorError) -> str | None:
-    if isinstance(error, (ConfigurationError, InvalidSpec)):
-        return None
-    if isinstance(error, Unavailable):
-        return "Start it with `orchestrator serve`, or set ORCHESTRATOR_URL to where it is."
+def _complain(error: OrchestratorError) -> None:
+    """What is wrong, by field where fields are, and the next step."""
     problem = getattr(error, "problem", None)  # of a client's RequestRefused, whose module must not be loaded here
-    fields = [f"{field.pointer or '/'}: {field.detail}" for field in getattr(problem, "errors", [])]
-    return "\n  ".join(fields) or None
+    if problem is not None and problem.errors:
+        _say(problem.title, *(f"{field.pointer or '/'}: {field.detail}" for field in problem.errors))
+    elif isinstance(error, InvalidSpec):
+        _say("fields are wrong", *(f"{field.pointer or '/'}: {field.message}" for field in error.problems))
+    elif isinstance(error, Unavailable):
+        _say(str(error), "Start it with `orchestrator serve`, or set ORCHESTRATOR_URL to where it is.")
+    else:
+        _say(str(error))
+
+
+def _say(message: str, *more: str) -> None:
+    typer.echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)
 
 
 if __name__ == "__main__":

@@ -45,15 +45,28 @@ class RequestRefused(Refused):
 
 def find_url(settings: Settings) -> str:
     """Where the service is: the setting, else what one wrote to <root>/service.json, else the configured address."""
-    if settings.url:
-        return _checked(settings.url, "ORCHESTRATOR_URL")
-    written = settings.root / "service.json"
-    try:
-        url = json.loads(written.read_text(encoding="utf-8"))["url"]
-    except (OSError, ValueError, KeyError, TypeError):
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
-        return f"http://{host}:{settings.port}"
-    return _checked(str(url), str(written))
+    return Locator(settings)()
+
+
+class Locator:
+    """find_url, asked again and again: while a service that was found by its file restarts, its last address holds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._written: str | None = None
+
+    def __call__(self) -> str:
+        settings = self._settings
+        if settings.url:
+            return _checked(settings.url, "ORCHESTRATOR_URL")
+        file = settings.root / "service.json"
+        try:
+            url = str(json.loads(file.read_text(encoding="utf-8"))["url"])
+        except (OSError, ValueError, KeyError, TypeError):
+            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(settings.host, settings.host)
+            return self._written or f"http://{host}:{settings.port}"
+        self._written = _checked(url, str(file))
+        return self._written
 
 
 def _checked(url: str, origin: str) -> str:
@@ -151,7 +164,7 @@ class Patience:
 
     def wait(self, failure: ServiceUnreachable) -> None:
         """Pause before the next try. Raises `failure` when there must be none."""
-        wait_s = max(self._pause_s * random.uniform(0.5, 1), failure.wait_s)
+        wait_s = max(self._pause_s * random.uniform(0.5, 1), min(failure.wait_s, self._limit_s / 2))
         if not failure.repeatable or self._transport.clock() + wait_s > self._deadline:
             raise failure
         if self._transport.on_retry is not None:

@@ -1,0 +1,1 @@
+"""The torchx scheduler `orchestrator`: jobs of the service through `torchx run|status|log|list|describe|cancel`."""

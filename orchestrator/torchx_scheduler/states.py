@@ -1,0 +1,88 @@
+"""What torchx calls the states of a job, and how a job is described to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.specs import NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus
+
+from orchestrator.domain.job import JobState
+from orchestrator.torchx_scheduler.translate import ROLE_LABEL
+from orchestrator.wire import JobView
+
+_NONE = str(NONE)  # torchx's word for absent
+
+APP_STATES = {
+    JobState.QUEUED: AppState.SUBMITTED,
+    JobState.STARTING: AppState.PENDING,
+    JobState.RUNNING: AppState.RUNNING,
+    JobState.RECOVERING: AppState.RUNNING,  # it goes on by itself: not for torchx's callers to worry about
+    JobState.SUSPENDED: AppState.PENDING,
+    JobState.SUCCEEDED: AppState.SUCCEEDED,
+    JobState.FAILED: AppState.FAILED,
+    JobState.CANCELLED: AppState.CANCELLED,
+}
+
+
+def describe(job: JobView, url: str, absent: Collection[int] = ()) -> DescribeAppResponse:
+    """The job as torchx shows it. `absent` are replicas of an elastic job that have no worker now."""
+    state = APP_STATES[job.state]
+    role = _role(job)
+    replicas = [
+        ReplicaStatus(
+            id=number,
+            role=role.name,
+            state=AppState.PENDING if number in absent else state,
+            hostname="",
+            structured_error_msg=_replica_error(job, number),
+        )
+        for number in range(role.num_replicas)
+    ]
+    return DescribeAppResponse(
+        app_id=job.id,
+        state=state,
+        num_restarts=job.restarts + max(0, job.attempts - 1),
+        msg=job.reason,
+        structured_error_msg=_NONE if job.failure is None else job.failure.model_dump_json(exclude_none=True),
+        ui_url=f"{url}/jobs/{job.id}",
+        roles=[role],
+        roles_statuses=[RoleStatus(role.name, replicas)],
+    )
+
+
+def _role(job: JobView) -> Role:
+    run, topology, resources = job.spec.run, job.spec.topology, job.spec.resources
+    program = next((text for text in (run.script, run.module) if text is not None), "trainer")
+    words = run.command or (program, *run.args)
+    return Role(
+        name=job.labels.get(ROLE_LABEL, "trainer"),
+        image=run.image or run.workdir,
+        min_replicas=topology.min_nodes,
+        num_replicas=topology.max_nodes,
+        entrypoint=words[0],
+        args=list(words[1:]),
+        env=dict(run.env),
+        # torchx's -1: nothing was asked for
+        resource=Resource(
+            cpu=-1 if resources.cpus is None else max(1, round(resources.cpus)),
+            gpu=resources.gpus,
+            memMB=-1 if resources.memory_gb is None else round(resources.memory_gb * 1024),
+        ),
+    )
+
+
+def _replica_error(job: JobView, replica: int) -> str:
+    """The failure in the form of torchelastic's error file, at the replica of the rank that failed."""
+    failure = job.failure
+    if failure is None or job.state is not JobState.FAILED:
+        return _NONE
+    workers = job.spec.topology.workers_per_node
+    guilty = failure.rank // workers if failure.rank is not None and isinstance(workers, int) else 0
+    if replica != guilty:
+        return _NONE
+    ended = job.finished_at or job.updated_at
+    extra = {"timestamp": str(int(ended.timestamp())), "py_callstack": failure.traceback or ""}
+    message = {"message": failure.message, "errorCode": failure.exit_code, "extraInfo": extra}
+    return json.dumps({"message": message})

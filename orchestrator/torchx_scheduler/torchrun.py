@@ -1,0 +1,123 @@
+"""Read a torchrun command line: what is launched and on how many workers. Pure.
+
+Rendezvous, logging and roles are dropped: the service makes its own for every attempt. What would change the training
+and cannot be kept is refused. Flags: https://pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+class Untranslatable(ValueError):
+    """An AppDef that the service has no words for; the text says what and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torchrun:
+    """`program` is a script, a module or, with --no-python, a command."""
+
+    kind: str  # "script", "module", "command"
+    program: str
+    args: tuple[str, ...]
+    nodes: str = "1"
+    workers_per_node: int | str = 1
+    max_restarts: int | None = None
+
+
+_DROPPED = frozenset(
+    {
+        *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port", "node-rank"),
+        *("local-addr", "role", "log-dir", "redirects", "tee", "logs-specs", "local-ranks-filter"),
+        *("duplicate-stdout-filters", "duplicate-stderr-filters"),
+        *("event-log-handler", "monitor-interval", "start-method"),
+    }
+)
+_KEPT = frozenset({"nnodes", "nproc-per-node", "max-restarts"})
+_SWITCHES = frozenset({"standalone", "no-python", "module"})
+_SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
+# What dist.ddp writes unquoted, for the shell of each node to resolve.
+_ENDPOINT = re.compile(r"^\${1,2}\{\$\{rank0_env\}:=localhost\}:\d+$")
+_SHELL = frozenset(";&|<>()$`*?[]{}~#!\n\\")
+
+
+def split_shell(text: str) -> list[str] | None:
+    """The words of a shell command line that is nothing but words; None when it needs a shell."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None
+    quoted = " ".join(word if _ENDPOINT.match(word) else shlex.quote(word) for word in words)
+    return words if quoted == text or not _SHELL.intersection(text) else None
+
+
+def is_torchrun(words: Sequence[str]) -> int:
+    """How many words the launcher's name takes; 0 when this is another program."""
+    if words and words[0].rpartition("/")[2] == "torchrun":
+        return 1
+    if len(words) > 2 and words[0].rpartition("/")[2].startswith("python") and words[1] == "-m":
+        return 3 if words[2] in ("torch.distributed.run", "torch.distributed.launch") else 0
+    return 0
+
+
+def parse_torchrun(words: Sequence[str]) -> Torchrun:
+    """Parse what follows the launcher's name. Raises Untranslatable."""
+    rest = iter(words)
+    flags: dict[str, str] = {}
+    program = None
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            program = word
+            break
+        if word == "--":
+            continue
+        name, value = _flag(word, rest)
+        flags[name] = value
+    if program is None:
+        raise Untranslatable("the torchrun command names no script; give --script or -m")
+    return Torchrun(
+        kind=_program_kind(flags),
+        program=program,
+        args=tuple(rest),
+        nodes=flags.get("nnodes", "1"),
+        workers_per_node=_workers(flags.get("nproc-per-node", "1")),
+        max_restarts=_restarts(flags.get("max-restarts")),
+    )
+
+
+def _flag(word: str, rest: Iterator[str]) -> tuple[str, str]:
+    text, equals, value = word.partition("=")
+    name = _SHORT.get(text) or text.removeprefix("--").replace("_", "-")
+    if name in _SWITCHES and not equals:
+        return name, ""
+    if name not in _DROPPED | _KEPT:
+        raise Untranslatable(f"torchrun's {text} has no counterpart in this service; remove it")
+    if equals:
+        return name, value
+    try:
+        return name, next(rest)
+    except StopIteration:
+        raise Untranslatable(f"torchrun's {text} has no value") from None
+
+
+def _program_kind(flags: dict[str, str]) -> str:
+    if "module" in flags and "no-python" in flags:
+        raise Untranslatable("torchrun's -m and --no-python exclude each other; remove one")
+    return "module" if "module" in flags else "command" if "no-python" in flags else "script"
+
+
+def _workers(text: str) -> int | str:
+    if text.isdecimal():
+        return int(text)
+    if text == "gpu":
+        return text
+    raise Untranslatable(f"torchrun's --nproc_per_node is {text!r}, must be a number or 'gpu'")
+
+
+def _restarts(text: str | None) -> int | None:
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    raise Untranslatable(f"torchrun's --max_restarts is {text!r}, must be a number")

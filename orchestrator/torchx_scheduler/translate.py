@@ -1,0 +1,129 @@
+"""AppDef -> JobSpec. Pure: the caller gives the working directory.
+
+A role that starts torchrun (dist.ddp, dist.spmd) becomes a script, module or command of the elastic agent; any other
+single role becomes a command, one worker in each replica. Choices:
+
+- `memMB` of 1024 is what torchx's components say when the user says nothing: it is no limit. Any other value is one.
+- torchx's own image is what they say for "none": it is not carried.
+- `max_retries` and torchrun's --max_restarts, if given, become the budget of application failures.
+- Variables TORCHX_* are torchx's tracking of a run under an id that does not exist yet: left out. LOGLEVEL is kept.
+- ${img_root} is the working directory. The other macros are values of a launch; programs find them in variables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from string import Template
+
+from torchx.specs import AppDef, Role
+from torchx.version import TORCHX_IMAGE
+
+from orchestrator.torchx_scheduler.torchrun import Torchrun, Untranslatable, is_torchrun, parse_torchrun, split_shell
+
+ROLE_LABEL = "torchx/role"
+_DEFAULT_MEMORY_MB = 1024
+_MACROS = {  # macro of a launch: the variable that a worker reads instead
+    "app_id": "the variable ORCHESTRATOR_JOB_ID",
+    "replica_id": "the variable GROUP_RANK",
+    "rank0_env": "the variables MASTER_ADDR and MASTER_PORT",
+}
+_MACRO = re.compile(rf"\$\{{({'|'.join(_MACROS)})\}}")
+
+
+def translate(app: AppDef, options: Mapping[str, object], *, workdir: str) -> dict[str, object]:
+    """The job's spec as a plain document. Raises Untranslatable."""
+    if len(app.roles) != 1:
+        names = ", ".join(role.name for role in app.roles) or "none"
+        raise Untranslatable(
+            f"the app has the roles {names}; this service runs apps of one role: submit each by itself"
+        )
+    role = app.roles[0]
+    if role.mounts:
+        raise Untranslatable(f"role {role.name} has mounts; this service mounts nothing, give paths that exist there")
+    torchrun = _torchrun(role)
+    spec: dict[str, object] = {
+        "name": _name(app.name),
+        "run": _run(role, torchrun, workdir),
+        "topology": _topology(role, torchrun),
+        "resources": _resources(role),
+        "labels": {ROLE_LABEL: role.name, **_labels(app)},
+    }
+    retries = max(role.max_retries, (torchrun.max_restarts if torchrun else None) or 0)
+    if retries:
+        spec["supervise"] = {"budgets": {"application": retries}}
+    chosen = ("project", "cluster", "priority", "launcher")
+    return spec | {name: options[name] for name in chosen if options.get(name) is not None}
+
+
+def _torchrun(role: Role) -> Torchrun | None:
+    words = [role.entrypoint, *role.args]
+    if role.entrypoint.rpartition("/")[2] in ("bash", "sh") and len(role.args) == 2 and role.args[0] == "-c":
+        script = role.args[1]
+        words = split_shell(script) or []
+        if not words and re.match(r"\s*(\S*/)?torchrun\s", script):
+            raise Untranslatable(
+                f"role {role.name} starts torchrun in a shell script that does more; give torchrun and its arguments "
+                "as entrypoint and args, or the steps in a script of their own"
+            )
+    taken = is_torchrun(words)
+    return parse_torchrun(words[taken:]) if taken else None
+
+
+def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, object]:
+    def text(value: str, where: str) -> str:
+        return _without_macros(value, where, workdir)
+
+    run: dict[str, object] = {"workdir": workdir}
+    if torchrun is None:
+        words = [role.entrypoint, *role.args]
+        run["command"] = [text(word, f"args of role {role.name}") for word in words]
+    else:
+        program = text(torchrun.program, f"the program of role {role.name}")
+        args = [text(word, f"args of role {role.name}") for word in torchrun.args]
+        run |= {"command": [program, *args]} if torchrun.kind == "command" else {torchrun.kind: program, "args": args}
+    env = {name: value for name, value in role.env.items() if not name.startswith("TORCHX_")}
+    if env:
+        run["env"] = {name: text(value, f"env {name} of role {role.name}") for name, value in env.items()}
+    if role.image and role.image != TORCHX_IMAGE:
+        run["image"] = role.image
+    return run
+
+
+def _without_macros(value: str, where: str, workdir: str) -> str:
+    found = _MACRO.search(value)
+    if found:
+        instead = _MACROS[found[1]]
+        raise Untranslatable(f"{where} hold {found[0]}, which is known at a launch only; use {instead} in the program")
+    return Template(value).safe_substitute(img_root=workdir)
+
+
+def _topology(role: Role, torchrun: Torchrun | None) -> dict[str, object]:
+    if torchrun is not None:
+        return {"nodes": torchrun.nodes, "workers_per_node": torchrun.workers_per_node}
+    low = role.min_replicas
+    nodes = f"{low}:{role.num_replicas}" if low and low != role.num_replicas else str(role.num_replicas)
+    return {"nodes": nodes, "workers_per_node": 1}
+
+
+def _resources(role: Role) -> dict[str, object]:
+    resource = role.resource
+    wanted: dict[str, object] = {}
+    if resource.cpu > 0:
+        wanted["cpus"] = resource.cpu
+    if resource.gpu > 0:
+        wanted["gpus"] = resource.gpu
+    if resource.memMB > 0 and resource.memMB != _DEFAULT_MEMORY_MB:
+        wanted["memory_gb"] = resource.memMB / 1024
+    if resource.devices:
+        wanted["extra"] = {name: str(count) for name, count in resource.devices.items()}
+    return wanted
+
+
+def _labels(app: AppDef) -> dict[str, str]:
+    return {str(name): str(value) for name, value in app.metadata.items()}
+
+
+def _name(text: str) -> str:
+    """A job's name: what torchx allows in one and the service does not becomes '-'."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-") or "job"

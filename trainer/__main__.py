@@ -1,0 +1,67 @@
+"""`python -m trainer --config '{"preset": "nano"}'`, on each rank; `--config @file` reads a file.
+
+Exit codes: 0 finished, 1 a run that ended by an error of its own (one line says which), 2 a wrong configuration,
+143 stopped by SIGTERM after a snapshot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from trainer.contract.config import ConfigError, TrainerConfig, parse_config
+from trainer.contract.env import WorkerPlace, parse_place
+from trainer.errors import TrainerError
+from trainer.signals import StopFlag
+from trainer.train import run
+
+
+def main(argv: list[str] | None = None) -> int:
+    stop = StopFlag()
+    stop.install()
+    parser = argparse.ArgumentParser(prog="python -m trainer")
+    parser.add_argument("--config", required=True, help="the configuration as JSON, or @file")
+    # Launchers of old add it; the environment says the same.
+    parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    try:
+        config, place = read_config(arguments.config), parse_place(os.environ)
+    except ValueError as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return 2
+    try:
+        return _recorded_run(config, place, stop) or 0
+    except TrainerError as error:
+        print(f"trainer: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+def read_config(text: str) -> TrainerConfig:
+    """Parse `--config`. Raises ConfigError that says what is wrong, in one line."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text()
+        except OSError as error:
+            raise ConfigError("--config", f"{text[1:]} cannot be read: {error.strerror}") from error
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError("--config", f"is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError("--config", "is not a JSON object")
+    return parse_config(document)
+
+
+@record
+def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
+    """`record` leaves the traceback in TORCHELASTIC_ERROR_FILE for the agent, and turns on faulthandler."""
+    return run(config, place, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Collectives that carry a failure: what fails on one rank is raised on all, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def on_rank_zero(action: Callable[[], T]) -> T:
+    """Run `action` on rank 0 and give every rank its result, or raise its exception on every rank."""
+    outcome = [_attempt(action) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(outcome, src=0)
+    return _unwrap(outcome[0])
+
+
+def on_every_rank(action: Callable[[], T]) -> list[T]:
+    """Run `action` on every rank and give every rank all results, or raise the lowest failing rank's exception."""
+    outcomes: list[tuple[T | None, Exception | None] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(outcomes, _attempt(action))
+    return [_unwrap(outcome) for outcome in outcomes]
+
+
+def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return action(), None
+    except Exception as error:  # carried to every rank and raised there
+        return None, error
+
+
+def _unwrap(outcome: tuple[T | None, Exception | None] | None) -> T:
+    assert outcome is not None
+    value, error = outcome
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # T itself may be None

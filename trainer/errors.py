@@ -1,0 +1,39 @@
+"""Every way in which a run ends by itself: one line for the job's owner, no traceback needed."""
+
+from __future__ import annotations
+
+
+class TrainerError(Exception):
+    """Base of all. The message is one line that names the file or field, what was found and what to do."""
+
+
+class DataError(TrainerError):
+    """The training data are missing, too small, unreadable or not those of the snapshot."""
+
+
+class DeviceError(TrainerError):
+    """This worker has no device of its own."""
+
+
+class SnapshotError(TrainerError):
+    """A snapshot that is needed cannot be read or written."""
+
+
+class DamagedSnapshot(SnapshotError):
+    """A committed snapshot whose files are not those that were committed. `file` is the first damaged one."""
+
+    def __init__(self, file: str, message: str) -> None:
+        super().__init__(file, message)
+        self.file = file
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}"
+
+
+class StaleTerm(TrainerError):
+    """A later term has begun: this process may no longer commit anything."""
+
+
+class NonFiniteLoss(TrainerError):
+    """Loss or gradient is NaN or infinite."""

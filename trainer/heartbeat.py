@@ -1,0 +1,109 @@
+"""What this worker says of itself: lines of `progress.jsonl` and `events.jsonl`, and now and then one on stdout.
+
+A line is one write to a file opened for appending, so the lines of several workers do not mix. Reporting never ends a
+run: on a full disk lines are lost and training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from trainer.contract import layout
+from trainer.contract.clock import render_time
+from trainer.contract.env import WorkerPlace
+from trainer.contract.exit_record import EventKind, JournalEvent, render_journal_event
+from trainer.contract.progress import Phase, Progress, render_progress
+
+_PRINT_EVERY_S = 2.0
+
+
+class Heartbeat:
+    def __init__(self, place: WorkerPlace, total_steps: int) -> None:
+        self._place = place
+        self._total_steps = total_steps
+        folder = None if place.replica_dir is None else Path(place.replica_dir)
+        self._progress = None if folder is None else Journal(folder / layout.PROGRESS)
+        self._events = None if folder is None else Journal(folder / layout.EVENTS)
+        self._printed_at = float("-inf")
+
+    def beat(self, phase: Phase, step: int | None = None, metrics: dict[str, float] | None = None) -> None:
+        """Say what this rank does now; `step` counts completed steps."""
+        place = self._place
+        line = Progress(
+            at=_now(),
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.world_size,
+            generation=place.generation,
+            pid=os.getpid(),
+            phase=phase,
+            step=step,
+            total_steps=self._total_steps,
+            memory_bytes=_memory_bytes(),
+            metrics=metrics or {},
+        )
+        if self._progress is not None:
+            self._progress.append(render_progress(line))
+        if metrics:
+            self._print_step(step, metrics)
+
+    def tell(self, kind: EventKind, sentence: str, evidence: dict[str, object]) -> None:
+        """Journal an event for the job's owner. Call it on one rank only."""
+        event = JournalEvent(
+            at=_now(), kind=kind.value, sentence=sentence, generation=self._place.generation, evidence=evidence
+        )
+        if self._events is not None:
+            self._events.append(render_journal_event(event))
+        print(sentence, flush=True)
+
+    def _print_step(self, step: int | None, metrics: dict[str, float]) -> None:
+        now = time.monotonic()
+        if now - self._printed_at < _PRINT_EVERY_S and step != self._total_steps:
+            return
+        self._printed_at = now
+        print(
+            f"step {step}/{self._total_steps}  loss {metrics['loss']:.4f}  "
+            f"{metrics['tokens_per_s']:.0f} tokens/s  lr {metrics['learning_rate']:.2e}",
+            flush=True,
+        )
+
+
+class Journal:
+    """A file of JSON lines that several processes append to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._torn = False
+
+    def append(self, document: dict[str, object]) -> None:
+        """Append one line with one write; an OSError loses the line. After a torn line the next starts afresh."""
+        line = ("\n" if self._torn else "") + json.dumps(document, separators=(",", ":")) + "\n"
+        data = line.encode()
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            written = os.write(self._descriptor, data)
+        except OSError:
+            return
+        self._torn = written < len(data)
+
+
+def _now() -> str:
+    return render_time(datetime.now(timezone.utc))
+
+
+def _memory_bytes() -> int | None:
+    """Peak allocated on an accelerator, else the resident set (proc(5), statm, field 2)."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

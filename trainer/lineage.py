@@ -1,0 +1,181 @@
+"""How a generation begins: it takes its term, finds the snapshot it continues from, and sweeps what nobody committed.
+
+Only rank 0 runs this. The rules stand in contract/fence.py and contract/manifest.py; here is their reading and writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer import snapshot
+from trainer.contract import layout
+from trainer.contract.env import WorkerPlace
+from trainer.contract.exit_record import EventKind
+from trainer.contract.fence import Term, TermRecord, counts, may_commit, parse_term
+from trainer.contract.manifest import Manifest, SnapshotName, restore_order
+from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
+
+Tell = Callable[[EventKind, str, dict[str, object]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restore:
+    """A verified snapshot. `is_own` is False for one of another job."""
+
+    path: Path
+    manifest: Manifest
+    is_own: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """A term that has begun; `restore` is None at step 0."""
+
+    term: Term
+    restore: Restore | None
+
+
+class Fence:
+    """The folder of terms. Outside a job (`directory` is None) there is none, and nobody to fence off."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    def read(self) -> list[TermRecord]:
+        """All terms that have begun. A file without a whole record counts as begun and has chosen nothing."""
+        if self._directory is None or not self._directory.exists():
+            return []
+        found = [(parse_term(path.name), path) for path in self._directory.iterdir()]
+        return [TermRecord(term=term, base_step=_read_base(path)) for term, path in found if term is not None]
+
+    def check(self, term: Term) -> None:
+        """Raise StaleTerm once a later term has begun."""
+        terms = [record.term for record in self.read()]
+        if not may_commit(term, terms):
+            latest = max(terms)
+            raise StaleTerm(
+                f"attempt {term.attempt} generation {term.generation} may not commit: "
+                f"attempt {latest.attempt} generation {latest.generation} has begun"
+            )
+
+    def begin(self, term: Term, base_step: int) -> None:
+        """Write the term's file exclusively. Raises StaleTerm when somebody else has begun this very term."""
+        if self._directory is None:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / term.file_name
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            raise StaleTerm(f"{path} exists: another group has begun this term") from None
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"base_step": base_step}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        snapshot.sync_directory(self._directory)
+
+
+def fence_of(place: WorkerPlace) -> Fence:
+    return Fence(None if place.job_dir is None else layout.fence_dir(Path(place.job_dir)))
+
+
+def snapshots_of(place: WorkerPlace) -> Path:
+    """ORCHESTRATOR_SNAPSHOT_DIR, else the job's own folder, else (outside a job) `./snapshots`."""
+    if place.snapshot_dir is not None:
+        return Path(place.snapshot_dir).absolute()
+    return Path("snapshots").absolute() if place.job_dir is None else layout.snapshots_dir(Path(place.job_dir))
+
+
+def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) -> Beginning:
+    """Begin this generation's term. Raises StaleTerm, and SnapshotError when what must be restored cannot be."""
+    try:
+        term = _own_term(place, snapshots)
+        fence.check(term)
+        restore = choose_restore(snapshots, fence.read(), term, place.restore_from, tell)
+        fence.begin(term, base_step=0 if restore is None else restore.manifest.step)
+        _sweep(snapshots, term)
+    except OSError as error:
+        raise SnapshotError(f"{error.filename or snapshots} cannot be used: {error.strerror}") from error
+    return Beginning(term=term, restore=restore)
+
+
+def choose_restore(
+    snapshots: Path, records: Sequence[TermRecord], term: Term, restore_from: str | None, tell: Tell
+) -> Restore | None:
+    """The newest good snapshot of the lineage; damaged ones are quarantined on the way. None only if there are none.
+
+    `restore_from` is where this attempt starts. The name of one of the job's own snapshots is a way back: later
+    snapshots count only if this very attempt wrote them. A path elsewhere is a way in: it serves until the job has a
+    snapshot of its own. That snapshot must be good: nothing stands in for it.
+    """
+    pinned = None if restore_from is None else _locate(restore_from, snapshots)
+    is_way_back = pinned is not None and pinned.parent == snapshots.resolve()
+    own = restore_order(snapshot.list_committed(snapshots), records)
+    lost = [name for name in snapshot.list_quarantined(snapshots) if counts(name.term, name.step, records)]
+    if is_way_back:
+        own = [name for name in own if name.term.attempt == term.attempt]
+    for name in own:
+        manifest = _verify_or_quarantine(snapshots / str(name), tell)
+        if manifest is not None:
+            return Restore(path=snapshots / str(name), manifest=manifest, is_own=True)
+    if pinned is not None:
+        return Restore(path=pinned, manifest=_verify_pinned(pinned, str(restore_from)), is_own=is_way_back)
+    if own or lost:
+        count = len(set(own) | set(lost))
+        raise SnapshotError(
+            f"none of the {count} committed snapshots in {snapshots} is whole: not starting again from step 0. "
+            "Name a good one in ORCHESTRATOR_RESTORE_FROM, or move the *.quarantined directories away to start afresh"
+        )
+    return None
+
+
+def _own_term(place: WorkerPlace, snapshots: Path) -> Term:
+    """In a job, attempt and generation. Outside one, a generation that no earlier run in this folder has had."""
+    if place.job_dir is not None:
+        return Term(place.attempt, place.generation)
+    names = [*snapshot.list_named(snapshots), *snapshot.list_quarantined(snapshots)]
+    last = max((name.term.generation for name in names if name.term.attempt == place.attempt), default=0)
+    return Term(place.attempt, max(place.generation, last + 1))
+
+
+def _locate(restore_from: str, snapshots: Path) -> Path:
+    path = Path(restore_from) if "/" in restore_from else snapshots / restore_from
+    return path.resolve()
+
+
+def _verify_pinned(path: Path, restore_from: str) -> Manifest:
+    try:
+        return snapshot.verify(path)
+    except SnapshotError as error:
+        raise SnapshotError(f"cannot restore from {restore_from}: {error}") from error
+
+
+def _verify_or_quarantine(path: Path, tell: Tell) -> Manifest | None:
+    try:
+        return snapshot.verify(path)
+    except DamagedSnapshot as damage:
+        moved = snapshot.quarantine(path)
+        sentence = f"snapshot {path.name} is damaged and was set aside: {damage}"
+        tell(EventKind.SNAPSHOT_QUARANTINED, sentence, {"name": path.name, "file": damage.file, "moved_to": str(moved)})
+        return None
+
+
+def _sweep(snapshots: Path, term: Term) -> None:
+    """Delete what earlier terms left without a commit. A later term's is not ours to judge."""
+    committed = set(snapshot.list_committed(snapshots))
+    abandoned: list[SnapshotName] = [name for name in snapshot.list_named(snapshots) if name not in committed]
+    for name in abandoned:
+        if name.term < term:
+            snapshot.remove(snapshots / str(name))
+
+
+def _read_base(path: Path) -> int | None:
+    try:
+        base = json.loads(path.read_text()).get("base_step")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return base if isinstance(base, int) else None

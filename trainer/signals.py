@@ -1,0 +1,24 @@
+"""A polite stop: SIGTERM sets a flag, and the loop asks for it once per step.
+
+The ranks agree in the step's own all-reduce on the step after which all stop; then they commit a snapshot and exit with
+128 + SIGTERM = 143, the code that a shell gives for the same signal: stopped, not finished.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+STOPPED_EXIT_CODE = 128 + signal.SIGTERM
+
+
+class StopFlag:
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def install(self) -> None:
+        """Take over SIGTERM. Further ones change nothing: a scheduler often sends more than one."""
+        signal.signal(signal.SIGTERM, self._set)
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        self.is_set = True

@@ -1,0 +1,80 @@
+"""What a snapshot holds of a run, and its way through torch's distributed checkpoint (DCP).
+
+Everything is keyed by parameter name or is global: a state saved by n ranks of one strategy loads into m ranks of the
+other. Optimizer settings are not in it: they come from the configuration.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.stateful import Stateful
+
+from trainer.errors import SnapshotError
+
+
+class RunState(Stateful):
+    """Model, optimizer moments and the two counters that everything else is a function of."""
+
+    def __init__(self) -> None:
+        self.step = 0  # completed optimizer steps
+        self.samples_seen = 0
+        self._model: nn.Module | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Name the (unwrapped) model and its optimizer; once they are sharded and have memory."""
+        self._model, self._optimizer = model, optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self._model is not None
+        assert self._optimizer is not None
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        return {
+            "model": model,
+            "optimizer": optimizer["state"],
+            "step": self.step,
+            "samples_seen": self.samples_seen,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        assert self._model is not None
+        assert self._optimizer is not None
+        _, optimizer = get_state_dict(self._model, self._optimizer)
+        optimizer["state"] = state_dict["optimizer"]
+        set_state_dict(self._model, self._optimizer, model_state_dict=state_dict["model"], optim_state_dict=optimizer)
+        self.step, self.samples_seen = state_dict["step"], state_dict["samples_seen"]
+
+
+def write_state(state: RunState, directory: Path) -> None:
+    """Write the state's files and fsync them. Collective. Raises OSError, on every rank, when one rank cannot."""
+    try:
+        save({"run": state}, storage_writer=FileSystemWriter(directory, sync_files=True))
+    except CheckpointException as error:
+        raise _first_cause(error, directory) from error
+
+
+def read_state(state: RunState, directory: Path) -> None:
+    """Load a verified snapshot into the attached model and optimizer. Collective. Raises SnapshotError."""
+    try:
+        load({"run": state}, storage_reader=FileSystemReader(directory))
+    except CheckpointException as error:
+        raise SnapshotError(f"{directory} cannot be loaded: {_first_cause(error, directory)}") from error
+
+
+def _first_cause(error: CheckpointException, directory: Path) -> OSError:
+    """The lowest failing rank's own error in one line; DCP's has the tracebacks of all ranks in it."""
+    cause = error.failures[min(error.failures)][0]
+    while not isinstance(cause, OSError) and (inner := cause.__cause__ or cause.__context__) is not None:
+        cause = inner
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return OSError(cause.errno, cause.strerror, str(cause.filename or directory))
+    return OSError(f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}")

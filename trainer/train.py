@@ -1,0 +1,249 @@
+"""Training, from the configuration to the last step. Read this first.
+
+The trajectory is a function of the configuration and the global step alone: the global batch is cut into microbatches
+of fixed size, microbatch k belongs to rank k mod world_size, and whatever is random is seeded by step and microbatch.
+A run may therefore end on any number of ranks and go on upon any other.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainer.agreement import on_every_rank, on_rank_zero
+from trainer.cadence import Cadence
+from trainer.contract.config import TrainerConfig, parse_interval
+from trainer.contract.env import WorkerPlace
+from trainer.contract.exit_record import EventKind
+from trainer.contract.progress import Phase
+from trainer.data import Data, describe_difference, open_data
+from trainer.errors import DataError, NonFiniteLoss, SnapshotError
+from trainer.heartbeat import Heartbeat
+from trainer.lineage import Beginning, Restore, begin_term, fence_of, snapshots_of
+from trainer.model import Decoder
+from trainer.optim import learning_rate_at, set_learning_rate
+from trainer.order import draw_windows
+from trainer.parallel import Trainee, build_trainee, initialise, process_group
+from trainer.saver import Saver, refuse_unwritable
+from trainer.seeds import seed_of
+from trainer.signals import STOPPED_EXIT_CODE, StopFlag
+from trainer.state import RunState, read_state
+
+
+@dataclass(frozen=True)
+class Share:
+    """One microbatch that this rank computes. Weight 0 makes it a dummy: it takes part in collectives only."""
+
+    microbatch: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The same on every rank."""
+
+    loss: float
+    grad_norm: float
+    stop: bool
+    save: bool
+
+
+def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
+    """Train to the last step and return the exit code: 0, or 143 when SIGTERM asked for an end and got a snapshot."""
+    heartbeat = Heartbeat(place, config.steps)
+    heartbeat.beat(Phase.START)
+    data = open_data(config)  # before the group forms: a rank without data must not keep the others waiting
+    with process_group(place) as device:
+        # A function of its own: what it made of the group must be gone when the group is destroyed.
+        return _run_in_group(config, place, data, device, heartbeat, stop)
+
+
+def _run_in_group(
+    config: TrainerConfig,
+    place: WorkerPlace,
+    data: Data,
+    device: torch.device,
+    heartbeat: Heartbeat,
+    stop: StopFlag,
+) -> int:
+    _refuse_different_data(data)
+    directory, fence = snapshots_of(place), fence_of(place)
+    refuse_unwritable(directory)
+    beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell))
+    heartbeat.beat(Phase.RESTORE)
+    state = RunState()
+    write_values = partial(_write_values, config, data, beginning, state)
+    trainee = build_trainee(config, vocab_size=data.vocab_size, device=device, write_values=write_values)
+    _tell_beginning(beginning, heartbeat)
+    saver = Saver(
+        directory=directory,
+        beginning=beginning,
+        fence=fence,
+        config=config,
+        strategy=trainee.strategy,
+        data=data.fingerprint,
+        heartbeat=heartbeat,
+    )
+    return _train(config, trainee, data, state, saver, heartbeat, stop)
+
+
+def _train(
+    config: TrainerConfig,
+    trainee: Trainee,
+    data: Data,
+    state: RunState,
+    saver: Saver,
+    heartbeat: Heartbeat,
+    stop: StopFlag,
+) -> int:
+    cadence = Cadence(parse_interval(config.snapshot_interval), started_at=time.monotonic())
+    while state.step < config.steps:
+        started = time.perf_counter()
+        save_due = cadence.is_due(state.step + 1, time.monotonic())
+        result = take_step(config, trainee, data, state, stop=stop.is_set, save_due=save_due)
+        _beat_step(config, state, result, time.perf_counter() - started, heartbeat)
+        if result.save or result.stop or state.step == config.steps:
+            _save(saver, state, cadence, heartbeat)
+        if result.stop and state.step < config.steps:
+            return STOPPED_EXIT_CODE
+    if not saver.save(state):
+        raise SnapshotError(f"training ended at step {state.step}, and its last snapshot could not be written")
+    heartbeat.beat(Phase.DONE, state.step)
+    return 0
+
+
+def take_step(
+    config: TrainerConfig, trainee: Trainee, data: Data, state: RunState, *, stop: bool, save_due: bool
+) -> StepResult:
+    """One optimizer step on the next global batch. Raises NonFiniteLoss, before anything is changed."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    shares = assign_microbatches(rank, world_size, config.global_batch // config.sequences_per_microbatch)
+    local_loss = torch.zeros((), dtype=torch.float64, device=trainee.device)
+    for position, share in enumerate(shares):
+        trainee.synchronise(is_last=position == len(shares) - 1)
+        loss = _microbatch_loss(config, trainee, data, state, share)
+        (loss * world_size).backward()  # type: ignore[no-untyped-call]  # both strategies average over ranks: undo it
+        local_loss += loss.detach()
+    grad_norm = _clip(trainee.model, config.grad_clip)
+    # What ranks wish for travels with the loss, so that agreeing costs nothing.
+    wishes_3 = torch.stack((local_loss, local_loss.new_tensor(stop), local_loss.new_tensor(save_due and rank == 0)))
+    dist.all_reduce(wishes_3)
+    loss_sum, stops, saves = wishes_3.tolist()
+    if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
+        raise NonFiniteLoss(f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}")
+    set_learning_rate(trainee.optimizer, learning_rate_at(state.step, config))
+    trainee.optimizer.step()
+    trainee.optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    state.samples_seen += config.global_batch
+    return StepResult(loss=loss_sum, grad_norm=grad_norm, stop=stops > 0, save=saves > 0)
+
+
+def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
+    """Microbatch k belongs to rank k mod world_size; a rank that comes short adds a dummy, so that all do as many."""
+    mine = range(rank, math.ceil(count / world_size) * world_size, world_size)
+    return [Share(k % count, 1.0 if k < count else 0.0) for k in mine]
+
+
+def _microbatch_loss(config: TrainerConfig, trainee: Trainee, data: Data, state: RunState, share: Share) -> Tensor:
+    """The microbatch's part of the global mean: its summed loss over the tokens of the whole batch."""
+    size = config.sequences_per_microbatch
+    windows_B = draw_windows(
+        first=state.samples_seen + share.microbatch * size,
+        count=size,
+        num_windows=data.num_windows(config.seq_len),
+        seed=config.seed,
+    )
+    tokens_BT = torch.from_numpy(data.read_windows(windows_B, config.seq_len)).to(trainee.device)
+    if config.dropout > 0:
+        torch.manual_seed(seed_of("dropout", config.seed, state.step, share.microbatch))
+    with trainee.autocast():
+        logits_BTV = trainee.forward(tokens_BT[:, :-1])
+    total = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
+    return total * (share.weight / (config.global_batch * config.seq_len))
+
+
+def _clip(model: nn.Module, limit: float) -> float:
+    """Clip gradients to a global norm of `limit` (0: not at all) and return the norm before."""
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def _save(saver: Saver, state: RunState, cadence: Cadence, heartbeat: Heartbeat) -> None:
+    started = time.monotonic()
+    heartbeat.beat(Phase.SNAPSHOT, state.step)
+    saver.save(state)
+    cadence.saved(started_at=started, ended_at=time.monotonic())
+    heartbeat.beat(Phase.STEP, state.step)
+
+
+def _write_values(
+    config: TrainerConfig,
+    data: Data,
+    beginning: Beginning,
+    state: RunState,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    assert isinstance(model, Decoder)
+    state.attach(model, optimizer)
+    if beginning.restore is None:
+        initialise(model, config.seed)
+        return
+    _refuse_other_run(config, data, beginning.restore)
+    read_state(state, beginning.restore.path)
+
+
+def _refuse_other_run(config: TrainerConfig, data: Data, restore: Restore) -> None:
+    """A snapshot fits only its own model; one of this job also only its own data."""
+    details, name = restore.manifest.details, restore.path.name
+    saved_config, saved_data = details.get("config"), details.get("data")
+    preset = saved_config.get("preset") if isinstance(saved_config, dict) else None
+    if preset is not None and preset != config.preset:
+        raise SnapshotError(f"{name} holds a model of preset {preset!r}, the configuration says {config.preset!r}")
+    if not (restore.is_own and isinstance(saved_data, dict)):
+        return
+    difference = describe_difference(data.fingerprint, saved_data)
+    if difference is not None:
+        raise DataError(
+            f"data {config.data!r} changed since {name}: {difference}; give back the data, or start a new job"
+        )
+
+
+def _refuse_different_data(data: Data) -> None:
+    """Raise DataError on all ranks when one of them sees other data than rank 0."""
+    fingerprints = on_every_rank(lambda: data.fingerprint)
+    for rank, fingerprint in enumerate(fingerprints):
+        difference = describe_difference(fingerprint, fingerprints[0])
+        if difference is not None:
+            raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
+
+
+def _tell_beginning(beginning: Beginning, heartbeat: Heartbeat) -> None:
+    if dist.get_rank() != 0 or beginning.restore is None:
+        return
+    manifest, name, now = beginning.restore.manifest, beginning.restore.path.name, dist.get_world_size()
+    heartbeat.tell(
+        EventKind.RESTORED,
+        f"restored step {manifest.step} from {name} (world size {manifest.world_size} → {now})",
+        {"name": name, "step": manifest.step, "from_world_size": manifest.world_size, "world_size": now},
+    )
+
+
+def _beat_step(config: TrainerConfig, state: RunState, result: StepResult, step_s: float, heartbeat: Heartbeat) -> None:
+    metrics = {
+        "loss": result.loss,
+        "tokens_per_s": config.global_batch * config.seq_len / step_s,
+        "learning_rate": learning_rate_at(state.step - 1, config),
+        "grad_norm": result.grad_norm,
+        "step_s": step_s,
+    }
+    heartbeat.beat(Phase.STEP, state.step, metrics if dist.get_rank() == 0 else None)

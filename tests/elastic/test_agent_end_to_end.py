@@ -11,12 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, free_port, wait_for
 from trainer.contract.agent_record import parse_agent_record
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind
 from trainer.elastic.record import identify_process
-
-from .conftest import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, free_port, wait_for
 
 TWO = "--nproc-per-node=2"
 STEADY, COLLECTIVE, BROKEN = (str(SCRIPTS / name) for name in ("steady.py", "collective.py", "broken.py"))
@@ -120,6 +119,21 @@ def test_a_signal_stops_the_workers_and_reads_as_preemption(job: Job, tmp_path: 
     assert not any(alive(pid) for pid in pids.values())
 
 
+def test_a_replica_without_a_store_says_so_and_can_be_stopped_while_it_waits(job: Job) -> None:
+    port = free_port()
+    job.policy()
+    impatient, patient = (c10d(port, host=False, read_timeout_s=seconds) for seconds in (1, 60))
+    waiting = job.start("--nnodes=2", *patient, STEADY, "x", replica=1)
+    failed = job.start("--nnodes=2", *impatient, STEADY, "x", replica=2)
+    assert failed.wait() == 1
+    failure = failed.exit_record().failure
+    assert failure is not None
+    assert failure.kind is FailureKind.RENDEZVOUS
+    assert f"127.0.0.1:{port}" in failure.message
+    waiting.process.send_signal(signal.SIGTERM)
+    assert waiting.wait(5) == 143
+
+
 def test_a_signal_during_the_import_of_torch_still_leaves_an_exit_record(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
     wait_for((agent.folder / "agent.json").exists, "agent.json")
@@ -195,7 +209,9 @@ def test_by_hand_it_is_a_torchrun_that_restarts(tmp_path: Path) -> None:
         "import os, sys\nprint('restart', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\nsys.exit(7)\n"
     )
     command = [*ELASTICRUN, "--max-restarts=2", FAST, str(script)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     assert done.stdout.split() == ["restart", "0", "restart", "1", "restart", "2"]
     assert "exitcode  : 7" in done.stderr
@@ -236,8 +252,9 @@ def test_a_guarded_torchrun_is_stopped_and_dies_with_its_guard(job: Job, tmp_pat
     assert second.exit_record().outcome is Outcome.PREEMPTED
 
 
-def c10d(port: int, host: bool) -> list[str]:
-    conf = "join_timeout=60,read_timeout=30,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+def c10d(port: int, host: bool, read_timeout_s: int = 30) -> list[str]:
+    conf = f"join_timeout=60,read_timeout={read_timeout_s},last_call_timeout=1"
+    conf += ",keep_alive_interval=1,keep_alive_max_attempt=5"
     return [
         FAST,
         "--rdzv-backend=c10d",

@@ -120,11 +120,14 @@ class Agent(LocalElasticAgent):
         self.failure = first_cause(findings)
         if self._record is not None:
             self._judge(self.failure, worker_group, self._record)
-        if self._pcontext is not None:
+        if isinstance(self._pcontext, SubprocessContext):
+            processes = [handler.proc for handler in self._pcontext.subprocess_handlers.values()]
+            # One that finished earlier is left out: its number may belong to a stranger by now.
+            groups = [process.pid for process in processes if process.poll() != 0]
             self._pcontext.close(signal.SIGTERM, timeout=self._shutdown_timeout)
-            for pid in self._pcontext.pids().values():
+            for group in groups:
                 with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # what a dead worker left in its session, data loaders above all
+                    os.killpg(group, signal.SIGKILL)  # what a worker left in its session, data loaders above all
 
     def _explain(self, deaths: list[Death], worker_group: WorkerGroup) -> list[Finding]:
         steps = self._steps()

@@ -80,7 +80,7 @@ def _settle(args: argparse.Namespace) -> argparse.Namespace:
 def find_missing(command: list[str]) -> Failure | None:
     """The failure that a missing program or script is going to be; None when both are there or cannot be told."""
     if shutil.which(command[0]) is None:
-        return Failure(kind=FailureKind.LAUNCH, message=f"the program {command[0]!r} is not on this machine")
+        return Failure(kind=FailureKind.LAUNCH, message=f"the program {command[0]!r} is missing or not executable")
     script = next((part for part in command[1:] if part != "-u"), None)
     is_python = Path(command[0]).name.startswith("python")
     if not is_python or script is None or script.startswith("-") or Path(script).exists():

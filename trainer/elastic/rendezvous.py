@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
@@ -10,6 +12,7 @@ import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from torch._C._distributed_c10d import Store
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig
 
 from trainer.contract.failure import Failure, FailureKind
@@ -17,6 +20,8 @@ from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic.record import Record
 
+_DEFAULT_PORT = 29400  # torch's own for c10d
+_PROBE_INTERVAL_S = 0.1
 _GENERATION_KEY = "orchestrator/generation"
 
 
@@ -37,11 +42,37 @@ def build_handler(config: LaunchConfig) -> RendezvousHandler:
         local_addr=config.local_addr,
         **config.rdzv_configs,
     )
+    await_store(config)
     try:
         return rendezvous_registry.get_rendezvous_handler(parameters)
     except RendezvousConnectionError as error:
         cause = str(error.__cause__ or error)
         raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause)) from error
+
+
+def await_store(config: LaunchConfig) -> None:
+    """Wait for another agent's store in Python: torch would wait out of reach of signals. Raises RendezvousFailed."""
+    conf = {name: str(value).lower() for name, value in config.rdzv_configs.items()}
+    tcp = config.rdzv_backend == "c10d" and conf.get("store_type", "tcp") == "tcp"
+    if not tcp or conf.get("is_host") not in ("0", "false", "f", "no", "n"):
+        return
+    host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, _DEFAULT_PORT)
+    timeout_s = float(conf.get("read_timeout", "60"))
+    deadline = time.monotonic() + timeout_s
+    while (cause := _probe(host, port)) is not None:
+        if time.monotonic() > deadline:
+            cause = f"{cause}, waited {timeout_s:.0f} s"
+            raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause))
+        time.sleep(_PROBE_INTERVAL_S)
+
+
+def _probe(host: str, port: int) -> str | None:
+    """None when the port answers, else why not."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def explain_connection_failure(endpoint: str, cause: str) -> Failure:

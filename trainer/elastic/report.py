@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 import threading
 import time
 import urllib.request
@@ -119,12 +120,13 @@ class Reporter:
 
 
 def start_reporter(record: Record, stop: StopRequest, environ: Mapping[str, str]) -> Reporter | None:
-    """Start reporting when the environment names where to. Raises ValueError for an address that is not http(s)."""
+    """Start reporting when the environment names where to; a wrong address must not cost the training."""
     url = environ.get(env.REPORT_URL)
     if not url:
         return None
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{env.REPORT_URL} is {url!r}, not an http or https address")
+        print(f"elasticrun: {env.REPORT_URL} is {url!r}, not an http address: nothing is reported", file=sys.stderr)
+        return None
     reporter = Reporter(record, stop, url, environ.get(env.REPORT_TOKEN))
     reporter.start()
     return reporter

@@ -1,0 +1,135 @@
+"""Real agents in a temporary run directory. Every wait has a time-out; only what was started here is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.contract import env
+from trainer.contract.exit_record import ExitRecord, parse_exit_record
+from trainer.contract.launch import LaunchPolicy, render_policy
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).with_name("scripts")
+ELASTICRUN = [sys.executable, "-m", "trainer.elastic.elasticrun"]
+GUARD = [sys.executable, "-m", "trainer.elastic.guard", "--"]
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs: a zombie whose parent is gone does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Agent:
+    process: subprocess.Popen[bytes]
+    folder: Path  # of its incarnation
+    worker_pids: set[int] = field(default_factory=set)
+
+    def events(self, kind: str | None = None) -> list[dict[str, object]]:
+        path = self.folder / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        events = [json.loads(line) for line in lines if line]
+        return [event for event in events if kind in (None, event["kind"])]
+
+    def progress(self, generation: int) -> list[dict[str, object]]:
+        path = self.folder / "progress.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        entries = [json.loads(line) for line in lines]
+        return [entry for entry in entries if entry["generation"] == generation]
+
+    def pids(self, generation: int) -> dict[int, int]:
+        """The workers of a generation by rank, once it has started."""
+
+        def started() -> list[dict[str, object]]:
+            return [e for e in self.events("generation.started") if e["generation"] == generation]
+
+        wait_for(started, f"generation {generation}")
+        pids = {int(rank): pid for rank, pid in started()[0]["evidence"]["pids"].items()}
+        self.worker_pids |= set(pids.values())
+        return pids
+
+    def wait(self, timeout_s: float = 30.0) -> int:
+        return self.process.wait(timeout_s)
+
+    def exit_record(self) -> ExitRecord:
+        return parse_exit_record(json.loads((self.folder / "exit.json").read_text()))
+
+    def log(self, generation: int = 1, local_rank: int = 0) -> str:
+        path = self.folder / f"g{generation}" / f"local-{local_rank}" / "log"
+        return path.read_text() if path.exists() else ""
+
+    def printed(self) -> str:
+        return (self.folder.parent / "agent.log").read_text()
+
+
+@dataclass
+class Job:
+    """A run directory and the agents started in it."""
+
+    folder: Path
+    agents: list[Agent] = field(default_factory=list)
+
+    @property
+    def attempt(self) -> Path:
+        return self.folder / "attempts" / "1"
+
+    def policy(self, max_restarts: int = 0, stop_timeout_s: float = 2.0, log_limit_bytes: int = 1 << 20) -> Job:
+        self.attempt.mkdir(parents=True, exist_ok=True)
+        policy = LaunchPolicy(max_restarts=max_restarts, stop_timeout_s=stop_timeout_s, log_limit_bytes=log_limit_bytes)
+        (self.attempt / "launch.json").write_text(json.dumps(render_policy(policy)))
+        return self
+
+    def start(
+        self, *arguments: str, program: list[str] = ELASTICRUN, replica: int = 0, claim: str = "mine", **extra: str
+    ) -> Agent:
+        replica_dir = self.attempt / f"replica-{replica}"
+        replica_dir.mkdir(parents=True, exist_ok=True)
+        incarnation = 1 + sum(path.name.isdecimal() for path in replica_dir.iterdir())
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+        environ |= {
+            env.JOB_ID: "job-1",
+            env.JOB_DIR: str(self.folder),
+            env.ATTEMPT: "1",
+            env.REPLICA: str(replica),
+            env.CLAIM: claim,
+            "PYTHONPATH": str(ROOT),
+            **extra,
+        }
+        with (replica_dir / "agent.log").open("ab") as log:
+            process = subprocess.Popen([*program, *arguments], env=environ, stdout=log, stderr=log)
+        agent = Agent(process, replica_dir / str(incarnation))
+        self.agents.append(agent)
+        return agent
+
+    def end(self) -> None:
+        for agent in self.agents:
+            if agent.process.poll() is None:
+                agent.process.send_signal(signal.SIGKILL)
+            agent.process.wait(10)
+        pids = {pid for agent in self.agents for pid in agent.worker_pids}
+        wait_for(lambda: not any(map(alive, pids)), "end of the workers", 5)

@@ -1,0 +1,132 @@
+"""Claim, incarnation, journal and identity."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trainer.contract import env
+from trainer.contract.exit_record import EventKind, ExitRecord, Outcome, parse_exit_record
+from trainer.contract.launch import DesiredState
+from trainer.elastic.claim import ClaimRefused, claim_attempt
+from trainer.elastic.files import append_line, read_lines
+from trainer.elastic.record import Record, identify_process, open_record
+
+RACE = """
+import sys
+from pathlib import Path
+from trainer.elastic.claim import ClaimRefused, claim_attempt
+sys.stdin.readline()
+try:
+    claim_attempt(Path(sys.argv[1]), sys.argv[2])
+    print("won")
+except ClaimRefused:
+    print("refused")
+"""
+
+
+def build_record(tmp_path: Path, claim: str = "mine", replica: int = 0) -> Record:
+    environ = {env.JOB_DIR: str(tmp_path), env.JOB_ID: "j", env.CLAIM: claim, env.REPLICA: str(replica)}
+    record = open_record(environ)
+    assert record is not None
+    return record
+
+
+def race(folder: Path, tokens: list[str]) -> list[str]:
+    def runner(token: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", RACE, str(folder), token]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    processes = [runner(token) for token in tokens]
+    with ThreadPoolExecutor(len(tokens)) as pool:
+        return [out.strip() for out, _ in pool.map(lambda process: process.communicate("go\n", timeout=20), processes)]
+
+
+def test_of_two_submissions_that_race_one_wins(tmp_path: Path) -> None:
+    results = race(tmp_path / "1", ["a", "b", "c", "d"])
+    assert sorted(results) == ["refused", "refused", "refused", "won"]
+    assert (tmp_path / "1" / "claim").read_text() == "abcd"[results.index("won")]
+
+
+def test_replicas_of_one_submission_share_the_claim(tmp_path: Path) -> None:
+    assert race(tmp_path / "1", ["a", "a", "a"]) == ["won", "won", "won"]
+    assert [path.name for path in (tmp_path / "1").iterdir()] == ["claim"]
+
+
+def test_a_torn_empty_claim_locks_nobody_out_and_still_admits_one(tmp_path: Path) -> None:
+    (tmp_path / "claim").touch()
+    claim_attempt(tmp_path, "a")
+    claim_attempt(tmp_path, "a")
+    with pytest.raises(ClaimRefused):
+        claim_attempt(tmp_path, "b")
+
+
+def test_a_file_system_without_hard_links_is_claimed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    claim_attempt(tmp_path, "a")
+    with pytest.raises(ClaimRefused):
+        claim_attempt(tmp_path, "b")
+
+
+def test_each_life_of_an_agent_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
+    assert [build_record(tmp_path).incarnation for _ in range(3)] == [1, 2, 3]
+    assert build_record(tmp_path, replica=1).incarnation == 1
+
+
+def test_a_job_without_a_claim_token_is_refused_with_the_variables_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ORCHESTRATOR_CLAIM"):
+        open_record({env.JOB_DIR: str(tmp_path)})
+
+
+def test_a_recycled_pid_is_told_from_the_first_process(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "30"]) as sleeper:
+        identity = identify_process(sleeper.pid)
+        assert identity.start_ticks >= identify_process().start_ticks
+        sleeper.kill()
+    with pytest.raises(FileNotFoundError):
+        identify_process(identity.pid)
+
+
+def test_a_line_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    journal = tmp_path / "events.jsonl"
+    journal.write_text('{"kind":"a"}\n{"ki')
+    append_line(journal, {"kind": "b"})
+    assert journal.read_text().splitlines() == ['{"kind":"a"}', '{"ki', '{"kind":"b"}']
+
+
+def test_a_reader_takes_whole_lines_once(tmp_path: Path) -> None:
+    journal = tmp_path / "progress.jsonl"
+    journal.write_text("1\n2\n3")
+    assert read_lines(journal, 0, 100) == (["1", "2"], 4)
+    assert read_lines(journal, 4, 100) == ([], 4)
+    assert read_lines(journal, 0, 3) == (["1"], 2)
+    assert read_lines(tmp_path / "absent", 7, 100) == ([], 7)
+
+
+def test_the_books_hold_the_end_and_the_events(tmp_path: Path) -> None:
+    record = build_record(tmp_path)
+    record.journal(EventKind.GENERATION_STARTED, "one", 1, generation=1, kind="evidence may use any name")
+    end = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
+    record.finish(end)
+    assert parse_exit_record(json.loads((record.incarnation_dir / "exit.json").read_text())) == end
+    kinds = [json.loads(line)["kind"] for line in (record.incarnation_dir / "events.jsonl").read_text().splitlines()]
+    assert kinds == ["agent.started", "generation.started"]
+
+
+def test_an_unreadable_wish_means_run(tmp_path: Path) -> None:
+    record = build_record(tmp_path)
+    assert record.desired().state is DesiredState.RUN
+    (record.attempt_dir / "desired.json").write_text('{"state": "st')
+    assert record.desired().state is DesiredState.RUN
+    (record.attempt_dir / "desired.json").write_text('{"state": "stop"}')
+    assert record.desired().state is DesiredState.STOP

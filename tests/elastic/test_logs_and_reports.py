@@ -1,0 +1,148 @@
+"""Logs stay bounded; reports arrive once, whatever the service does."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.harness import SCRIPTS, Job, wait_for
+from tests.elastic.test_books import build_record
+from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.elastic.files import append_line
+from trainer.elastic.logbound import Cut, bound_log, decide_cut
+from trainer.elastic.report import backoff_s, start_reporter
+from trainer.elastic.stop import StopRequest
+
+END = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
+
+
+class Service(ThreadingHTTPServer):
+    """Answers reports as told and keeps those that it accepted."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.accepted: list[dict[str, object]] = []
+        self.tokens: set[str | None] = set()
+        self.failing = 0  # so many more reports
+        self.desired = "run"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.server_address[1]}/report"
+        return {"ORCHESTRATOR_REPORT_URL": url, "ORCHESTRATOR_REPORT_TOKEN": "secret"}
+
+    def taken(self, name: str) -> list[str]:
+        return [line for report in self.accepted for line in report[name]]  # type: ignore[attr-defined]
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_POST(self) -> None:
+        report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.tokens.add(self.headers["Authorization"])
+        failing, self.server.failing = self.server.failing > 0, max(0, self.server.failing - 1)
+        if not failing:
+            self.server.accepted.append(report)
+        body = json.dumps({"desired": {"state": self.server.desired}}).encode()
+        self.send_response(503 if failing else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    server = Service()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def test_a_log_over_its_limit_keeps_the_newest_half() -> None:
+    assert decide_cut(100, 100) is None
+    assert decide_cut(101, 100) == Cut(start=51)
+    assert decide_cut(10**12, 0) is None
+
+
+def test_a_cut_log_begins_at_a_line_and_its_writer_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("a") as writer:
+        writer.write("".join(f"line {number:04d}\n" for number in range(100)))
+        writer.flush()
+        assert bound_log(log, 500)
+        writer.write("after\n")
+    kept = (tmp_path / "log.1").read_text().splitlines()
+    assert (kept[0][:5], kept[-1]) == ("line ", "line 0099")
+    assert log.read_text() == "after\n"
+    assert not bound_log(log, 500)
+
+
+def test_a_chatty_workers_log_stays_bounded(job: Job) -> None:
+    agent = job.policy(log_limit_bytes=100_000).start("--monitor-interval=0.05", str(SCRIPTS / "chatty.py"))
+    assert agent.wait() == 0
+    folder = agent.folder / "g1" / "local-0"
+    assert (folder / "log").stat().st_size + (folder / "log.1").stat().st_size < 400_000
+    assert "the end" in agent.log()
+
+
+def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, service: Service) -> None:
+    record, stop = build_record(tmp_path), StopRequest()
+    service.failing = 2
+    reporter = start_reporter(record, stop, service.environ)
+    assert reporter is not None
+    for step in range(50):
+        append_line(record.incarnation_dir / "progress.jsonl", {"step": step})
+        time.sleep(0.03)
+    wait_for(lambda: len(service.taken("progress")) == 50, "all lines", 15)
+    reporter.close(END)
+    assert [json.loads(line)["step"] for line in service.taken("progress")] == list(range(50))
+    ends = [0] + [report["progress_to"] for report in service.accepted]
+    assert [report["progress_from"] for report in service.accepted] == ends[:-1]
+    assert service.tokens == {"Bearer secret"}
+    last = service.accepted[-1]
+    assert isinstance(last["exit_record"], dict)
+    assert last["exit_record"]["outcome"] == "succeeded"
+
+
+def test_a_dead_service_costs_two_seconds_at_the_end(tmp_path: Path) -> None:
+    record = build_record(tmp_path)
+    reporter = start_reporter(record, StopRequest(), {"ORCHESTRATOR_REPORT_URL": "http://127.0.0.1:9/report"})
+    assert reporter is not None
+    began = time.monotonic()
+    reporter.close(END)
+    assert time.monotonic() - began < 2.5
+
+
+def test_the_pause_between_failed_reports_grows_to_half_a_minute() -> None:
+    assert [backoff_s(failures) for failures in (0, 1, 2, 6, 100)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+
+
+def test_an_address_that_is_not_http_is_told_and_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"ORCHESTRATOR_REPORT_URL": "file:///etc/passwd"}
+    assert start_reporter(build_record(tmp_path), StopRequest(), environ) is None
+    assert "ORCHESTRATOR_REPORT_URL" in capsys.readouterr().err
+
+
+def test_the_answer_to_a_report_stops_the_agent(job: Job, service: Service, tmp_path: Path) -> None:
+    agent = job.policy().start(
+        "--monitor-interval=0.05", str(SCRIPTS / "steady.py"), str(tmp_path / "finish"), **service.environ
+    )
+    wait_for(lambda: service.taken("progress"), "reported progress")
+    service.desired = "stop"
+    assert agent.wait(15) == 143
+    assert agent.exit_record().outcome is Outcome.CANCELLED
+    wait_for(lambda: service.accepted[-1]["exit_record"], "the reported end", 3)
+    assert any(json.loads(line)["kind"] == "agent.exited" for line in service.taken("events"))

@@ -1,0 +1,96 @@
+"""What is read out of a dead worker's log and error file."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from trainer.contract.failure import Failure, FailureKind
+from trainer.elastic.guard import parse_summary
+from trainer.elastic.postmortem import (
+    Death,
+    Finding,
+    exception_line,
+    find_failure,
+    first_cause,
+    parse_traceback,
+    read_steps,
+)
+
+TRACE = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n'
+
+
+def death(folder: Path, exit_code: int = 1, rank: int = 0) -> Death:
+    return Death(rank=rank, local_rank=rank, exit_code=exit_code, folder=folder)
+
+
+def test_the_last_traceback_is_cut_out_with_what_it_is_chained_to() -> None:
+    chain = f"{TRACE}KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    output = f"{TRACE}OSError: earlier, handled\nstep 1\n{chain}{TRACE}ValueError: b\n\nbye\n"
+    traceback = parse_traceback(output)
+    assert traceback == f"{chain}{TRACE}ValueError: b"
+    assert exception_line(traceback) == "ValueError: b"
+
+
+def test_output_without_a_traceback_has_none() -> None:
+    assert parse_traceback("all is well\n") is None
+
+
+def test_a_message_of_several_lines_gives_its_first(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{TRACE}RuntimeError: first\nsecond\n\nlater\n")
+    failure = find_failure(death(tmp_path), {0: 7}).failure
+    assert failure.message == "RuntimeError: first"
+    assert (failure.traceback or "").endswith("first\nsecond")
+    assert failure.step == 7
+
+
+def test_an_error_file_goes_before_the_log(tmp_path: Path) -> None:
+    details = {"py_callstack": f"{TRACE}ValueError: from the file\n", "timestamp": "1700000000"}
+    (tmp_path / "error.json").write_text(json.dumps({"message": {"message": "x", "extraInfo": details}}))
+    (tmp_path / "log").write_text(f"{TRACE}ValueError: from the log\n")
+    finding = find_failure(death(tmp_path), {})
+    assert finding.failure.message == "ValueError: from the file"
+    assert finding.at_s == 1_700_000_000
+
+
+def test_a_torn_error_file_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "error.json").write_text('{"message": {"mess')
+    (tmp_path / "log").write_text("last words\n")
+    assert find_failure(death(tmp_path, exit_code=3), {}).failure.message.endswith("exit code 3: last words")
+
+
+def test_a_kill_is_not_blamed_on_an_old_traceback(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{TRACE}ValueError: handled\n" + "step\n" * 40)
+    failure = find_failure(death(tmp_path, exit_code=-9), {}).failure
+    assert (failure.kind, failure.signal) == (FailureKind.UNKNOWN, "SIGKILL")
+
+
+def test_a_full_disk_is_storage(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{TRACE}OSError: [Errno 28] No space left on device\n")
+    assert find_failure(death(tmp_path), {}).failure.kind is FailureKind.STORAGE
+
+
+def test_the_first_cause_is_not_the_rank_that_lost_its_peer() -> None:
+    lost = Failure(kind=FailureKind.APPLICATION, message="RuntimeError: Connection closed by peer", rank=0, exit_code=1)
+    late = Failure(kind=FailureKind.APPLICATION, message="ValueError: late", rank=1, exit_code=1)
+    early = Failure(kind=FailureKind.APPLICATION, message="ValueError: early", rank=2, exit_code=1)
+    killed = Failure(kind=FailureKind.UNKNOWN, message="killed", rank=3, exit_code=-9, signal="SIGKILL")
+    findings = [Finding(failure=f, at_s=at) for f, at in ((lost, 1.0), (late, 9.0), (early, 5.0))]
+    assert first_cause(findings) is early
+    assert first_cause([*findings, Finding(failure=killed, at_s=None)]) is killed
+
+
+def test_steps_are_read_per_rank_past_torn_lines(tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"at": "", "rank": rank, "phase": "step", "step": step}) for rank, step in ((0, 4), (1, 3), (0, 5))
+    ]
+    (tmp_path / "p").write_text('": 9}\n' + "\n".join(lines) + '\n{"at": "", "ra')
+    assert read_steps(tmp_path / "p") == {0: 5, 1: 3}
+
+
+def test_torchruns_summary_gives_ranks_and_exit_codes(tmp_path: Path) -> None:
+    entry = "  rank      : {0} (local_rank: {0})\n  exitcode  : {1} (pid: 9) x\n"
+    summary = "Failures:\n" + entry.format(0, -signal.SIGTERM) + "Root Cause\n" + entry.format(1, -signal.SIGKILL)
+    assert [(d.rank, d.exit_code) for d in parse_summary(summary, tmp_path)] == [(1, -9)]
+    assert parse_summary("nothing of the kind", tmp_path) == []

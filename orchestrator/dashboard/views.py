@@ -1,0 +1,133 @@
+"""Pages for people: the list of jobs and the page of one job. Reads by queries, wishes by commands.
+
+No script is inline and nothing comes from elsewhere, so that the strict Content-Security-Policy holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from orchestrator.commands import Commands
+from orchestrator.dashboard.curve import build_curve
+from orchestrator.dashboard.pages import ASSETS, render_page
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.job import JobState
+from orchestrator.logs import LogRequest, Logs
+from orchestrator.ports import Clock, JobFilter
+from orchestrator.queries import Queries
+from orchestrator.wire import EventView, RetryRequest
+
+JOBS_SHOWN = 50
+EVENTS_SHOWN = 50
+LOG_LINES_SHOWN = 120
+CURVE_POINTS = 380
+_EVENT_PAGES = 50
+
+Fragment = Annotated[str | None, Header(alias="X-Fragment")]
+
+
+def build_router(queries: Queries, commands: Commands, logs: Logs, clock: Clock) -> APIRouter:
+    """The routes of the pages. With the header `X-Fragment: main` a page is its <main>'s content only."""
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/", _job_list(queries, clock.now), methods=["GET"])
+    router.add_api_route("/jobs/{job_id}", _job_page(queries, logs, clock.now), methods=["GET"])
+    router.add_api_route("/static/{name}", _asset, methods=["GET"])
+
+    @router.post("/jobs/{job_id}/cancel")
+    def cancel(job_id: str) -> Response:
+        return _back_to(commands.cancel(job_id).id)
+
+    @router.post("/jobs/{job_id}/retry")
+    def retry(job_id: str) -> Response:
+        return _back_to(commands.retry(job_id, RetryRequest()).id)
+
+    return router
+
+
+def _job_list(queries: Queries, now: Callable[[], datetime]) -> Callable[..., Response]:
+    def show(
+        state: JobState | None = None,
+        project: Annotated[str | None, Query(max_length=63)] = None,
+        q: Annotated[str, Query(max_length=200)] = "",
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+        fragment: Fragment = None,
+    ) -> Response:
+        where = JobFilter(state=state, project=project or None, query=q or None)
+        counts = queries.count_by_state()
+        return _page(
+            "jobs.html",
+            fragment,
+            now=now(),
+            page=queries.jobs(where, limit=JOBS_SHOWN, cursor=cursor),
+            counts={known.value: counts.get(known, 0) for known in JobState if counts.get(known)},
+            total=sum(counts.values()),
+            state=state,
+            project=project or "",
+            query=q,
+            cursor=cursor,
+        )
+
+    return show
+
+
+def _job_page(queries: Queries, logs: Logs, now: Callable[[], datetime]) -> Callable[..., Response]:
+    def show(job_id: str, fragment: Fragment = None) -> Response:
+        job = queries.job(job_id)
+        metrics = queries.metrics(job_id, names=["loss"], since_step=-1, points=CURVE_POINTS)
+        workers = queries.workers(job_id, limit=200, cursor=None)
+        return _page(
+            "job.html",
+            fragment,
+            now=now(),
+            job=job,
+            curve=build_curve(metrics),
+            attempts=list(reversed(queries.attempts(job_id, limit=200, cursor=None).items)),
+            workers=[worker for worker in workers.items if worker.attempt == job.attempt],
+            snapshots=queries.snapshots(job_id, limit=8, cursor=None).items,
+            events=_newest_events(queries, job_id),
+            log=_log_tail(logs, job_id),
+        )
+
+    return show
+
+
+def _asset(name: str) -> Response:
+    if name not in ASSETS:
+        raise NotFound(f"there is no file {name}")
+    asset = ASSETS[name]
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}  # its address changes with its content
+    return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+
+def _page(template: str, fragment: str | None, **values: object) -> Response:
+    content = render_page(template, fragment=fragment == "main", **values)
+    return HTMLResponse(content, headers={"Vary": "X-Fragment"})
+
+
+def _back_to(job_id: str) -> Response:
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+
+def _newest_events(queries: Queries, job_id: str) -> list[EventView]:
+    newest: deque[EventView] = deque(maxlen=EVENTS_SHOWN)
+    cursor: str | None = None
+    for _ in range(_EVENT_PAGES):
+        page = queries.events(job_id, limit=200, cursor=cursor)
+        newest.extend(page.items)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return list(reversed(newest))
+
+
+def _log_tail(logs: Logs, job_id: str) -> list[str]:
+    try:
+        return logs.tail(job_id, LogRequest(tail=LOG_LINES_SHOWN))
+    except NotFound as error:
+        return [str(error)]

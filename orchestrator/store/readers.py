@@ -121,4 +121,4 @@ def _newest_snapshots(session: Session, ids: Sequence[str]) -> dict[str, str]:
         .subquery()
     )
     rows = session.execute(select(ranked.c.job_id, ranked.c.name).where(ranked.c.place == 1))
-    return dict(rows.tuples().all())
+    return {row.job_id: row.name for row in rows}

@@ -60,6 +60,12 @@ def test_a_torn_error_file_is_passed_over(tmp_path: Path) -> None:
     assert find_failure(death(tmp_path, exit_code=3), {}).failure.message.endswith("exit code 3: last words")
 
 
+def test_a_traceback_that_a_cut_has_divided_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "log.1").write_text("step\n" + TRACE)
+    (tmp_path / "log").write_text("ValueError: b\n")
+    assert find_failure(death(tmp_path), {}).failure.message == "ValueError: b"
+
+
 def test_a_kill_is_not_blamed_on_an_old_traceback(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}ValueError: handled\n" + "step\n" * 40)
     failure = find_failure(death(tmp_path, exit_code=-9), {}).failure

@@ -45,7 +45,7 @@ def find_failure(death: Death, steps: Mapping[int, int]) -> Finding:
     traceback, at_s = (
         parse_error_file(read_document(death.folder / layout.ERROR) or {}) if death.folder else (None, None)
     )
-    tail = read_tail(death.folder / layout.WORKER_LOG, _LOG_TAIL_BYTES) if death.folder else ""
+    tail = _last_output(death.folder) if death.folder else ""
     traceback = traceback or parse_traceback(tail)
     last_words = "\n".join(tail.rstrip().splitlines()[-20:])
     name = signal_name(death.exit_code) if death.exit_code < 0 else None
@@ -65,7 +65,7 @@ def is_failure_trace(folder: Path) -> bool:
     """Whether a worker's folder tells of a failure: an error file, a traceback, a command that could not start."""
     if (folder / layout.ERROR).exists():
         return True
-    tail = read_tail(folder / layout.WORKER_LOG, _LOG_TAIL_BYTES)
+    tail = _last_output(folder)
     return _TRACEBACK in tail or _CANNOT_START in tail
 
 
@@ -135,6 +135,12 @@ def read_steps(progress: Path) -> dict[int, int]:
         if entry.step is not None:
             steps[entry.rank] = max(entry.step, steps.get(entry.rank, 0))
     return steps
+
+
+def _last_output(folder: Path) -> str:
+    """The end of a worker's log, wherever a cut has just divided it."""
+    older = read_tail(folder / f"{layout.WORKER_LOG}.1", _LOG_TAIL_BYTES)
+    return (older + read_tail(folder / layout.WORKER_LOG, _LOG_TAIL_BYTES))[-_LOG_TAIL_BYTES:]
 
 
 def _classify(exit_code: int, traceback: str | None, last_words: str) -> FailureKind:

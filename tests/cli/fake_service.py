@@ -1,0 +1,235 @@
+"""A small service that speaks `orchestrator.wire` over real HTTP: what it knows outlives its restarts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import BaseModel
+
+from orchestrator.domain.errors import InvalidSpec
+from orchestrator.domain.job import JobState
+from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.validation import parse_spec
+from orchestrator.wire import (
+    EventView,
+    FailureView,
+    FieldError,
+    JobView,
+    PlanView,
+    Problem,
+    ReplicaPlanView,
+    SnapshotView,
+)
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def make_job(job_id: str = "gpt-0001", **changes: object) -> JobView:
+    document: dict[str, object] = {"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}}
+    values: dict[str, object] = {
+        **dict.fromkeys(("finished_at", "attempt", "generation", "step", "total_steps", "loss", "tokens_per_s")),
+        **dict.fromkeys(("world_size", "eta_s", "newest_snapshot", "failure")),
+        "id": job_id,
+        "name": "gpt",
+        "project": "default",
+        "cluster": "local",
+        "state": JobState.QUEUED,
+        "reason": "waits for its turn",
+        "cancelling": False,
+        "priority": 0,
+        "labels": {},
+        "attempts": 0,
+        "created_at": AT,
+        "updated_at": AT,
+        "restarts": 0,
+        "spec": JobSpec.model_validate(document),
+    }
+    return JobView.model_validate({**values, **changes})
+
+
+def make_event(number: int, sentence: str, job_id: str = "gpt-0001") -> EventView:
+    return EventView(
+        id=number, job_id=job_id, at=AT, kind="job.state", sentence=sentence, attempt=1, generation=1, evidence={}
+    )
+
+
+def make_snapshot(name: str, step: int) -> SnapshotView:
+    return SnapshotView(name=name, step=step, attempt=1, generation=1, state="committed", size_bytes=2048, at=AT)
+
+
+def make_failure() -> FailureView:
+    return FailureView(
+        kind="application", message="ValueError: boom", rank=1, exit_code=1, step=7, traceback="Traceback"
+    )
+
+
+@dataclass
+class Answer:
+    status: int
+    document: BaseModel | dict[str, object] | None = None
+    text: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class FakeService:
+    """`script` of a job: the views that its next looks give, the last one for ever."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.jobs: dict[str, JobView] = {}
+        self.script: dict[str, list[JobView]] = {}
+        self.events: dict[str, list[EventView]] = {}
+        self.snapshots: dict[str, list[SnapshotView]] = {}
+        self.log = ""
+        self.keys: dict[str, str] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.bodies: list[dict[str, object]] = []
+        self.refusals: list[Answer] = []  # given before anything else
+        self.before_answer: Callable[[str], None] = lambda _: None
+        self.cut_log_after: int | None = None  # characters of the next followed log, before the connection breaks
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self, port: int = 0) -> str:
+        service = self
+
+        class Handler(_Handler):
+            fake = service
+
+        ThreadingHTTPServer.allow_reuse_address = True
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{self.port}"
+        self.root.mkdir(exist_ok=True)
+        (self.root / "service.json").write_text(json.dumps({"url": url, "pid": 1, "version": "0"}))
+        return url
+
+    def stop(self) -> None:
+        if self._server is not None:
+            (self.root / "service.json").unlink(missing_ok=True)
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def add(self, *views: JobView) -> JobView:
+        """A job whose looks give these views one after the other."""
+        self.jobs[views[0].id] = views[0]
+        self.script[views[0].id] = list(views)
+        return views[0]
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: bytes, key: str | None) -> Answer:
+        self.requests.append((method, path))
+        if self.refusals:
+            return self.refusals.pop(0)
+        parts = path.removeprefix("/api/v1/").split("/")
+        if body:
+            self.bodies.append(json.loads(body))
+        if parts in (["jobs"], ["plan"]) and method == "POST":
+            return self._submit(json.loads(body), key, plan=parts == ["plan"])
+        if parts == ["jobs"]:
+            return _page(self._matching(query), query)
+        if parts[0] != "jobs" or parts[1] not in self.jobs:
+            return Answer(404, Problem(type="x", title="not found", status=404, detail=f"there is no job {parts[1:]}"))
+        return self._of_job(parts[1], parts[2] if len(parts) > 2 else "", query)
+
+    def _of_job(self, job_id: str, what: str, query: dict[str, str]) -> Answer:
+        if what == "":
+            views = self.script[job_id]
+            self.jobs[job_id] = views.pop(0) if len(views) > 1 else views[0]
+            return Answer(200, self.jobs[job_id])
+        if what == "cancel":
+            return Answer(202, self.add(self.jobs[job_id].model_copy(update={"cancelling": True})))
+        if what == "retry":
+            return Answer(202, self.jobs[job_id])
+        if what == "logs":
+            lines = self.log.splitlines(keepends=True)
+            return Answer(200, text="".join(lines[-int(query["tail"]) :] if query.get("tail") != "0" else []))
+        lists: dict[str, list[BaseModel]] = {
+            "events": [*self.events.get(job_id, [])],
+            "snapshots": [*self.snapshots.get(job_id, [])],
+        }
+        return _page(lists.get(what, []), query)
+
+    def _matching(self, query: dict[str, str]) -> list[BaseModel]:
+        return [
+            job
+            for job in self.jobs.values()
+            if query.get("state") in (None, job.state) and query.get("q", "") in job.id + job.name
+        ]
+
+    def _submit(self, document: dict[str, object], key: str | None, *, plan: bool) -> Answer:
+        try:
+            spec = parse_spec(document)
+        except InvalidSpec as error:
+            fields = [FieldError(pointer=problem.pointer, detail=problem.message) for problem in error.problems]
+            return Answer(422, Problem(type="x", title="Fields are wrong", status=422, detail="wrong", errors=fields))
+        if plan:
+            replicas = [ReplicaPlanView(replica=0, command=["python", "train.py"], env={"A": "1"})]
+            return Answer(
+                200,
+                PlanView(
+                    rendezvous_id="r",
+                    rendezvous_endpoint="e:1",
+                    replicas=replicas,
+                    native_kind="processes",
+                    native_request="text",
+                    appdef={},
+                    warnings=["mind the gap"],
+                ),
+            )
+        if key in self.keys:
+            return Answer(200, self.jobs[self.keys[key]])
+        job = make_job(f"{spec.name}-{len(self.jobs):04}", name=spec.name, spec=spec, labels=dict(spec.labels))
+        self.keys[str(key)] = job.id
+        return Answer(201, self.add(job))
+
+
+def _page(items: list[BaseModel], query: dict[str, str]) -> Answer:
+    start, limit = int(query.get("cursor", 0)), min(int(query.get("limit", 50)), 3)  # small: clients must page
+    documents = [item.model_dump(mode="json", by_alias=True) for item in items[start : start + limit]]
+    more = start + limit < len(items)
+    return Answer(200, {"items": documents, "next_cursor": str(start + limit) if more else None})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: FakeService
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    def do_POST(self) -> None:
+        self._handle()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _handle(self) -> None:
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.fake.before_answer(parts.path)
+        answer = self.fake.answer(self.command, parts.path, query, body, self.headers.get("Idempotency-Key"))
+        content = answer.text.encode()
+        if isinstance(answer.document, BaseModel):
+            content = answer.document.model_dump_json(by_alias=True).encode()
+        elif answer.document is not None:
+            content = json.dumps(answer.document).encode()
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        if query.get("follow") and self.fake.cut_log_after is not None:
+            content, self.fake.cut_log_after = content[: self.fake.cut_log_after], None
+        self.wfile.write(content)

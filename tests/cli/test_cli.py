@@ -1,0 +1,295 @@
+"""The command line as a person or a script meets it: real processes against a fake service."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.cli import COMMANDS, build_app
+from orchestrator.domain.job import JobState
+from orchestrator.wire import Problem
+from tests.cli.conftest import Run
+from tests.cli.fake_service import Answer, FakeService, make_event, make_failure, make_job, make_snapshot
+
+SPEC = "name: gpt\nrun: {script: train.py}\n"
+ENDED = {JobState.SUCCEEDED: 0, JobState.FAILED: 1, JobState.CANCELLED: 1}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    (tmp_path / "job.yaml").write_text(SPEC)
+    return "job.yaml"
+
+
+def test_submit_prints_the_id_and_sends_an_absolute_workdir(
+    run: Run, service: FakeService, spec: str, tmp_path: Path
+) -> None:
+    done = run("submit", spec, "--set", "run.env.A=x", "--set", "topology.nodes=2:8")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "gpt-0000\n", "")
+    sent = service.jobs["gpt-0000"].spec
+    assert (sent.run.workdir, sent.run.env, sent.topology.nodes) == (str(tmp_path), {"A": "x"}, "2:8")
+
+
+def test_submit_reads_standard_input(run: Run, service: FakeService) -> None:
+    done = run("submit", "-", "--json", stdin='{"name": "gpt", "run": {"command": ["true"]}}')
+    assert json.loads(done.stdout)["id"] == "gpt-0000"
+
+
+@pytest.mark.parametrize(("state", "status"), ENDED.items())
+@pytest.mark.parametrize("how", ["--wait", "--follow"])
+def test_the_exit_status_is_the_jobs(run: Run, service: FakeService, state: JobState, status: int, how: str) -> None:
+    service.add(make_job(state=state, reason="it ended so"))
+    done = run("show", "gpt-0001", how)
+    assert done.returncode == status
+    assert str(state) in done.stdout
+    assert "it ended so" in done.stdout
+
+
+def test_submit_and_wait_prints_one_document_of_the_ended_job(run: Run, service: FakeService, spec: str) -> None:
+    service.before_answer = lambda path: _end_all(service) if path.endswith("0000") else None
+    done = run("submit", spec, "--wait", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["state"] == "FAILED"
+
+
+def _end_all(service: FakeService) -> None:
+    for job in list(service.jobs.values()):
+        service.add(job.model_copy(update={"state": JobState.FAILED, "failure": make_failure()}))
+
+
+def test_following_prints_events_once_and_in_plain_lines_when_piped(run: Run, service: FakeService) -> None:
+    running = {"state": JobState.RUNNING, "attempts": 1, "attempt": 1}
+    service.add(
+        make_job(),
+        make_job(**running, step=1, total_steps=9, loss=2.5, tokens_per_s=1200.0, eta_s=61.0),
+        make_job(**running, step=2, total_steps=9),
+        make_job(state=JobState.SUCCEEDED, step=9, total_steps=9, reason="all workers ended well"),
+    )
+    service.events["gpt-0001"] = [make_event(number, f"Sentence {number}.") for number in range(1, 6)]
+    done = run("show", "gpt-0001", "--follow")
+    assert done.returncode == 0
+    assert [done.stdout.count(f"Sentence {number}.") for number in range(1, 6)] == [1] * 5
+    assert "RUNNING  step 1/9  loss 2.5000  1,200 tokens/s  61s left" in done.stdout
+    assert done.stdout.splitlines()[-1] == "SUCCEEDED  step 9/9  all workers ended well"
+    assert "\x1b" not in done.stdout
+
+
+def test_following_as_json_prints_one_document_in_each_line(run: Run, service: FakeService) -> None:
+    service.add(make_job(), make_job(state=JobState.SUCCEEDED))
+    service.events["gpt-0001"] = [make_event(1, "Sentence.")]
+    lines = [json.loads(line) for line in run("show", "gpt-0001", "--follow", "--json").stdout.splitlines()]
+    assert [next(iter(line)) for line in lines] == ["event", "job", "job"]
+    assert lines[-1]["job"]["state"] == "SUCCEEDED"
+
+
+def test_on_a_terminal_following_moves_a_line_and_no_color_is_honoured(
+    environment: dict[str, str], service: FakeService
+) -> None:
+    for extra, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        service.add(make_job(state=JobState.RUNNING, step=3, total_steps=9), make_job(state=JobState.SUCCEEDED, step=9))
+        shown = _on_a_terminal(["show", "gpt-0001", "--follow"], {**environment, "TERM": "xterm-256color", **extra})
+        assert "step 3/9" in shown
+        assert ("\x1b[34m" in shown) is coloured
+
+
+def _on_a_terminal(arguments: list[str], environment: dict[str, str]) -> str:
+    ours, theirs = pty.openpty()
+    program = Path(sys.executable).with_name("orchestrator")
+    process = subprocess.Popen([program, *arguments], env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # how Linux tells that the other end is closed
+            break
+    os.close(ours)
+    assert process.wait(30) == 0
+    return shown.decode()
+
+
+@pytest.mark.parametrize("how", ["--wait", "--follow"])
+def test_ctrl_c_leaves_the_job_alone_and_says_how_to_end_it(
+    environment: dict[str, str], service: FakeService, how: str
+) -> None:
+    service.add(make_job(state=JobState.RUNNING))
+    watched = threading.Event()
+    service.before_answer = lambda path: watched.set() if len(service.requests) > 2 else None
+    program = Path(sys.executable).with_name("orchestrator")
+    process = subprocess.Popen(
+        [program, "show", "gpt-0001", how], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert watched.wait(20)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "The job goes on." in told
+    assert "orchestrator cancel gpt-0001" in told
+    assert "Traceback" not in told
+    assert not service.jobs["gpt-0001"].cancelling
+
+
+def test_following_goes_on_over_a_restart_on_another_port(environment: dict[str, str], service: FakeService) -> None:
+    service.add(make_job(state=JobState.RUNNING))
+    service.events["gpt-0001"] = [make_event(1, "Before.")]
+    program = Path(sys.executable).with_name("orchestrator")
+    process = subprocess.Popen(
+        [program, "show", "gpt-0001", "--follow"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    service.stop()
+    time.sleep(0.5)
+    service.events["gpt-0001"].append(make_event(2, "After."))
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.start()
+    shown = first + process.communicate(timeout=30)[0]
+    assert process.returncode == 0
+    assert (shown.count("Before."), shown.count("After.")) == (1, 1)
+
+
+def test_an_unreachable_service_is_status_3_and_says_how_to_start_one(run: Run, service: FakeService) -> None:
+    service.stop()
+    done = run("ls")
+    assert done.returncode == 3
+    assert "cannot be reached" in done.stderr
+    assert "orchestrator serve" in done.stderr
+    assert "ORCHESTRATOR_URL" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_busy_service_is_asked_again(run: Run, service: FakeService, spec: str) -> None:
+    problem = Problem(type="x", title="busy", status=503, detail="the database does not answer")
+    service.refusals = [Answer(503, problem)]
+    done = run("submit", spec)
+    assert (done.returncode, done.stdout) == (0, "gpt-0000\n")
+    assert "trying for up to 30 s" in done.stderr
+
+
+def test_a_refused_spec_shows_every_field_with_its_pointer(run: Run, service: FakeService, spec: str) -> None:
+    done = run("submit", spec, "--set", "prioritie=3", "--set", "topology.nodes=0")
+    assert done.returncode == 2
+    assert "/prioritie: is not a known field" in done.stderr
+    assert "/topology/nodes:" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_failure_inside_the_service_is_no_traceback_here(run: Run, service: FakeService) -> None:
+    service.refusals = [Answer(500, Problem(type="x", title="oh", status=500, detail="KeyError"))]
+    done = run("ls")
+    assert done.returncode == 3
+    assert "failed: KeyError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["frobnicate"], ["show"], ["ls", "--state", "LOST"], ["logs", "x", "--tail", "-1"]]
+)
+def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "Usage: orchestrator" in done.stderr
+
+
+def test_ls_prints_a_table_ids_or_json(run: Run, service: FakeService) -> None:
+    for number in range(5):
+        service.add(make_job(f"gpt-{number}", reason="a [bold]long[/bold] reason " * 20, state=JobState.RUNNING))
+    table = run("ls").stdout.splitlines()
+    assert table[0].split() == ["ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "AGE", "REASON"]
+    assert len(table) == 6
+    assert table[1].endswith("a [bold]long[/bold] reason")
+    assert run("ls", "-q", "--state", "running").stdout.split() == [f"gpt-{number}" for number in range(5)]
+    listed = json.loads(run("ls", "--json", "--limit", "2").stdout)
+    assert (len(listed["items"]), listed["next_cursor"]) == (2, None)
+
+
+def test_an_empty_list_is_an_empty_json_list(run: Run, service: FakeService) -> None:
+    assert json.loads(run("ls", "--json").stdout) == {"items": [], "next_cursor": None}
+    assert run("ls", "-q").stdout == ""
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id_or_its_name(run: Run, service: FakeService) -> None:
+    service.add(make_job("gpt-abc1"))
+    service.add(make_job("vit-abc1", name="vit"))
+    service.add(make_job("vit-abc2", name="vit"))
+    assert json.loads(run("show", "gpt", "--json").stdout)["id"] == "gpt-abc1"
+    assert json.loads(run("show", "vit-abc2", "--json").stdout)["id"] == "vit-abc2"
+    several = run("show", "vit")
+    assert several.returncode == 2
+    assert "may mean 2 jobs: vit-abc1, vit-abc2" in several.stderr
+    assert "there is no job 'nope'" in run("show", "nope").stderr
+
+
+def test_show_tells_the_failure_and_lets_no_control_character_through(run: Run, service: FakeService) -> None:
+    failed = make_job(state=JobState.FAILED, reason="rank 1 \x1b[31mfailed", failure=make_failure(), step=7)
+    service.add(failed)
+    shown = run("show", "gpt-0001").stdout
+    assert "failure    application on rank 1: ValueError: boom" in shown
+    assert f"/jobs/{failed.id}" in shown
+    assert "\x1b" not in shown
+
+
+def test_logs_are_printed_whole_or_as_asked(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.log = "one\ntwo\nthree\n"
+    assert run("logs", "gpt-0001").stdout == service.log
+    assert run("logs", "gpt-0001", "--tail", "1").stdout == "three\n"
+    assert run("logs", "gpt-0001", "-f").stdout == service.log
+    assert json.loads(run("logs", "gpt-0001", "--json").stdout)["lines"] == ["one", "two", "three"]
+    assert json.loads(run("logs", "gpt-0001", "-f", "--json").stdout.splitlines()[0]) == {"line": "one"}
+
+
+def test_events_snapshots_cancel_retry_and_plan(run: Run, service: FakeService, spec: str) -> None:
+    service.add(make_job())
+    service.events["gpt-0001"] = [make_event(number, f"Sentence {number}.") for number in range(1, 6)]
+    service.snapshots["gpt-0001"] = [make_snapshot("step-2", 2)]
+    assert run("events", "gpt-0001").stdout.count("Sentence") == 5
+    assert [item["id"] for item in json.loads(run("events", "gpt-0001", "--json").stdout)["items"]] == [1, 2, 3, 4, 5]
+    assert "step-2" in run("snapshots", "gpt-0001").stdout
+    assert "2.0 KiB" in run("snapshots", "gpt-0001").stdout
+    assert "is being cancelled" in run("cancel", "gpt-0001").stdout
+    assert run("retry", "gpt-0001", "--restore-from", "step-2").returncode == 0
+    assert service.bodies[-1] == {"restore_from": "step-2"}
+    assert "mind the gap" in run("plan", spec).stdout
+    assert json.loads(run("plan", spec, "--json").stdout)["native_kind"] == "processes"
+
+
+def test_a_closed_pipe_is_no_error_message(environment: dict[str, str], service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.log = "line\n" * 200_000
+    program = Path(sys.executable).with_name("orchestrator")
+    command = f"{program} logs gpt-0001 -f | head -n 1"
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, check=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("line\n", "")
+
+
+def test_help_is_light_and_tells_each_command_as_the_command_itself_does() -> None:
+    heavy = "httpx", "pydantic", "rich.console", "yaml", "fastapi", "sqlalchemy", "torch", "orchestrator.client"
+    program = (
+        f"import sys, orchestrator.cli as c; c.build_app(['--help']); print([m for m in {heavy} if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+    for name, (_, summary) in COMMANDS.items():
+        if name == "db":
+            continue
+        command = next(info for info in build_app([name]).registered_commands if info.name == name)
+        assert command.callback is not None
+        assert (command.callback.__doc__ or "").splitlines()[0] == summary
+
+
+@pytest.mark.parametrize("command", [[], ["db", "upgrade"], ["db", "check"], *([name] for name in COMMANDS)])
+def test_every_command_explains_itself(command: list[str]) -> None:
+    arguments = [*command, "--help"]
+    done = CliRunner().invoke(build_app(arguments), arguments)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Usage: ")

@@ -1,0 +1,99 @@
+"""Job files: what they mean, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli_spec import read_spec
+from orchestrator.domain.errors import InvalidSpec, Refused
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(content: str | bytes, *changes: str) -> dict[str, object]:
+    Path("job.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_spec("job.yaml", changes)
+
+
+def test_yaml_means_what_a_person_means() -> None:
+    text = "nodes: 2:8\nrate: 1e-3\nflag: on\nday: 2026-01-02\nsteps: 10\nnone: ~\nno: false\nmodel: 010\n"
+    assert read(text) == {
+        "nodes": "2:8",
+        "rate": 0.001,
+        "flag": "on",
+        "day": "2026-01-02",
+        "steps": 10,
+        "none": None,
+        "no": False,
+        "model": "010",
+    }
+
+
+def test_json_is_read_with_its_tabs() -> None:
+    assert read('{\n\t"name": "a"\n}') == {"name": "a"}
+
+
+def test_a_relative_workdir_counts_from_the_callers_folder(folder: Path) -> None:
+    assert read("run: {script: a.py}")["run"] == {"script": "a.py", "workdir": str(folder)}
+    assert read("run: {workdir: src}")["run"] == {"workdir": str(folder / "src")}
+    assert read("run: {workdir: /abs}")["run"] == {"workdir": "/abs"}
+
+
+def test_changes_are_made_in_their_order() -> None:
+    document = read("name: a\nrun: {trainer: {steps: 1}}", "run.trainer.steps=20", "labels.team=nlp", "name=b")
+    assert document["name"] == "b"
+    assert document["labels"] == {"team": "nlp"}
+    assert document["run"]["trainer"] == {"steps": 20}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "job.yaml is empty"),
+        ("# only a comment\n", "job.yaml is empty"),
+        ("- a\n- b\n", "holds a list, must hold a mapping"),
+        ("just text", "holds a text, must hold a mapping"),
+        ("name: [a\n", "line 2, column 1"),
+        ("a: 1\n\tb: 2\n", "line 2, column 1"),
+        ("name: a\nname: b\n", "line 2, column 1: the key 'name' stands twice"),
+        ("name: a\n---\nname: b\n", "line 2, column 1"),
+        ("x: !!python/object:os.system {}\n", "could not determine a constructor"),
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b"a" * 5_000_000, "is larger than 1048576 bytes"),
+        ("[" * 5000, "nested too deeply"),
+        ("labels: {1: x}", "/labels: has the key 1"),
+        ("a: &a {b: *a}", "nested deeper than"),
+        ("a: 1e999", "/a: is inf, must be a finite number"),
+        ("x: !!set {a, b}", "/x: is a set"),
+    ],
+)
+def test_a_file_that_is_no_spec_is_refused_in_a_line(content: str | bytes, said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        read(content)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_growing_aliases_are_refused_soon() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    with pytest.raises(InvalidSpec, match="holds more than"):
+        read("\n".join(lines))
+
+
+@pytest.mark.parametrize("change", ["steps", "=3", "a..b=3", "name.x=3"])
+def test_a_change_that_is_none_is_refused(change: str) -> None:
+    with pytest.raises(Refused, match="--set"):
+        read("name: a", change)
+
+
+@pytest.mark.parametrize(("path", "said"), [("nope.yaml", "No such file"), (".", "Is a directory")])
+def test_an_unreadable_file_is_refused(path: str, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        read_spec(path)

@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.installed ## train through three kill -9 and finish (KEEP=1 leaves the service up)
-	@$(BIN)/python deploy/dev/demo.py
+	@$(BIN)/python -m deploy.dev.demo
 
 serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve

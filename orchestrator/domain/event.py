@@ -14,7 +14,6 @@ class EventKind(StrEnum):
     JOB_STATE = "job.state"
     CANCEL_REQUESTED = "cancel.requested"
     RETRY_REQUESTED = "retry.requested"
-    ATTEMPT_INTENDED = "attempt.intended"
     ATTEMPT_STATE = "attempt.state"
 
 

@@ -58,6 +58,13 @@ class Run(_Part):
             parse_config(value)  # ConfigError is a ValueError that names the field
         return value
 
+    @field_validator("script")
+    @classmethod
+    def _script_is_no_flag(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith("-"):
+            raise ValueError(f"would be read as an option; write './{value}'")
+        return value
+
     @field_validator("env")
     @classmethod
     def _env_is_the_users(cls, value: dict[str, str]) -> dict[str, str]:

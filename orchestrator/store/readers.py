@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
@@ -16,8 +17,10 @@ from orchestrator.store.mapping import attempt_of, job_of, training_of
 from orchestrator.store.paging import Key, Listing
 from orchestrator.store.tables import AttemptRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
 
-_NEWEST_FIRST = Listing("jobs-newest", (Key(JobRow.created_at, descending=True), Key(JobRow.id, descending=True)))
-_OLDEST_FIRST = Listing("jobs-oldest", (Key(JobRow.created_at), Key(JobRow.id)))
+_NEWEST_FIRST = Listing(
+    "jobs-newest", (Key(JobRow.created_at, datetime, descending=True), Key(JobRow.id, str, descending=True))
+)
+_OLDEST_FIRST = Listing("jobs-oldest", (Key(JobRow.created_at, datetime), Key(JobRow.id, str)))
 
 
 class SqlJobReader:

@@ -95,7 +95,8 @@ class Actor:
             restore_from=job.desired.restore_from,
         )
         job = job.to(JobState.STARTING, reason=decision.sentence, now=now)
-        event = _attempt_event(EventKind.ATTEMPT_INTENDED, attempt, decision, now, {"port": attempt.port})
+        place = {"port": attempt.port, "rendezvous_id": attempt.rendezvous_id}
+        event = _attempt_event(attempt, decision, now, f"will meet at port {attempt.port}", place)
         rundir.fence(self._job_dir(job), key.number)
         started = replace(supervised, attempt=attempt, training=Training(), exits={})
         started = self._apply(started, job, attempt, [event, _job_event(job, decision, now)])
@@ -115,7 +116,7 @@ class Actor:
             job = supervised.job.to(supervised.job.state, reason=str(error), now=now)
             return self._apply(supervised, job, attempt, [])
         submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=now), handle=handle)
-        event = _attempt_event(EventKind.ATTEMPT_STATE, submitted, decision, now, {"handle": handle})
+        event = _attempt_event(submitted, decision, now, f"was submitted as {handle}", {"handle": handle})
         return self._apply(supervised, supervised.job, submitted, [event])
 
     def _note_running(
@@ -125,7 +126,7 @@ class Actor:
         events = []
         if attempt.state is not AttemptState.RUNNING:
             attempt = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
-            events.append(_attempt_event(EventKind.ATTEMPT_STATE, attempt, decision, now, {}))
+            events.append(_attempt_event(attempt, decision, now, "has a living agent", {}))
         job = job.to(JobState.RUNNING if action.formed else job.state, reason=decision.sentence, now=now)
         if action.formed:
             events.append(_job_event(job, decision, now))
@@ -143,7 +144,7 @@ class Actor:
                 stopping_since=now,
                 failure=action.failure,
             )
-            events = [_attempt_event(EventKind.ATTEMPT_STATE, attempt, decision, now, {"stopping": True})]
+            events = [_attempt_event(attempt, decision, now, f"is asked to end: {decision.sentence}", {})]
         stopping = self._apply(supervised, job.to(job.state, reason=decision.sentence, now=now), attempt, events)
         rundir.write_desired(self._job_dir(job), attempt.key.number, DesiredDocument(state=DesiredState.STOP))
         if action.force or _live(supervised).stopping_since is None:
@@ -165,7 +166,7 @@ class Actor:
             job = replace(job, retry_at=now + timedelta(seconds=backoff_s(job, attempt.key.number)))
         job = job.to(action.job_state, reason=decision.sentence, now=now)
         evidence: dict[str, object] = {} if action.failure is None else {"failure": render_failure(action.failure)}
-        ended = _attempt_event(EventKind.ATTEMPT_STATE, attempt, decision, now, evidence)
+        ended = _attempt_event(attempt, decision, now, f"ended {action.state}", evidence)
         return self._apply(supervised, job, attempt, [ended, _job_event(job, decision, now)])
 
     def _begin_retry(self, supervised: Supervised, decision: Decision, now: datetime) -> Supervised:
@@ -200,12 +201,12 @@ def _job_event(job: Job, decision: Decision, now: datetime) -> Event:
 
 
 def _attempt_event(
-    kind: EventKind, attempt: Attempt, decision: Decision, now: datetime, evidence: dict[str, object]
+    attempt: Attempt, decision: Decision, now: datetime, what: str, evidence: dict[str, object]
 ) -> Event:
     return Event(
         at=now,
-        kind=kind,
-        sentence=decision.sentence,
+        kind=EventKind.ATTEMPT_STATE,
+        sentence=f"attempt {attempt.key.number} {what}",
         attempt=attempt.key.number,
         evidence={"state": attempt.state.value, "rule": decision.rule, **evidence},
     )

@@ -1,0 +1,127 @@
+"""A throw-away service with a run directory of its own, for the demo, the tests and the benchmarks. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from trainer.contract import env
+
+
+class ServiceFailed(Exception):
+    """The service did not come up; the text holds what it printed."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A process of a job in this service's run directory: an agent, or (with a local rank) a worker."""
+
+    pid: int
+    job_id: str
+    replica: int
+    local_rank: int | None
+
+
+class ThrowawayService:
+    """`orchestrator serve` on a free loopback port. Leaving the context ends it and all of its jobs."""
+
+    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.root = root.resolve()
+        self.url = ""
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ThrowawayService:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        return 0 if self._process is None else self._process.pid
+
+    def start(self, *, timeout_s: float = 30) -> None:
+        """Start the service and wait until it is ready. Raises ServiceFailed."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        announced = self.root / "service.json"
+        announced.unlink(missing_ok=True)
+        with (self.root / "service.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator.cli", "serve"],
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                self.url = json.loads(announced.read_text())["url"]
+                return
+            time.sleep(0.02)
+        raise ServiceFailed(self.printed())
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the service, and of a client that is to find it."""
+        outer = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+        return {**outer, "ORCHESTRATOR_ROOT": str(self.root), "ORCHESTRATOR_PORT": "0", **self._settings}
+
+    def printed(self) -> str:
+        return (self.root / "service.log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL: the service alone, its jobs go on."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            return self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        self.stop()
+        for _ in range(50):
+            processes = list(self.processes())
+            if not processes:
+                return
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    def processes(self) -> Iterator[Marked]:
+        """Everything that runs for this service's jobs, found by its mark in the environment."""
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+                variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+                folder = Path(variables.get(env.JOB_DIR, "/"))
+                if folder.parent == self.root:
+                    rank = variables.get("LOCAL_RANK")
+                    local_rank = int(rank) if rank is not None else None
+                    yield Marked(int(entry.name), folder.name, int(variables.get(env.REPLICA, "0")), local_rank)

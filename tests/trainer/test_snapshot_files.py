@@ -1,0 +1,217 @@
+"""What `verify` accepts, and how a generation finds the snapshot that it continues from."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainer.harness import ROOT, make_snapshot
+from trainer import lineage, snapshot
+from trainer.contract.env import parse_place
+from trainer.contract.fence import Term
+from trainer.contract.layout import MANIFEST
+from trainer.contract.manifest import SnapshotName
+from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
+
+
+def name(step: int, attempt: int = 1, generation: int = 1) -> SnapshotName:
+    return SnapshotName(step, Term(attempt, generation))
+
+
+class Job:
+    """A job's folder, and one generation of it that begins."""
+
+    def __init__(self, root):
+        self.root, self.snapshots = root, root / "snapshots"
+        self.told = []
+
+    def begin(self, attempt=1, generation=1, restore_from=None):
+        place = parse_place(
+            {
+                "ORCHESTRATOR_JOB_DIR": str(self.root),
+                "ORCHESTRATOR_ATTEMPT": str(attempt),
+                "ORCHESTRATOR_GENERATION": str(generation),
+                "ORCHESTRATOR_RESTORE_FROM": restore_from or "",
+            }
+        )
+        tell = lambda kind, sentence, evidence: self.told.append((kind.value, sentence, evidence))  # noqa: E731
+        return lineage.begin_term(place, self.snapshots, lineage.fence_of(place), tell)
+
+    def restored_step(self, **options):
+        restore = self.begin(**options).restore
+        return None if restore is None else restore.manifest.step
+
+    def commit(self, *args):
+        return make_snapshot(self.snapshots, name(*args))
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+def flip_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def delete(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [flip_bit, truncate, delete])
+@pytest.mark.parametrize("file", ["__0_0.distcp", "__1_0.distcp", ".metadata"])
+def test_verify_names_the_damaged_file(tmp_path, damage, file):
+    directory = make_snapshot(tmp_path, name(10))
+    assert snapshot.verify(directory).step == 10
+    damage(directory / file)
+    with pytest.raises(DamagedSnapshot, match=file):
+        snapshot.verify(directory)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 10}'])
+def test_a_half_written_manifest_is_no_commit(tmp_path, text):
+    directory = make_snapshot(tmp_path, name(10))
+    (directory / MANIFEST).write_text(text)
+    with pytest.raises(DamagedSnapshot, match=MANIFEST):
+        snapshot.verify(directory)
+
+
+def test_a_snapshot_under_another_name_is_damaged(tmp_path):
+    directory = make_snapshot(tmp_path, name(10))
+    with pytest.raises(DamagedSnapshot, match="step-00000010"):
+        snapshot.verify(directory.rename(tmp_path / str(name(20))))
+
+
+def test_the_command_line_verifies_without_torch(tmp_path):
+    directory = make_snapshot(tmp_path, name(10))
+
+    def verify():
+        code = (
+            "import sys; from trainer.snapshot import main; code = main(sys.argv[1:]); "
+            "sys.exit(99 if 'torch' in sys.modules else code)"
+        )
+        command = [sys.executable, "-c", code, "verify", str(directory)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+
+    assert verify().returncode == 0
+    flip_bit(directory / "__1_0.distcp")
+    assert verify().returncode == 1
+    assert "__1_0.distcp" in verify().stderr
+    (directory / MANIFEST).unlink()
+    assert "no committed snapshot" in verify().stderr
+
+
+def test_the_newest_committed_snapshot_is_restored(job):
+    job.commit(10)
+    job.commit(20)
+    make_snapshot(job.snapshots, name(30), is_committed=False)
+    assert job.restored_step(generation=2) == 20
+    assert not (job.snapshots / str(name(30))).exists(), "what an earlier term left is swept"
+
+
+def test_a_later_terms_unfinished_snapshot_is_not_swept(job):
+    unfinished = make_snapshot(job.snapshots, name(30, 3), is_committed=False)
+    job.begin(attempt=2)
+    assert unfinished.exists()
+
+
+def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(job):
+    job.commit(10)
+    flip_bit(job.commit(20) / "__0_0.distcp")
+    assert job.restored_step(generation=2) == 10
+    [(kind, sentence, evidence)] = job.told
+    assert kind == "snapshot.quarantined"
+    assert "__0_0.distcp" in sentence
+    assert evidence["file"] == "__0_0.distcp"
+    assert (job.snapshots / f"{name(20)}.quarantined").is_dir()
+    assert job.restored_step(generation=3) == 10, "the damaged one is past the lineage now and bars nothing"
+
+
+def test_without_a_good_snapshot_nothing_starts_from_step_0(job):
+    flip_bit(job.commit(10) / "__0_0.distcp")
+    for generation in (2, 3):  # neither at once nor after the restart that follows
+        with pytest.raises(SnapshotError, match="not starting again from step 0"):
+            job.begin(generation=generation)
+
+
+def test_a_new_job_starts_from_step_0(job):
+    assert job.restored_step() is None
+    assert json.loads((job.root / "fence/a00001-g00001.json").read_text()) == {"base_step": 0}
+
+
+def test_what_a_fenced_term_committed_late_does_not_count(job):
+    job.begin(attempt=1)
+    job.commit(10)
+    assert job.restored_step(attempt=2) == 10
+    job.commit(20, 1)  # attempt 1 still breathed
+    assert job.restored_step(attempt=3) == 10
+    job.commit(15, 3)
+    assert job.restored_step(attempt=4) == 15
+
+
+def test_a_term_older_than_the_newest_is_refused(job):
+    job.begin(attempt=2)
+    with pytest.raises(StaleTerm, match="attempt 2 generation 1 has begun"):
+        job.begin(attempt=1, generation=7)
+
+
+def test_a_term_begins_once(job):
+    job.begin()
+    with pytest.raises(StaleTerm, match="another group"):
+        job.begin()
+
+
+def test_the_supervisors_generation_0_fences_the_attempt_before(job):
+    job.begin(attempt=1)
+    (job.root / "fence/a00002-g00000.json").write_text("{}")
+    with pytest.raises(StaleTerm):
+        lineage.Fence(job.root / "fence").check(Term(1, 1))
+    assert job.restored_step(attempt=2) is None
+
+
+def test_a_named_snapshot_is_a_way_back_for_its_attempt_only_once(job):
+    job.commit(10)
+    job.commit(20)
+    assert job.restored_step(attempt=2, restore_from=str(name(10))) == 10
+    job.commit(14, 2)
+    assert job.restored_step(attempt=2, generation=2, restore_from=str(name(10))) == 14
+    assert job.restored_step(attempt=3) == 14, "step 20 is of a past that was left"
+
+
+def test_another_jobs_snapshot_is_a_way_in_until_there_is_an_own_one(job, tmp_path):
+    other = make_snapshot(tmp_path / "other", name(50))
+    assert job.restored_step(restore_from=str(other)) == 50
+    job.commit(60)
+    assert job.restored_step(attempt=2, restore_from=str(other)) == 60
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_named_snapshot_must_be_good(job, is_missing):
+    job.commit(20)
+    if not is_missing:
+        flip_bit(job.commit(10) / ".metadata")
+    with pytest.raises(SnapshotError, match="cannot restore from"):
+        job.begin(attempt=2, restore_from=str(name(10)))
+
+
+def test_outside_a_job_each_run_has_a_generation_of_its_own(tmp_path):
+    place = parse_place({})
+    make_snapshot(tmp_path, name(10))
+    beginning = lineage.begin_term(place, tmp_path, lineage.fence_of(place), lambda *_: None)
+    assert (beginning.term, beginning.restore.manifest.step) == (Term(1, 2), 10)
+
+
+def test_a_removed_snapshot_is_uncommitted_first(tmp_path, monkeypatch):
+    directory = make_snapshot(tmp_path, name(10))
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # died right there
+    snapshot.remove(directory)
+    assert snapshot.list_committed(tmp_path) == []
+    assert os.listdir(directory)

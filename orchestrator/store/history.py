@@ -24,15 +24,15 @@ from orchestrator.store.tables import AttemptRow, EventRow, MetricRow, SnapshotR
 Row = TypeVar("Row", AttemptRow, EventRow, SnapshotRow, WorkerRow)
 Item = TypeVar("Item")
 
-_ATTEMPTS = (Key(AttemptRow.number),)
-_EVENTS = (Key(EventRow.id),)
+_ATTEMPTS = (Key(AttemptRow.number, int),)
+_EVENTS = (Key(EventRow.id, int),)
 _SNAPSHOTS = (
-    Key(SnapshotRow.step, descending=True),
-    Key(SnapshotRow.attempt, descending=True),
-    Key(SnapshotRow.generation, descending=True),
-    Key(SnapshotRow.name),
+    Key(SnapshotRow.step, int, descending=True),
+    Key(SnapshotRow.attempt, int, descending=True),
+    Key(SnapshotRow.generation, int, descending=True),
+    Key(SnapshotRow.name, str),
 )
-_WORKERS = (Key(WorkerRow.attempt, descending=True), Key(WorkerRow.replica), Key(WorkerRow.local_rank))
+_WORKERS = (Key(WorkerRow.attempt, int, descending=True), Key(WorkerRow.replica, int), Key(WorkerRow.local_rank, int))
 
 
 class SqlHistoryReader:

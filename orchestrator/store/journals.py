@@ -69,10 +69,10 @@ def _store(
     journal = _journal(session, batch)
     lines = [line for offset, line in batch.progress if offset > journal.progress_to]
     events = [event for offset, event in batch.events if offset > journal.events_to]
-    for line in lines:
-        told_by_line(training, line, arrived_at)
     for event in events:
         told_by_event(training, event, arrived_at)
+    for line in lines:
+        told_by_line(training, line, arrived_at)
     write_workers(session, batch, lines, arrived_at)
     write_metrics(session, batch.key, lines, arrived_at)
     write_snapshots(session, batch.key, events, arrived_at)

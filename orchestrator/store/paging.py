@@ -27,6 +27,7 @@ class Key:
     """One column of a sort order that is unique as a whole."""
 
     column: InstrumentedAttribute[str] | InstrumentedAttribute[int] | InstrumentedAttribute[datetime]
+    type: type[str] | type[int] | type[datetime]
     descending: bool = False
 
 
@@ -81,11 +82,10 @@ def _to_json(value: object) -> object:
 
 
 def _from_json(key: Key, value: object) -> object:
-    wanted = key.column.type.python_type
-    if wanted is datetime and isinstance(value, str):
+    if key.type is datetime and isinstance(value, str):
         return parse_time(value)
-    if wanted is int and type(value) is int and abs(value) < 2**63:
+    if key.type is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
-    if wanted is str and isinstance(value, str):
+    if key.type is str and isinstance(value, str):
         return value
     raise ValueError(f"{key.column.key} is {value!r}")

@@ -44,20 +44,21 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres: str) -> Iterator[str]:
-    with new_postgres_database(postgres) as (name, url):
+def postgres_tables(postgres: str) -> Iterator[Database]:
+    with new_postgres_database(postgres) as url:
         schema.upgrade(url)
-        yield name
+        database = Database(url)
+        yield database
+        database.dispose()
 
 
 @contextmanager
-def new_postgres_database(server: str, *, template: str | None = None) -> Iterator[tuple[str, str]]:
-    """A database of its own, as (name, URL); dropped at the end."""
+def new_postgres_database(server: str) -> Iterator[str]:
+    """The URL of an empty database of its own; dropped at the end."""
     name = f"test_{uuid.uuid4().hex}"
-    clause = f' TEMPLATE "{template}"' if template else ""
-    _administer(server, f'CREATE DATABASE "{name}"{clause}')
+    _administer(server, f'CREATE DATABASE "{name}"')
     try:
-        yield name, parse_url(server).set(database=name).render_as_string(hide_password=False)
+        yield parse_url(server).set(database=name).render_as_string(hide_password=False)
     finally:
         _administer(server, f'DROP DATABASE "{name}" WITH (FORCE)')
 
@@ -82,20 +83,21 @@ def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
     if backend == "sqlite":
         yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
         return
-    with new_postgres_database(request.getfixturevalue("postgres")) as (_, url):
+    with new_postgres_database(request.getfixturevalue("postgres")) as url:
         yield url
 
 
 @pytest.fixture
 def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database with the newest tables and nothing in them."""
+    """A database with the newest tables and nothing in them. Its tables are not to be changed: tests share them."""
     if backend == "sqlite":
         shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "orchestrator.db")
         yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
         return
-    template = request.getfixturevalue("postgres_template")
-    with new_postgres_database(request.getfixturevalue("postgres"), template=template) as (_, url):
-        yield url
+    shared: Database = request.getfixturevalue("postgres_tables")
+    yield shared.url.render_as_string(hide_password=False)
+    with shared.write() as session:
+        session.execute(text("DELETE FROM jobs"))  # all other rows belong to a job and go with it
 
 
 @pytest.fixture
@@ -115,3 +117,9 @@ def open_stores(url: str) -> Iterator[Callable[[], Stores]]:
 @pytest.fixture
 def stores(open_stores: Callable[[], Stores]) -> Stores:
     return open_stores()
+
+
+@pytest.fixture
+def new_job() -> Callable[[], str]:
+    """Ids that were never used, for tests that run many examples on one database."""
+    return lambda: f"job-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import NotFound
+from orchestrator.ports import JournalBatch, JournalOffsets
+from tests.builders import (
+    NOW,
+    at,
+    make_attempt,
+    make_batch,
+    make_event,
+    make_exit_record,
+    make_journal_event,
+    make_progress,
+)
+from tests.store.harness import Stores
+from trainer.contract.clock import render_time
+from trainer.contract.exit_record import JournalEvent, Outcome
+from trainer.contract.progress import Phase, Progress
+
+KEY = AttemptKey("job-1", 1)
+
+
+def _steps(stores: Stores, job_id: str = "job-1") -> list[int]:
+    return [point.step for point in stores.history.metrics(job_id, since_step=-1, points=10_000)]
+
+
+def test_a_batch_of_an_unknown_attempt_stores_nothing_of_its_neighbours(stores: Stores) -> None:
+    stores.add_with_attempt()
+    known = make_batch(progress=[(10, make_progress(1))])
+    with pytest.raises(NotFound, match="job-1-a2"):
+        stores.ingest(known, make_batch(attempt=2, progress=[(10, make_progress(1))]))
+    assert stores.journals.offsets(KEY) == {}
+    assert _steps(stores) == []
+
+
+def test_lines_tell_what_training_does(stores: Stores) -> None:
+    stores.add_with_attempt()
+    started = make_journal_event("generation.started", at=render_time(at(3)), evidence={"world_size": 4})
+    stores.journals.ingest(
+        [
+            make_batch(
+                events=[(50, started)],
+                progress=[
+                    (10, make_progress()),
+                    (20, make_progress(1, seconds=10, total_steps=100, world_size=4)),
+                    (30, make_progress(3, seconds=14, world_size=4, metrics={"loss": 0.5, "tokens_per_s": 7.0})),
+                ],
+            )
+        ],
+        arrived_at=at(60),
+    )
+    standing = stores.reader.standing("job-1")
+    training = standing.training
+    assert (training.generation, training.step, training.total_steps, training.phase) == (1, 3, 100, "step")
+    assert (training.formed_at, training.progress_at, training.step_s) == (at(3), at(60), 2.0)
+    assert (standing.loss, standing.tokens_per_s, standing.world_size) == (0.5, 7.0, 4)
+    assert stores.only_supervised().training == training
+
+
+def test_a_new_generation_may_begin_at_an_earlier_step_and_an_old_one_tells_nothing_more(stores: Stores) -> None:
+    stores.add_with_attempt()
+    stores.ingest(make_batch(progress=[(10, make_progress(20))]))
+    stores.ingest(make_batch(progress=[(20, make_progress(generation=2)), (30, make_progress(15, generation=2))]))
+    stores.ingest(make_batch(replica=1, progress=[(10, make_progress(21, rank=1))]))  # late, of generation 1
+    training = stores.only_supervised().training
+    assert (training.generation, training.step) == (2, 15)
+
+
+def test_the_same_restart_told_by_every_agent_counts_once(stores: Stores) -> None:
+    stores.add_with_attempt()
+    for replica in range(3):
+        restarts = [(10 * g, make_journal_event("restart.in_place", generation=g)) for g in (2, 3)]
+        stores.ingest(make_batch(replica=replica, events=restarts))
+    assert stores.only_supervised().training.restarts == 2
+    assert len(stores.events()) == 1 + 6
+
+
+def test_rank_0_tells_the_phase_of_the_group(stores: Stores) -> None:
+    stores.add_with_attempt()
+    saving = make_progress(5, phase=Phase.SNAPSHOT)
+    stores.ingest(make_batch(progress=[(10, saving)]), make_batch(replica=1, progress=[(10, make_progress(5, rank=1))]))
+    assert stores.only_supervised().training.phase == "snapshot"
+
+
+def test_a_worker_is_known_by_its_newest_word(stores: Stores) -> None:
+    stores.add_with_attempt()
+    one, other = make_progress(1), make_progress(1, rank=1, local_rank=1)
+    stores.ingest(make_batch(progress=[(10, one), (20, other), (30, make_progress(2, memory_bytes=2**40))]))
+    stores.ingest(make_batch(incarnation=2, progress=[(10, make_progress(9, pid=5000))]))
+    stores.ingest(make_batch(incarnation=1, progress=[(40, make_progress(3))]))  # read late
+    workers, _ = stores.history.workers("job-1", limit=10, cursor=None)
+    assert [(worker.local_rank, worker.step, worker.pid) for worker in workers] == [(0, 9, 5000), (1, 1, 4711)]
+
+
+def test_a_step_done_again_replaces_its_point_and_a_late_old_one_does_not(stores: Stores) -> None:
+    job = stores.add_with_attempt()
+    stores.apply(job, make_attempt(number=2))
+    stores.ingest(make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))]))
+    stores.ingest(make_batch(attempt=2, progress=[(10, make_progress(2, metrics={"loss": 9.0}))]))
+    stores.ingest(make_batch(progress=[(30, make_progress(2, metrics={"loss": 7.0}))]))
+    points = stores.history.metrics("job-1", since_step=0, points=10)
+    assert [(point.step, point.attempt, point.values["loss"]) for point in points] == [(1, 1, 0.5), (2, 2, 9.0)]
+
+
+def test_points_come_from_rank_0_or_with_a_loss(stores: Stores) -> None:
+    stores.add_with_attempt()
+    lines = [
+        make_progress(1, rank=1, metrics={"grad_norm": 1.0}),
+        make_progress(2, rank=1, metrics={"loss": 1.0}),
+        make_progress(3, rank=0, metrics={"grad_norm": 1.0}),
+        make_progress(4, metrics={}),
+    ]
+    stores.ingest(make_batch(progress=[(10 * n, line) for n, line in enumerate(lines, 1)]))
+    assert _steps(stores) == [2, 3]
+
+
+def test_a_loss_that_is_no_number_is_kept_in_the_series(stores: Stores) -> None:
+    stores.add_with_attempt()
+    stores.ingest(make_batch(progress=[(10, make_progress(1, metrics={"loss": float("nan"), "lr": float("inf")}))]))
+    (point,) = stores.history.metrics("job-1", since_step=0, points=5)
+    assert point.values["loss"] != point.values["loss"]
+    assert point.values["lr"] == float("inf")
+    assert stores.reader.standing("job-1").loss is None
+
+
+@pytest.mark.parametrize(("points", "expected"), [(1, [10]), (3, [3, 6, 10]), (10, list(range(1, 11))), (0, [10])])
+def test_series_are_thinned_evenly_and_end_with_the_newest(stores: Stores, points: int, expected: list[int]) -> None:
+    stores.add_with_attempt()
+    stores.ingest(make_batch(progress=[(10 * step, make_progress(step)) for step in range(1, 11)]))
+    assert [point.step for point in stores.history.metrics("job-1", since_step=0, points=points)] == expected
+    assert [point.step for point in stores.history.metrics("job-1", since_step=8, points=50)] == [9, 10]
+
+
+def test_a_snapshot_moves_on_and_never_back(stores: Stores) -> None:
+    stores.add_with_attempt()
+
+    def told(kind: str, step: int, **evidence: object) -> JournalEvent:
+        return make_journal_event(f"snapshot.{kind}", evidence={"name": f"step-{step:08d}-a1-g1", **evidence})
+
+    lines = [
+        told("committed", 10, size_bytes=100),
+        told("committed", 20, size_bytes=200),
+        told("committed", 30, size_bytes=300),
+        told("quarantined", 30),
+        told("deleted", 10),
+        told("quarantined", 10),
+        told("committed", 10, size_bytes=100),
+        told("failed", 40),
+        make_journal_event("snapshot.committed", evidence={"name": "../../etc"}),
+    ]
+    stores.ingest(make_batch(events=list(enumerate(lines, 1))))
+    found, _ = stores.history.snapshots("job-1", limit=10, cursor=None)
+    assert [(one.step, one.state, one.size_bytes) for one in found] == [
+        (30, "quarantined", 300),
+        (20, "committed", 200),
+        (10, "deleted", 100),
+    ]
+    assert stores.reader.standing("job-1").newest_snapshot == "step-00000020-a1-g1"
+
+
+def test_events_keep_their_own_time_and_the_order_of_arrival(stores: Stores) -> None:
+    stores.add_with_attempt()
+    told = make_journal_event("worker.failed", at=render_time(at(-100)), generation=4, evidence={"rank": 3})
+    stores.ingest(make_batch(events=[(10, told), (20, make_journal_event(at="yesterday, I think"))]))
+    _, failed, vague = stores.events()
+    assert (failed.at, failed.attempt, failed.generation, failed.evidence) == (at(-100), 1, 4, {"rank": 3})
+    assert vague.at == NOW
+
+
+def test_an_exit_record_is_stored_once(stores: Stores) -> None:
+    stores.add_with_attempt()
+    for outcome in (Outcome.FAILED, Outcome.SUCCEEDED):
+        stores.ingest(make_batch(exit_record=make_exit_record(outcome)))
+    assert stores.only_supervised().exits[0].outcome is Outcome.FAILED
+    assert stores.journals.offsets(KEY) == {(0, 1): JournalOffsets(exited=True)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        make_progress(10**30),
+        make_progress(1, rank=-(10**30)),
+        make_progress(1, memory_bytes=10**30, generation=10**20),
+        make_progress(1, at="\0"),
+        make_progress(1, metrics={"nul\0": 1.0}),
+    ],
+)
+def test_a_wild_line_costs_no_more_than_itself(stores: Stores, line: Progress) -> None:
+    stores.add_with_attempt()
+    wild = make_journal_event("k\0\ud800", sentence="s\0", generation=10**30, evidence={"\0": "\ud800", "n": 10**30})
+    stores.ingest(make_batch(progress=[(10, line), (20, make_progress(5))], events=[(9, wild)]))
+    assert _steps(stores)[-1] == 5
+    assert stores.events()[-1].kind == "k"
+
+
+def test_huge_evidence_is_shortened_and_says_so(stores: Stores) -> None:
+    stores.add_with_attempt()
+    deep: object = "x"
+    for _ in range(500):
+        deep = [deep]
+    evidence: dict[str, object] = {"rank": 3, "log": "y" * 10**6, "deep": deep, "many": list(range(50_000))}
+    stores.ingest(make_batch(events=[(10, make_journal_event(evidence=evidence))]))
+    kept = stores.events()[-1].evidence
+    assert (kept["rank"], kept["shortened"]) == (3, True)
+    assert len(str(kept)) < 64 * 1024
+
+
+def test_two_roads_that_bring_the_same_lines_at_one_time_store_them_once(open_stores: Callable[[], Stores]) -> None:
+    services = [open_stores() for _ in range(4)]
+    services[0].add_with_attempt()
+    batch = make_batch(events=[(10 * n, make_journal_event(sentence=str(n))) for n in range(1, 31)])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: services[n % 4].ingest(batch), range(16)))
+    assert [one.sentence for one in services[0].events()[1:]] == [str(n) for n in range(1, 31)]
+
+
+JOURNAL_LINES = 12
+
+
+@st.composite
+def _deliveries(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
+    """Batches as (progress from, to, events from, to) in lines; each begins at or before what arrived until then."""
+    arrived = [0, 0]
+    deliveries = []
+    for _ in range(draw(st.integers(1, 8))):
+        ends = []
+        for journal in (0, 1):
+            start = draw(st.integers(0, arrived[journal]))
+            end = draw(st.integers(start, JOURNAL_LINES))
+            arrived[journal] = max(arrived[journal], end)
+            ends += [start, end]
+        deliveries.append((ends[0], ends[1], ends[2], ends[3]))
+    return deliveries
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deliveries=_deliveries())
+def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
+    stores: Stores, new_job: Callable[[], str], deliveries: list[tuple[int, int, int, int]]
+) -> None:
+    job = stores.add_with_attempt(new_job())
+    progress = [(100 * n, make_progress(n)) for n in range(1, JOURNAL_LINES + 1)]
+    events = [
+        (50 * n, make_journal_event("restart.in_place", generation=n + 1, sentence=str(n)))
+        for n in range(1, JOURNAL_LINES + 1)
+    ]
+    for p_from, p_to, e_from, e_to in deliveries:
+        lines = make_batch(job.id, progress=progress[p_from:p_to], events=events[e_from:e_to])
+        stores.ingest(lines)
+    p_end, e_end = max(one[1] for one in deliveries), max(one[3] for one in deliveries)
+    offsets = stores.journals.offsets(AttemptKey(job.id, 1))[0, 1]
+    assert (offsets.progress, offsets.events) == (100 * p_end, 50 * e_end)
+    assert _steps(stores, job.id) == list(range(1, p_end + 1))
+    assert [one.sentence for one in stores.events(job.id)[1:]] == [str(n) for n in range(1, e_end + 1)]
+    assert stores.reader.standing(job.id).training.restarts == e_end
+
+
+def test_lines_that_could_not_be_read_are_passed_over_for_good(stores: Stores) -> None:
+    stores.add_with_attempt()
+    batch: JournalBatch = replace(make_batch(progress=[(10, make_progress(1))]), progress_to=55)
+    stores.ingest(batch)
+    assert stores.journals.offsets(KEY)[0, 1].progress == 55
+
+
+def test_no_event_becomes_visible_behind_one_that_was_seen(open_stores: Callable[[], Stores]) -> None:
+    services = [open_stores() for _ in range(4)]
+    for number in range(4):
+        services[0].add_with_attempt(f"job-{number}")
+    services[0].add("watched")
+    seen: list[int] = []
+
+    def write(number: int) -> None:
+        for _ in range(25):
+            services[number].jobs.wish("watched", services[0].jobs.get("watched").desired, make_event())
+
+    with ThreadPoolExecutor(4) as threads:
+        writers = [threads.submit(write, number) for number in range(4)]
+        while not all(writer.done() for writer in writers):
+            page, _ = services[0].history.events("watched", limit=10_000, cursor=None)
+            seen += [one.id for one in page if not seen or one.id > seen[-1]]
+    for writer in writers:
+        writer.result()
+    page, _ = services[0].history.events("watched", limit=10_000, cursor=None)
+    seen += [one.id for one in page if one.id > seen[-1]]
+    assert seen == [one.id for one in page]
+    assert len(seen) == 101

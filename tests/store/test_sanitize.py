@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_integer, clean_json, clean_text, shorten_evidence
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_whatever_comes_becomes_strict_json_in_utf_8_without_nul(value: object) -> None:
+    cleaned = clean_json(value)
+    rendered = json.dumps(cleaned, allow_nan=False, ensure_ascii=False)
+    rendered.encode("utf-8")
+    assert "\\u0000" not in rendered.replace("\\\\", "")
+    assert clean_json(cleaned) == cleaned
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=200))
+def test_storable_text_is_left_as_it_is(text: str) -> None:
+    assert clean_text(text) == text
+
+
+def test_a_long_text_keeps_both_ends() -> None:
+    short = clean_text("a" * 50 + "b" * 1000 + "c" * 50, max_chars=100)
+    assert short.startswith("a" * 50)
+    assert short.endswith("c" * 50)
+    assert "1000 characters left out" in short
+
+
+@given(st.dictionaries(st.text(max_size=10), st.text(max_size=50) | st.integers(1, 300).map(lambda n: "x" * n * 1000)))
+def test_evidence_always_fits(evidence: dict[str, object]) -> None:
+    kept = shorten_evidence(evidence)
+    size = len(json.dumps(clean_json(kept), ensure_ascii=False).encode())
+    assert size <= MAX_EVIDENCE_BYTES + 100
+    assert kept == evidence or kept["shortened"] is True
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"), [(None, None), (0, 0), (-5, -5), (2**63 - 1, 2**63 - 1), (2**63, None), (-(10**30), None)]
+)
+def test_only_numbers_that_a_column_holds_are_kept(value: int | None, kept: int | None) -> None:
+    assert clean_integer(value) == kept

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, free_port, wait_for
 from trainer.contract.agent_record import parse_agent_record
 from trainer.contract.exit_record import Outcome
-from trainer.contract.failure import FailureKind
+from trainer.contract.failure import FailureKind, is_collateral
 from trainer.elastic.record import identify_process
 
 TWO = "--nproc-per-node=2"
@@ -201,6 +201,30 @@ def test_two_replicas_recover_together_from_the_kill_of_one_worker(job: Job, tmp
     (tmp_path / "finish").touch()
     assert [agent.wait() for agent in agents] == [0, 0]
     assert [agent.exit_record().generation for agent in agents] == [2, 2]
+
+
+def test_of_two_replicas_the_one_at_fault_tells_the_cause_and_the_other_says_it_lost_a_peer(
+    job: Job, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "if os.environ['ORCHESTRATOR_REPLICA'] == '1':\n"
+        "    raise KeyError('bad batch')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    port = free_port()
+    job.policy(max_restarts=0)
+    hosts = [job.start("--nnodes=2", *c10d(port, host=r == 0), str(script), replica=r) for r in (0, 1)]
+    assert [agent.wait() for agent in hosts] == [1, 1]
+    lost, cause = (agent.exit_record().failure for agent in hosts)
+    assert lost is not None
+    assert cause is not None
+    assert cause.message == "KeyError: 'bad batch'"
+    assert is_collateral(lost)
+    assert not is_collateral(cause)
 
 
 def test_by_hand_it_is_a_torchrun_that_restarts(tmp_path: Path) -> None:

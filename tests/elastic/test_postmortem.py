@@ -66,6 +66,14 @@ def test_a_traceback_that_a_cut_has_divided_is_read_whole(tmp_path: Path) -> Non
     assert find_failure(death(tmp_path), {}).failure.message == "ValueError: b"
 
 
+def test_the_rank_that_torch_prints_before_each_line_is_left_out(tmp_path: Path) -> None:
+    lines = f"{TRACE}ValueError: b".splitlines()
+    (tmp_path / "log").write_text("".join(f"[rank3]: {line}\n" for line in lines) + "[W1120 gloo] bye\n")
+    failure = find_failure(death(tmp_path), {}).failure
+    assert failure.message == "ValueError: b"
+    assert (failure.traceback or "").startswith(TRACE)
+
+
 def test_a_kill_is_not_blamed_on_an_old_traceback(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}ValueError: handled\n" + "step\n" * 40)
     failure = find_failure(death(tmp_path, exit_code=-9), {}).failure

@@ -79,7 +79,6 @@ class Agent(LocalElasticAgent):
         return ids
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        self.restarts += 1
         self._noticed_s = self._noticed_s or time.monotonic()
         super()._restart_workers(worker_group)
 
@@ -160,11 +159,13 @@ class Agent(LocalElasticAgent):
             self.generation,
             **render_failure(failure),
             collateral_ranks=collateral,
+            lost_a_peer=is_collateral(failure),
             decision=decision.sentence,
         )
 
     def _journal_start(self, worker_group: WorkerGroup) -> None:
         noticed_s, self._noticed_s = self._noticed_s, None
+        self.restarts += noticed_s is not None
         if self._record is None:
             return
         size = worker_group.workers[0].world_size

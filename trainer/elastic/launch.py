@@ -102,7 +102,8 @@ def _run(config: LaunchConfig, command: list[str], record: Record | None, stop: 
     except RendezvousFailed as error:
         return _failed(error.failure), ""
     except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
-        return _ended(Outcome.FAILED, agent, _explain(error, agent, config)), agent.verdict if agent else ""
+        verdict = "the group ended while this replica was part of it" if isinstance(error, RendezvousError) else ""
+        return _ended(Outcome.FAILED, agent, _explain(error, agent, config)), verdict
     finally:
         stop.disarm()
 

@@ -19,6 +19,7 @@ _TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
 _MESSAGE_LIMIT = 500
 _TRACEBACK = "Traceback (most recent call last):"
 _CANNOT_START = "can't open file"  # Python, and child.py
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch's excepthook, once a process group exists
 _CHAINED = re.compile(
     r"^(The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
 )
@@ -140,7 +141,8 @@ def read_steps(progress: Path) -> dict[int, int]:
 def _last_output(folder: Path) -> str:
     """The end of a worker's log, wherever a cut has just divided it."""
     older = read_tail(folder / f"{layout.WORKER_LOG}.1", _LOG_TAIL_BYTES)
-    return (older + read_tail(folder / layout.WORKER_LOG, _LOG_TAIL_BYTES))[-_LOG_TAIL_BYTES:]
+    output = (older + read_tail(folder / layout.WORKER_LOG, _LOG_TAIL_BYTES))[-_LOG_TAIL_BYTES:]
+    return _RANK_PREFIX.sub("", output)
 
 
 def _classify(exit_code: int, traceback: str | None, last_words: str) -> FailureKind:

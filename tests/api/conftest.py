@@ -1,0 +1,160 @@
+"""The API on a real SQLite store, with a cluster that starts nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
+from tests.builders import NOW, make_attempt
+
+from orchestrator.api.app import create_app
+from orchestrator.api.deps import Services
+from orchestrator.clusters import Cluster
+from orchestrator.commands import Commands
+from orchestrator.dashboard.pages import render_problem
+from orchestrator.dashboard.views import build_router
+from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.launch import Site, build_plan
+from orchestrator.logs import Logs
+from orchestrator.ports import Change
+from orchestrator.queries import Queries
+from orchestrator.store import schema
+from orchestrator.store.engine import Database
+from orchestrator.store.history import SqlHistoryReader
+from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.telemetry import Metrics
+
+
+@dataclass
+class World:
+    """A service and the hands of those that work behind it."""
+
+    root: Path
+    workdir: Path
+    database: Database
+    services: Services
+    app: FastAPI
+    client: Client
+    intake: RecordingIntake
+    backend: QuietBackend
+    clock: StandingClock
+    woken: list[None] = field(default_factory=list)
+
+    def spec(self, **fields: Any) -> dict[str, Any]:
+        return {"name": "demo", "run": {"script": "train.py", "workdir": str(self.workdir)}, **fields}
+
+    def post_spec(self, path: str = "/api/v1/jobs", **fields: Any) -> httpx.Response:
+        return self.client.post(path, json=self.spec(**fields))
+
+    def submit(self, **fields: Any) -> str:
+        answer = self.post_spec(**fields)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> Job:
+        return SqlJobStore(self.database).get(job_id)
+
+    def advance(self, job_id: str, *states: JobState, reason: str = "moved on by a test", **fields: Any) -> Job:
+        """Do to the job's status what the supervisor would."""
+        job = self.job(job_id)
+        for state in states:
+            job = job.to(state, reason=reason, now=self.clock.now())
+        self.apply(replace(job, **fields))
+        return job
+
+    def start(self, job_id: str, number: int = 1, **fields: Any) -> Attempt:
+        attempt = make_attempt(job_id, number, port=20000 + number, **fields)
+        self.apply(self.job(job_id), attempt)
+        return attempt
+
+    def apply(self, job: Job, attempt: Attempt | None = None) -> None:
+        SqlSupervisorStore(self.database).apply(Change(job=job, attempt=attempt, events=()))
+
+    @property
+    def journals(self) -> SqlJournalStore:
+        return SqlJournalStore(self.database)
+
+    def write_log(self, job_id: str, text: str | bytes, where: str = "1/g1/local-0/log", attempt: int = 1) -> Path:
+        """Put a log at attempts/<attempt>/replica-0/<where>, or at a path from the attempt's folder."""
+        below = where if where.startswith("replica-") else f"replica-0/{where}"
+        path = self.root / job_id / "attempts" / str(attempt) / below
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("api-template") / "orchestrator.db"
+    schema.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: Path, empty_database: Path) -> Iterator[World]:
+    shutil.copy(empty_database, tmp_path / "orchestrator.db")
+    database = Database(f"sqlite:///{tmp_path / 'orchestrator.db'}")
+    built = _build_world(tmp_path, database)
+    yield built
+    built.client.close()
+    database.dispose()
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    return world.client
+
+
+def _build_world(folder: Path, database: Database) -> World:
+    root, workdir = folder / "root", folder / "work"
+    root.mkdir()
+    workdir.mkdir()
+    (workdir / "train.py").write_text("print('training')\n")
+    backend, intake, clock, woken = QuietBackend(), RecordingIntake(), StandingClock(NOW), []
+    clusters = {"local": _build_cluster(root, backend)}
+    reader, history = SqlJobReader(database), SqlHistoryReader(database)
+    services = Services(
+        commands=Commands(SqlJobStore(database), clusters, clock, lambda: woken.append(None)),
+        queries=Queries(reader, history),
+        intake=intake,
+        logs=Logs(reader, history, clusters),
+        metrics=Metrics(),
+        ready=lambda: (True, "all is well"),
+        version="1.2.3",
+    )
+    pages = build_router(services.queries, services.commands, services.logs, clock)
+    app = create_app(services, pages=[pages], problem_page=render_problem)
+    return World(root, workdir, database, services, app, Client(app), intake, backend, clock, woken)
+
+
+def _build_cluster(root: Path, backend: QuietBackend) -> Cluster:
+    site = Site(
+        root=root,
+        python="/usr/bin/python3",
+        child="/opt/child.py",
+        rendezvous_host="127.0.0.1",
+        gpus_per_node=0,
+        report_url="http://127.0.0.1:8700/api/v1/reports",
+        stop_timeout_s=10,
+        log_limit_bytes=1_000_000,
+    )
+    return Cluster(
+        name="local",
+        kind="local",
+        backend=backend,
+        job_root=root,
+        plan=lambda job, attempt: build_plan(job, attempt, site),
+        ports=range(20000, 20010),
+        gpus=0,
+    )

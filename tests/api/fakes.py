@@ -1,0 +1,81 @@
+"""A cluster that starts nothing, a clock that stands, and a client that speaks to the application in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation import Sighting
+from orchestrator.wire import DesiredView, ReportBody
+
+BASE_URL = "http://localhost:8700"
+
+
+@dataclass
+class StandingClock:
+    moment: datetime
+
+    def now(self) -> datetime:
+        return self.moment
+
+
+@dataclass
+class QuietBackend:
+    slot_count: int = 4
+
+    def render(self, plan: LaunchPlan) -> NativeRequest:
+        return NativeRequest(kind="processes", text="\n".join(" ".join(command) for command in plan.commands))
+
+    def submit(self, plan: LaunchPlan) -> str:
+        raise AssertionError("the API starts nothing")
+
+    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+        raise AssertionError("the API observes nothing")
+
+    def cancel(self, key: AttemptKey, *, force: bool) -> None:
+        raise AssertionError("the API cancels nothing")
+
+    def slots(self) -> int:
+        return self.slot_count
+
+
+class RecordingIntake:
+    def __init__(self) -> None:
+        self.bodies: list[ReportBody] = []
+        self.error: Exception | None = None
+
+    def accept(self, body: ReportBody) -> DesiredView:
+        if self.error is not None:
+            raise self.error
+        self.bodies.append(body)
+        return DesiredView(state="stop")
+
+
+class Client:
+    """Requests without a network. A defect in the service arrives as the 500 that a client would see."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._runner = asyncio.Runner()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url=BASE_URL)
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self._runner.run(self._client.request(method, path, **options))
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
+    def close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()

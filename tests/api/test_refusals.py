@@ -1,0 +1,186 @@
+"""Bad specs: each is refused by field, with a sentence that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.conftest import World
+
+
+def problem_at(world: World, pointer: str, **fields: Any) -> str:
+    """Submit, expect 422 with this pointer, and give its message."""
+    answer = world.post_spec(**fields)
+    assert answer.status_code == 422, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json()
+    assert document["type"] == "/problems/invalid"
+    assert document["status"] == 422
+    messages = {error["pointer"]: error["detail"] for error in document["errors"]}
+    assert pointer in messages, document
+    assert world.client.get("/api/v1/jobs").json()["items"] == []
+    return str(messages[pointer])
+
+
+def test_an_unknown_field_is_named(world: World) -> None:
+    assert problem_at(world, "/nodes", nodes=2) == "is not a known field"
+    assert problem_at(world, "/topology/node", topology={"node": 2}) == "is not a known field"
+
+
+def test_a_missing_field_is_named(world: World) -> None:
+    answer = world.client.post("/api/v1/jobs", json={"name": "demo"})
+    assert answer.json()["errors"] == [{"pointer": "/run", "detail": "is required"}]
+
+
+@pytest.mark.parametrize("document", ["[]", '"text"', "3", "null", "true"])
+def test_a_spec_that_is_no_object_is_refused(world: World, document: str) -> None:
+    answer = world.client.post("/api/v1/jobs", content=document, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == ""
+
+
+def test_a_wrong_type_says_what_was_found(world: World) -> None:
+    assert "found 'two'" in problem_at(world, "/priority", priority="two")
+    message = problem_at(world, "/topology/workers_per_node", topology={"workers_per_node": "many"})
+    assert "found 'many'" in message
+    assert "gpu" in message
+
+
+def test_a_wrong_key_is_pointed_at(world: World) -> None:
+    run = {"command": ["true"], "env": {"BAD NAME": "1", "with/slash~": "2"}}
+    problem_at(world, "/run/env/BAD NAME", run=run)
+    problem_at(world, "/run/env/with~1slash~0", run=run)
+
+
+def test_two_programs_in_one_spec_are_refused(world: World) -> None:
+    assert "trainer and script" in problem_at(world, "/run", run={"trainer": {}, "script": "train.py"})
+
+
+def test_no_program_is_refused(world: World) -> None:
+    assert "none of them" in problem_at(world, "/run", run={})
+
+
+@pytest.mark.parametrize("nodes", ["3:1", "0", "-1", "two", "1:", "", "1:2:3", 0, -4, 1.5, None, True])
+def test_impossible_numbers_of_nodes_are_refused(world: World, nodes: object) -> None:
+    problem_at(world, "/topology/nodes", topology={"nodes": nodes})
+
+
+@pytest.mark.parametrize("workers", [0, -1, 10**9, 1.5, None])
+def test_impossible_numbers_of_workers_are_refused(world: World, workers: object) -> None:
+    problem_at(world, "/topology/workers_per_node", topology={"workers_per_node": workers})
+
+
+def test_more_workers_than_slots_are_refused(world: World) -> None:
+    message = problem_at(world, "/topology", topology={"nodes": "1:4", "workers_per_node": 2})
+    assert message == "needs 8 workers, cluster local has 4 slots"
+
+
+def test_a_worker_for_each_gpu_needs_gpus(world: World) -> None:
+    assert "no GPU" in problem_at(world, "/topology/workers_per_node", topology={"workers_per_node": "gpu"})
+    assert "has 0" in problem_at(world, "/resources/gpus", resources={"gpus": 1})
+
+
+def test_an_unknown_cluster_lists_the_known_ones(world: World) -> None:
+    assert "known: local" in problem_at(world, "/cluster", cluster="slurm")
+
+
+def test_a_missing_script_is_refused(world: World) -> None:
+    run = {"script": "absent.py", "workdir": str(world.workdir)}
+    assert "absent.py is missing" in problem_at(world, "/run/script", run=run)
+
+
+def test_a_script_that_is_a_directory_is_refused(world: World) -> None:
+    assert "a directory" in problem_at(world, "/run/script", run={"script": ".", "workdir": str(world.workdir)})
+
+
+@pytest.mark.parametrize("name", ["x" * 4000, "a/" * 2000 + "b"])
+def test_a_path_too_long_for_the_system_is_refused(world: World, name: str) -> None:
+    problem_at(world, "/run/script", run={"script": name, "workdir": str(world.workdir)})
+
+
+def test_a_missing_workdir_is_refused(world: World) -> None:
+    problem_at(world, "/run/workdir", run={"command": ["true"], "workdir": "/no/such/place"})
+
+
+def test_a_relative_workdir_is_stored_absolute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.workdir)
+    job_id = world.submit(run={"script": "train.py"})
+    assert world.job(job_id).spec.run.workdir == str(world.workdir)
+
+
+def test_training_data_must_be_there_and_hold_something(world: World) -> None:
+    (world.workdir / "empty.txt").touch()
+    (world.workdir / "hollow" / "below").mkdir(parents=True)
+    (world.workdir / "hollow" / "below" / "nothing.txt").touch()
+    (world.workdir / "full").mkdir()
+    (world.workdir / "full" / "text.txt").write_text("some words")
+
+    def run(data: str) -> dict[str, Any]:
+        return {"trainer": {"data": data}, "workdir": str(world.workdir)}
+
+    assert "missing" in problem_at(world, "/run/trainer/data", run=run("absent"))
+    assert "is empty" in problem_at(world, "/run/trainer/data", run=run("empty.txt"))
+    assert "is empty" in problem_at(world, "/run/trainer/data", run=run("hollow"))
+    assert world.post_spec(run=run("full")).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 0), ("steps", -3), ("steps", "many"), ("strategy", "magic"), ("stepz", 3), ("dropout", 1.0)],
+)
+def test_a_wrong_field_of_the_trainer_is_pointed_at(world: World, field: str, value: object) -> None:
+    problem_at(world, f"/run/trainer/{field}", run={"trainer": {field: value}})
+
+
+def test_a_snapshot_folder_that_cannot_be_written_is_refused(world: World) -> None:
+    blocked = str(world.workdir / "train.py" / "snapshots")
+    assert "cannot be written" in problem_at(world, "/snapshot/dir", snapshot={"dir": blocked})
+    assert "absolute" in problem_at(world, "/snapshot/dir", snapshot={"dir": "snapshots"})
+
+
+def test_a_check_of_the_snapshot_folder_leaves_nothing_behind(world: World, tmp_path: Path) -> None:
+    world.submit(snapshot={"dir": str(tmp_path / "new" / "folder")})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_snapshot_to_start_from_must_be_committed(world: World, tmp_path: Path) -> None:
+    source = tmp_path / "step-00000010-a1-g1"
+    source.mkdir()
+    assert "MANIFEST.json" in problem_at(world, "/snapshot/from", snapshot={"from": str(source)})
+    (source / "MANIFEST.json").write_text("{}")
+    assert world.post_spec(snapshot={"from": str(source)}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../up", "a b", 'quo"te', "semi;colon", "$(reboot)", "`id`", "a\nb", "-dash", "Upper", "", "x" * 64, "x" * 10_000],
+)
+def test_names_that_are_no_names_are_refused(world: World, name: str) -> None:
+    problem_at(world, "/name", name=name)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "fields"),
+    [
+        ("/after", {"after": ["other-job"]}),
+        ("/notify", {"notify": ["pager"]}),
+        ("/snapshot/keep_every", {"snapshot": {"keep_every": 5}}),
+        ("/placement/partition", {"placement": {"partition": "main"}}),
+        ("/placement/exclude", {"placement": {"exclude": ["node7"]}}),
+        ("/placement/tolerations", {"placement": {"tolerations": [{"key": "gpu"}]}}),
+        ("/resources/gpu_type", {"resources": {"gpu_type": "h100"}}),
+        ("/resources/extra", {"resources": {"extra": {"rdma/hca": "1"}}}),
+        ("/run/image", {"run": {"command": ["true"], "image": "x:1"}}),
+        ("/run/secrets", {"run": {"command": ["true"], "secrets": ["WANDB_API_KEY"]}}),
+        ("/topology/nodes", {"launcher": "torchrun", "topology": {"nodes": "1:2"}}),
+    ],
+)
+def test_what_this_version_cannot_do_is_refused(world: World, pointer: str, fields: dict[str, Any]) -> None:
+    problem_at(world, pointer, **fields)
+
+
+def test_all_wrong_fields_are_named_at_once(world: World) -> None:
+    answer = world.post_spec(priority=1000, labels={"a b": "c"}, topology={"nodes": "0"})
+    pointers = {error["pointer"] for error in answer.json()["errors"]}
+    assert pointers == {"/priority", "/labels/a b", "/topology/nodes"}

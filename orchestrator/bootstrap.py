@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import signal
 import socket
 import sys
 import threading
@@ -57,11 +58,23 @@ class SystemClock:
 
 
 class _Server(uvicorn.Server):
-    """Tells streams of a shutdown when it begins: uvicorn waits for them before the application hears of it."""
+    """Tells streams of a shutdown when it begins: uvicorn waits for them before the application hears of it.
+
+    Uvicorn would end the process by the signal it caught; here the supervisor finishes its pass first.
+    """
 
     def __init__(self, config: uvicorn.Config, closing: threading.Event) -> None:
         super().__init__(config)
         self._closing = closing
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._closing.set()

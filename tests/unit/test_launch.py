@@ -1,0 +1,84 @@
+"""A plan is made of job, attempt and site alone; what it says is compared with golden files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.local.render import render_processes
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.launch import LaunchPlan, Site, build_plan, restarts_left
+from tests.unit.situations import a_job, a_spec, an_attempt
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
+SITE = Site(
+    root=Path("/runs"),
+    python="/opt/venv/bin/python",
+    child="/opt/venv/lib/trainer/elastic/child.py",
+    rendezvous_host="127.0.0.1",
+    gpus_per_node=4,
+    report_url=None,
+    stop_timeout_s=10,
+    log_limit_bytes=1024,
+)
+SPECS = {
+    "trainer": {"run": {"trainer": {"steps": 300, "global_batch": 16}}, "topology": {"workers_per_node": 2}},
+    "script-two-nodes": {
+        "run": {"script": "train.py", "args": ["--name", "it's; $(rm -rf /)"], "workdir": "/home/u/my code"},
+        "topology": {"nodes": "2", "workers_per_node": "gpu"},
+        "snapshot": {"dir": "/snaps", "keep": 2},
+    },
+    "module-torchrun": {
+        "run": {"module": "pkg.train", "args": ["-x"], "env": {"OMP_NUM_THREADS": "2"}, "workdir": "/w"},
+        "launcher": "torchrun",
+    },
+    "command-elastic": {
+        "run": {"command": ["bash", "-c", "echo $RANK"], "workdir": "/w"},
+        "topology": {"nodes": "1:3"},
+    },
+}
+
+
+def planned(name: str) -> LaunchPlan:
+    return build_plan(
+        a_job(spec=a_spec(**SPECS[name])), an_attempt(AttemptState.INTENDED, restore_from="step-00000040-a1-g1"), SITE
+    )
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_plan_is_rendered_as_its_golden_file_says(name: str) -> None:
+    plan = planned(name)
+    document = json.dumps({**asdict(plan), "key": str(plan.key)}, indent=1, sort_keys=True) + "\n"
+    text = document + "\n" + render_processes(plan).text
+    golden = GOLDEN / f"{name}.txt"
+    if os.environ.get("GOLDEN") == "write":
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_exactly_one_replica_hosts_the_rendezvous() -> None:
+    commands = planned("script-two-nodes").commands
+    assert ["is_host=1" in " ".join(command) for command in commands] == [True, False]
+
+
+def test_two_attempts_share_neither_rendezvous_nor_port() -> None:
+    first, second = an_attempt(), an_attempt(nonce="ffffffff", port=20001)
+    plans = [build_plan(a_job(), attempt, SITE) for attempt in (first, second)]
+    assert plans[0].rendezvous_id != plans[1].rendezvous_id
+    assert plans[0].port != plans[1].port
+
+
+def test_no_variable_of_the_user_can_displace_the_launchers() -> None:
+    plan = planned("module-torchrun")
+    assert plan.environments[0]["OMP_NUM_THREADS"] == "2"
+    assert plan.environments[0]["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+
+
+def test_what_was_spent_is_not_given_to_the_agent_again() -> None:
+    assert restarts_left(a_job(spent={"application": 2})) == 1
+    assert restarts_left(a_job(spent={"application": 9})) == 0

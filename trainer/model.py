@@ -118,7 +118,8 @@ def build_rotation(length: int, head_width: int, device: torch.device) -> Tensor
 def rotate(x_BHTK: Tensor, rotation_2TK: Tensor) -> Tensor:
     cos_TK, sin_TK = rotation_2TK.to(x_BHTK.dtype)
     first, second = x_BHTK.chunk(2, dim=-1)
-    return x_BHTK * cos_TK + torch.cat((-second, first), dim=-1) * sin_TK
+    turned_BHTK: Tensor = x_BHTK * cos_TK + torch.cat((-second, first), dim=-1) * sin_TK
+    return turned_BHTK
 
 
 def build_initial(name: str, shape: torch.Size, *, seed: int, layers: int) -> Tensor:

@@ -6,6 +6,8 @@ other. Optimizer settings are not in it: they come from the configuration.
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
 
 from trainer.errors import SnapshotError
+
+_PROBE_BYTES = 1024 * 1024
 
 
 class RunState(Stateful):
@@ -59,6 +63,7 @@ def write_state(state: RunState, directory: Path) -> None:
     try:
         save({"run": state}, storage_writer=FileSystemWriter(directory, sync_files=True))
     except CheckpointException as error:
+        _refuse_full(directory)
         raise _first_cause(error, directory) from error
 
 
@@ -73,8 +78,20 @@ def read_state(state: RunState, directory: Path) -> None:
 def _first_cause(error: CheckpointException, directory: Path) -> OSError:
     """The lowest failing rank's own error in one line; DCP's has the tracebacks of all ranks in it."""
     cause = error.failures[min(error.failures)][0]
-    while not isinstance(cause, OSError) and (inner := cause.__cause__ or cause.__context__) is not None:
-        cause = inner
     if isinstance(cause, OSError) and cause.errno is not None:
         return OSError(cause.errno, cause.strerror, str(cause.filename or directory))
-    return OSError(f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}")
+    text = str(cause).strip() or "no message"
+    return OSError(f"{type(cause).__name__}: {text.splitlines()[0]}")
+
+
+def _refuse_full(directory: Path) -> None:
+    """Raise the OSError behind a failed write: torch's own writer reports a full disk without its errno."""
+    probe = directory / ".probe"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Plain DDP with its own snapshot, and nothing of the orchestrator: it runs as it is under torchrun and elasticrun."""
 
 import argparse
-import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     start = 0
-    if os.path.exists(args.snapshot):
+    if Path(args.snapshot).exists():
         saved = torch.load(args.snapshot, weights_only=True)
         model.load_state_dict(saved["model"])
         start = saved["step"]
@@ -33,7 +33,7 @@ def main() -> None:
         optimizer.step()
         if rank == 0 and ((step + 1) % 20 == 0 or step + 1 == args.steps):
             torch.save({"model": model.state_dict(), "step": step + 1}, f"{args.snapshot}.tmp")
-            os.replace(f"{args.snapshot}.tmp", args.snapshot)
+            Path(f"{args.snapshot}.tmp").replace(args.snapshot)
             print(f"step {step + 1}/{args.steps} loss {loss.item():.5f}", flush=True)
     dist.destroy_process_group()
 

@@ -28,7 +28,7 @@ def test_windows_overlap_by_the_token_that_is_both_target_and_input(tmp_path):
     data = open_data(config(path))
     assert data.num_windows(8) == 12
     windows_BT = data.read_windows(np.array([0, 1, 11]), 8)
-    assert windows_BT.tolist() == [list(range(0, 9)), list(range(8, 17)), list(range(88, 97))]
+    assert windows_BT.tolist() == [list(range(9)), list(range(8, 17)), list(range(88, 97))]
 
 
 def test_a_folder_is_read_by_relative_path_without_binaries(tmp_path):

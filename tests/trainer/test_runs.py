@@ -37,8 +37,8 @@ def test_a_stale_term_commits_nothing_and_ends(tmp_path):
         (tmp_path / "fence/a00002-g00000.json").write_text("{}")
         before = group.committed()
         assert group.wait(30) == [1, 1]
+        assert len(group.committed()) <= len(before) + 1, "at most the one whose commit was under way"
         assert "StaleTerm: attempt 1 generation 1 may not commit" in group.outputs()
-        assert group.committed() in (before, [*before, *group.committed()[len(before) :]][:1])
     assert not [path for path in (tmp_path / "snapshots").iterdir() if not (path / "MANIFEST.json").exists()]
 
 

@@ -1,7 +1,6 @@
 """What `verify` accepts, and how a generation finds the snapshot that it continues from."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -214,4 +213,4 @@ def test_a_removed_snapshot_is_uncommitted_first(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # died right there
     snapshot.remove(directory)
     assert snapshot.list_committed(tmp_path) == []
-    assert os.listdir(directory)
+    assert list(directory.iterdir())

@@ -51,17 +51,19 @@ class Metrics:
 def configure_logging(*, level: int = logging.INFO, human: bool | None = None) -> None:
     """Log to stderr: key-value for people on a terminal, one JSON object a line otherwise (or as `human` says)."""
     readable = sys.stderr.isatty() if human is None else human
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if readable else structlog.processors.JSONRenderer()
-    )
-    structured: list[structlog.typing.Processor] = [] if readable else [structlog.processors.dict_tracebacks]
+    # Neither shows local variables: they may hold a user's secrets.
+    if readable:
+        plain = structlog.dev.plain_traceback
+        rendering: list[structlog.typing.Processor] = [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
+    else:
+        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        rendering = [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *structured,
-            renderer,
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -11,8 +11,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
-from tests.builders import NOW, make_attempt
 
 from orchestrator.api.app import create_app
 from orchestrator.api.deps import Services
@@ -34,6 +32,8 @@ from orchestrator.store.journals import SqlJournalStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.supervision import SqlSupervisorStore
 from orchestrator.telemetry import Metrics
+from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
+from tests.builders import NOW, make_attempt
 
 
 @dataclass

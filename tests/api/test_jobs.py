@@ -1,0 +1,312 @@
+"""Submitting, planning, listing, cancelling and retrying over HTTP."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from orchestrator.commands import Commands
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from tests.api.conftest import World
+from tests.builders import at, make_batch, make_journal_event, make_progress
+from trainer.contract.failure import Failure, FailureKind
+
+RUNNING = (JobState.STARTING, JobState.RUNNING)
+
+
+def event_kinds(world: World, job_id: str) -> list[str]:
+    return [event["kind"] for event in world.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]]
+
+
+def test_a_submitted_job_is_queued_and_found_at_its_location(world: World) -> None:
+    answer = world.post_spec(labels={"team": "a"})
+    assert answer.status_code == 201
+    job = world.client.get(answer.headers["location"]).json()
+    assert job == answer.json()
+    assert (job["state"], job["attempt"], job["labels"]) == ("QUEUED", None, {"team": "a"})
+    assert job["id"].startswith("demo-")
+    assert event_kinds(world, job["id"]) == ["job.submitted"]
+    assert world.woken == [None]
+
+
+def test_two_submissions_without_a_key_are_two_jobs(world: World) -> None:
+    assert world.submit() != world.submit()
+
+
+def test_the_same_key_and_spec_give_the_same_job(world: World) -> None:
+    first = world.client.post("/api/v1/jobs", json=world.spec(), headers={"Idempotency-Key": "k1"})
+    again = world.client.post("/api/v1/jobs", json=world.spec(priority=0), headers={"Idempotency-Key": "k1"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert again.headers["location"] == first.headers["location"]
+    assert len(world.client.get("/api/v1/jobs").json()["items"]) == 1
+
+
+def test_the_same_key_with_another_spec_is_a_conflict(world: World) -> None:
+    world.client.post("/api/v1/jobs", json=world.spec(), headers={"Idempotency-Key": "k1"})
+    answer = world.client.post("/api/v1/jobs", json=world.spec(priority=7), headers={"Idempotency-Key": "k1"})
+    assert answer.status_code == 409
+    assert answer.json()["type"] == "/problems/conflict"
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, " k", "k\x7f"])
+def test_a_key_that_is_none_is_refused(world: World, key: str) -> None:
+    answer = world.client.post("/api/v1/jobs", json=world.spec(), headers={"Idempotency-Key": key})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/header/idempotency-key"
+
+
+def test_calls_with_one_key_at_one_time_make_one_job(world: World) -> None:
+    commands: Commands = world.services.commands
+    spec = world.job(world.submit()).spec
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: commands.submit(spec, "k2"), range(16)))
+    assert len({job.id for job, _ in answers}) == 1
+    assert sum(created for _, created in answers) == 1
+
+
+def test_a_plan_shows_the_launch_and_stores_nothing(world: World) -> None:
+    topology = {"nodes": "1:2", "workers_per_node": 2}
+    answer = world.post_spec("/api/v1/plan", topology=topology, resources={"memory_gb": 4, "cpus": 2})
+    assert answer.status_code == 200
+    plan = answer.json()
+    assert plan["rendezvous_id"] == "demo-preview-a1-preview"
+    assert plan["rendezvous_endpoint"] == "127.0.0.1:20000"
+    assert [replica["replica"] for replica in plan["replicas"]] == [0, 1]
+    assert plan["replicas"][0]["command"][-1] == "train.py"
+    assert plan["native_kind"] == "processes"
+    role = plan["appdef"]["roles"][0]
+    assert (role["num_replicas"], role["min_replicas"], role["resource"]["memMB"]) == (2, 1, 4096)
+    assert [role["entrypoint"], *role["args"]] == plan["replicas"][0]["command"]
+    assert any("not enforced" in warning for warning in plan["warnings"])
+    assert world.client.get("/api/v1/jobs").json()["items"] == []
+
+
+def test_a_plan_of_a_bad_spec_is_refused_as_its_submission_would_be(world: World) -> None:
+    assert world.post_spec("/api/v1/plan", nodes=3).json() == world.post_spec(nodes=3).json()
+
+
+def test_pages_follow_each_other_and_hold_every_job_once(world: World) -> None:
+    ids = []
+    for second in range(7):
+        world.clock.moment = at(second)
+        ids.append(world.submit())
+    for order, expected in (("newest", ids[::-1]), ("oldest", ids)):
+        found, cursor = [], None
+        while True:
+            parameters = {"limit": 3, "order": order} | ({"cursor": cursor} if cursor else {})
+            page = world.client.get("/api/v1/jobs", params=parameters).json()
+            found += [job["id"] for job in page["items"]]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert found == expected
+
+
+def test_filters_narrow_the_list(world: World) -> None:
+    first = world.submit(name="alpha", labels={"team": "a"}, project="research")
+    second = world.submit(name="beta", labels={"team": "b"})
+    world.advance(second, *RUNNING)
+
+    def ids(query: str) -> list[str]:
+        answer = world.client.get(f"/api/v1/jobs?{query}")
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["items"]]
+
+    assert ids("state=RUNNING") == [second]
+    assert ids("project=research") == [first]
+    assert ids("label=team=a") == [first]
+    assert ids("q=bet") == [second]
+    assert ids("q=%25") == []
+    assert ids("cluster=local&order=oldest&state=QUEUED") == [first]
+    assert ids("cluster=elsewhere") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("state=running", "/query/state"),
+        ("limit=0", "/query/limit"),
+        ("limit=201", "/query/limit"),
+        ("limit=many", "/query/limit"),
+        ("order=random", "/query/order"),
+        ("label=team", "/query/label"),
+        ("stat=RUNNING", "/query/stat"),
+    ],
+)
+def test_a_wrong_or_unknown_parameter_is_refused(world: World, query: str, pointer: str) -> None:
+    answer = world.client.get(f"/api/v1/jobs?{query}")
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+def test_a_foreign_cursor_is_refused(world: World) -> None:
+    for path in ("/api/v1/jobs", f"/api/v1/jobs/{world.submit()}/events"):
+        answer = world.client.get(path, params={"cursor": "bm9uc2Vuc2U"})
+        assert answer.status_code == 422, answer.text
+
+
+@pytest.mark.parametrize("job_id", ["absent", "..%2f..%2fetc", "%00", "x" * 5000, "%ff%fe", "a'--"])
+@pytest.mark.parametrize(
+    "below", ["", "/attempts", "/events", "/snapshots", "/workers", "/metrics", "/logs", "/logs?follow=true"]
+)
+def test_an_unknown_job_is_not_found(world: World, job_id: str, below: str) -> None:
+    answer = world.client.get(f"/api/v1/jobs/{job_id}{below}")
+    assert answer.status_code == 404, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_wishes_for_an_unknown_job_are_not_found(world: World) -> None:
+    for wish in ("cancel", "retry"):
+        assert world.client.post(f"/api/v1/jobs/absent/{wish}").status_code == 404
+
+
+def test_a_running_job_tells_how_training_goes(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, *RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    lines = [
+        (number * 100, make_progress(number, seconds=number, total_steps=10, metrics={"loss": 4.0 - number, "lr": 0.1}))
+        for number in (1, 2, 3)
+    ]
+    world.journals.ingest([make_batch(job_id, progress=lines)], arrived_at=world.clock.now())
+    job = world.client.get(f"/api/v1/jobs/{job_id}").json()
+    assert (job["state"], job["attempt"], job["step"], job["total_steps"], job["loss"]) == ("RUNNING", 1, 3, 10, 1.0)
+    metrics = world.client.get(f"/api/v1/jobs/{job_id}/metrics?names=loss,absent&since_step=1").json()
+    assert metrics["steps"] == [2, 3]
+    assert metrics["series"] == {"loss": [2.0, 1.0], "absent": [None, None]}
+    workers = world.client.get(f"/api/v1/jobs/{job_id}/workers").json()["items"]
+    assert [(worker["rank"], worker["step"]) for worker in workers] == [(0, 3)]
+
+
+def test_numbers_that_json_has_not_become_null(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, *RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    events = [(10, make_journal_event("odd", evidence={"loss": float("nan"), "deep": [float("inf")]}))]
+    lines = [(100, make_progress(1, metrics={"loss": float("nan"), "grad_norm": float("inf")}))]
+    batch = make_batch(job_id, progress=lines, events=events)
+    world.journals.ingest([batch], arrived_at=world.clock.now())
+    for below in ("", "/events", "/metrics"):
+        answer = world.client.get(f"/api/v1/jobs/{job_id}{below}")
+        assert answer.status_code == 200
+        answer.json(parse_constant=pytest.fail)
+
+
+def test_an_attempt_tells_its_first_cause(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, *RUNNING, JobState.FAILED)
+    failure = Failure(kind=FailureKind.HOST_OOM, message="killed", rank=1, exit_code=-9, signal="SIGKILL", step=7)
+    world.start(job_id, state=AttemptState.FAILED, failure=failure, ended_at=at(5))
+    attempt = world.client.get(f"/api/v1/jobs/{job_id}/attempts").json()["items"][0]
+    assert attempt["failure"]["kind"] == "host-oom"
+    assert attempt["rendezvous_id"] == f"{job_id}-a1-c0ffee"
+    assert world.client.get(f"/api/v1/jobs/{job_id}").json()["failure"]["rank"] == 1
+
+
+def test_cancelling_records_a_wish_once(world: World) -> None:
+    job_id = world.submit()
+    answers = [world.client.post(f"/api/v1/jobs/{job_id}/cancel") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [202] * 3
+    assert [answer.json()["cancelling"] for answer in answers] == [True] * 3
+    assert [answer.json()["state"] for answer in answers] == ["QUEUED"] * 3
+    assert event_kinds(world, job_id) == ["job.submitted", "cancel.requested"]
+
+
+def test_cancelling_an_ended_job_is_a_conflict_unless_it_was_cancelled(world: World) -> None:
+    failed, cancelled = world.submit(), world.submit()
+    world.advance(failed, JobState.FAILED)
+    world.advance(cancelled, JobState.CANCELLED)
+    refused = world.client.post(f"/api/v1/jobs/{failed}/cancel")
+    assert refused.status_code == 409
+    assert "FAILED" in refused.json()["detail"]
+    assert world.client.post(f"/api/v1/jobs/{cancelled}/cancel").status_code == 202
+
+
+def test_retrying_records_one_wish_until_it_has_begun(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.FAILED)
+    for _ in range(3):
+        assert world.client.post(f"/api/v1/jobs/{job_id}/retry").status_code == 202
+    assert world.job(job_id).desired.retry_number == 1
+    world.advance(job_id, JobState.QUEUED, *RUNNING, retries_done=1)
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={}).status_code == 202
+    assert world.job(job_id).desired.retry_number == 2
+    assert event_kinds(world, job_id).count("retry.requested") == 2
+
+
+def test_a_retry_on_other_terms_waits_for_the_first(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.FAILED)
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"priority": 3}}).status_code == 202
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"priority": 3}}).status_code == 202
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"priority": 4}}).status_code == 409
+
+
+def test_a_retry_that_has_not_begun_is_withdrawn_by_cancelling(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.FAILED)
+    world.client.post(f"/api/v1/jobs/{job_id}/retry")
+    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202
+    desired = world.job(job_id).desired
+    assert (desired.retry_number, desired.cancelled) == (0, True)
+    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 409
+
+
+def test_a_job_that_is_being_cancelled_is_not_retried(world: World) -> None:
+    job_id = world.submit()
+    world.client.post(f"/api/v1/jobs/{job_id}/cancel")
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry").status_code == 409
+    world.advance(job_id, JobState.CANCELLED)
+    assert world.client.post(f"/api/v1/jobs/{job_id}/retry").status_code == 202
+    assert world.job(job_id).desired.cancelled is False
+
+
+def test_a_retry_may_change_the_spec(world: World) -> None:
+    job_id = world.submit(run={"trainer": {"steps": 10}}, labels={"a": "1", "b": "2"})
+    world.advance(job_id, JobState.FAILED)
+    patch = {"run": {"trainer": {"learning_rate": 0.1}}, "labels": {"a": None}}
+    spec = world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": patch}).json()["spec"]
+    assert spec["run"]["trainer"] == {"steps": 10, "learning_rate": 0.1}
+    assert spec["labels"] == {"b": "2"}
+    event = world.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"][-1]
+    assert event["evidence"]["changed"] == ["/run/trainer/learning_rate", "/labels/a"]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"patch": {"run": {"trainer": {"steps": 0}}}}, "/patch/run/trainer/steps"),
+        ({"patch": {"nodes": 3}}, "/patch/nodes"),
+        ({"patch": {"name": "other"}}, "/patch/name"),
+        ({"patch": {"topology": {"nodes": "9"}}}, "/patch/topology"),
+        ({"patch": {"snapshot": {"dir": "here"}}}, "/patch/snapshot/dir"),
+        ({"patch": []}, "/patch"),
+        ({"restore_from": "../../etc"}, "/restore_from"),
+        ({"restore_from": "step-00000010-a1-g1"}, "/restore_from"),
+        ({"restore": "x"}, "/restore"),
+    ],
+)
+def test_an_impossible_retry_is_refused_by_field(world: World, body: object, pointer: str) -> None:
+    job_id = world.submit(run={"trainer": {"steps": 10}})
+    world.advance(job_id, JobState.FAILED)
+    answer = world.client.post(f"/api/v1/jobs/{job_id}/retry", json=body)
+    assert answer.status_code == 422, answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert world.job(job_id).desired.retry_number == 0
+
+
+@pytest.mark.parametrize("own_folder", [True, False])
+def test_a_retry_may_name_a_committed_snapshot(world: World, tmp_path: Path, own_folder: bool) -> None:
+    job_id = world.submit(**({"snapshot": {"dir": str(tmp_path / "elsewhere")}} if own_folder else {}))
+    world.advance(job_id, JobState.FAILED)
+    below = tmp_path / "elsewhere" / job_id if own_folder else world.root / job_id / "snapshots"
+    (below / "step-00000010-a1-g1").mkdir(parents=True)
+    (below / "step-00000010-a1-g1" / "MANIFEST.json").write_text("{}")
+    answer = world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"restore_from": "step-00000010-a1-g1"})
+    assert answer.status_code == 202
+    assert world.job(job_id).desired.restore_from == "step-00000010-a1-g1"

@@ -34,7 +34,7 @@ format: $(VENV)/.installed ## format and mend what can be mended
 	@$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.installed ## the figures of docs/benchmarks.md
-	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python -m benchmarks.startup
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

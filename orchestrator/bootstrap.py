@@ -207,6 +207,7 @@ def _listener(settings: Settings) -> Iterator[socket.socket]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(2048)  # whoever reads the announcement may connect at once
         yield listener
     except OSError as error:
         raise ConfigurationError(

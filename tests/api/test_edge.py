@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from orchestrator.api.app import create_app
 from orchestrator.domain.errors import InvalidTransition, StoreUnavailable
@@ -88,7 +90,9 @@ def test_a_store_that_does_not_answer_is_503_and_says_when_to_come_back(world: W
 def test_a_defect_is_a_500_that_tells_nothing_of_the_inside(world: World, error: Exception) -> None:
     world.intake.error = error
     body = {"job_id": "x", "attempt": 1, "replica": 0, "incarnation": 1}
-    answer = world.client.post("/api/v1/reports", json=body, headers={"X-Request-ID": "r-1"})
+    with capture_logs() as logged:
+        answer = world.client.post("/api/v1/reports", json=body, headers={"X-Request-ID": "r-1"})
+    assert [(entry["log_level"], entry["path"]) for entry in logged] == [("error", "/api/v1/reports")]
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
     assert "secret" not in answer.text
@@ -200,6 +204,4 @@ def test_no_parameter_brings_the_service_down(world: World, name: str, value: st
 
 
 def _dump(document: object) -> bytes:
-    import json
-
     return json.dumps(document).encode(errors="replace")

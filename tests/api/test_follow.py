@@ -1,0 +1,204 @@
+"""Following logs: poll by poll, and over a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+import uvicorn
+
+from orchestrator.api.app import create_app
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from orchestrator.logfollow import Follower
+from orchestrator.logs import LogRequest
+from tests.api.conftest import World
+
+RUNNING = (JobState.STARTING, JobState.RUNNING)
+
+
+@pytest.fixture
+def job_id(world: World) -> str:
+    job_id = world.submit()
+    world.advance(job_id, *RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    return job_id
+
+
+def follow(world: World, job_id: str, **request: object) -> Follower:
+    return Follower(world.services.logs, job_id, LogRequest(**request))  # type: ignore[arg-type]
+
+
+def polls(follower: Follower, count: int = 5) -> list[str]:
+    """Enough polls that one of them looks for new files."""
+    return [line for _ in range(count) for line in follower.poll()]
+
+
+def append(path: os.PathLike[str], text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(text)
+
+
+def test_the_last_lines_come_first_and_new_ones_follow(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "a\nb\nc\n")
+    follower = follow(world, job_id, tail=2)
+    assert follower.poll() == ["b", "c"]
+    assert polls(follower) == []
+    append(log, "d\ne")
+    assert polls(follower) == ["d"]
+    append(log, "nd\n")
+    assert polls(follower) == ["end"]
+
+
+def test_following_begins_before_the_job_does(world: World) -> None:
+    job_id = world.submit()
+    follower = follow(world, job_id)
+    assert polls(follower) == []
+    world.advance(job_id, *RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    world.write_log(job_id, "".join(f"{number}\n" for number in range(500)))
+    assert len(polls(follower)) == 500
+
+
+def test_new_generations_and_attempts_are_followed(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "first\n")
+    follower = follow(world, job_id)
+    assert follower.poll() == ["first"]
+    world.write_log(job_id, "again\n", "1/g2/local-0/log")
+    assert polls(follower) == ["again"]
+    append(log, "late words of the old generation\n")
+    world.start(job_id, 2, state=AttemptState.RUNNING)
+    world.write_log(job_id, "anew\n", attempt=2)
+    assert polls(follower) == ["late words of the old generation", "anew"]
+
+
+def test_a_log_that_is_cut_goes_on_from_its_new_beginning(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "one\ntwo\n")
+    follower = follow(world, job_id)
+    follower.poll()
+    os.truncate(log, 0)
+    append(log, "x\n")
+    assert polls(follower) == ["[the log was cut here; older lines are in log.1]", "x"]
+
+
+def test_a_file_that_vanishes_and_comes_back_ends_nothing(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "one\n")
+    follower = follow(world, job_id)
+    follower.poll()
+    log.rename(log.with_name("away"))
+    assert polls(follower) == []
+    log.write_text("back\n")
+    assert polls(follower)[-1] == "back"
+
+
+def test_following_ends_with_the_job_and_gives_its_last_words(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "one\n")
+    follower = follow(world, job_id)
+    follower.poll()
+    append(log, "two\nlast words without an end")
+    world.advance(job_id, JobState.SUCCEEDED)
+    assert polls(follower) == ["two", "last words without an end"]
+    assert follower.ended
+
+
+def test_following_an_ended_job_gives_its_last_lines_and_ends(world: World, job_id: str) -> None:
+    world.write_log(job_id, "one\ntwo")
+    world.advance(job_id, JobState.FAILED)
+    follower = follow(world, job_id)
+    assert follower.poll() == ["one", "two"]
+    assert follower.ended
+
+
+def test_following_an_older_attempt_ends_at_once(world: World, job_id: str) -> None:
+    world.write_log(job_id, "old\n")
+    world.start(job_id, 2, state=AttemptState.RUNNING)
+    follower = follow(world, job_id, attempt=1)
+    assert follower.poll() == ["old"]
+    assert follower.ended
+
+
+def test_a_job_that_ended_before_it_began_ends_the_stream(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.CANCELLED)
+    follower = follow(world, job_id)
+    assert follower.poll() == []
+    assert follower.ended
+
+
+def test_grep_and_prefixes_hold_while_following(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "keep 1\ndrop\n")
+    world.write_log(job_id, "keep 2\n", "1/g1/local-1/log")
+    follower = follow(world, job_id, grep="keep")
+    assert follower.poll() == ["[a1 g1 r0/0] keep 1", "[a1 g1 r0/1] keep 2"]
+    append(log, "drop\nkeep 3\n")
+    assert polls(follower) == ["[a1 g1 r0/0] keep 3"]
+
+
+def test_a_long_line_is_followed_in_bounded_pieces(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "")
+    follower = follow(world, job_id)
+    follower.poll()
+    append(log, "x" * 5_000_000 + "\n")
+    (line,) = polls(follower, 12)
+    assert line.endswith("[cut: 4934464 more bytes]")
+
+
+@pytest.fixture
+def closing() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def address(world: World, closing: threading.Event) -> Iterator[str]:
+    """The application behind uvicorn, on a port of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    app = create_app(replace(world.services, closing=closing.is_set))
+    config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    closing.set()
+    server.should_exit = True
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    listener.close()
+
+
+def test_lines_arrive_while_the_job_runs_and_the_stream_ends_with_it(world: World, job_id: str, address: str) -> None:
+    log = world.write_log(job_id, "one\n")
+    with httpx.stream("GET", f"{address}/api/v1/jobs/{job_id}/logs?follow=true", timeout=10) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "one"
+        append(log, "two\n")
+        assert next(lines) == "two"
+        world.advance(job_id, JobState.SUCCEEDED)
+        append(log, "three\n")
+        assert list(lines) == ["three"]
+
+
+def test_a_service_that_closes_ends_its_streams(
+    world: World, job_id: str, address: str, closing: threading.Event
+) -> None:
+    world.write_log(job_id, "one\n")
+    with httpx.stream("GET", f"{address}/api/v1/jobs/{job_id}/logs?follow=true", timeout=10) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        began = time.monotonic()
+        closing.set()
+        assert list(lines) == []
+        assert time.monotonic() - began < 3
+
+
+def test_a_long_body_gets_its_answer_over_a_real_socket(address: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    for content in (b"x" * 5_000_000, iter([b"x" * 100_000] * 50)):
+        answer = httpx.post(f"{address}/api/v1/jobs", content=content, headers=headers, timeout=10)
+        assert answer.status_code == 413
+        assert answer.json()["status"] == 413

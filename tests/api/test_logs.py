@@ -1,0 +1,175 @@
+"""Logs over HTTP: which lines, from which worker, and files that are meant to hurt."""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from tests.api.conftest import World
+from tests.builders import make_batch, make_progress
+
+RUNNING = (JobState.STARTING, JobState.RUNNING)
+
+
+@pytest.fixture
+def job_id(world: World) -> str:
+    job_id = world.submit()
+    world.advance(job_id, *RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    return job_id
+
+
+def read(world: World, job_id: str, query: str = "") -> list[str]:
+    answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?{query}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.text == "" or answer.text.endswith("\n")
+    return answer.text.split("\n")[:-1]
+
+
+def test_a_job_that_has_not_started_has_an_empty_log(world: World) -> None:
+    assert read(world, world.submit()) == []
+
+
+def test_the_last_lines_are_given_in_order(world: World, job_id: str) -> None:
+    world.write_log(job_id, "".join(f"line {number}\n" for number in range(1000)))
+    assert read(world, job_id, "tail=3") == ["line 997", "line 998", "line 999"]
+    assert len(read(world, job_id)) == 200
+    assert len(read(world, job_id, "tail=10000")) == 1000
+    assert read(world, job_id, "tail=0") == []
+
+
+def test_a_line_without_an_end_is_given_too(world: World, job_id: str) -> None:
+    world.write_log(job_id, "one\ntwo\nthr")
+    assert read(world, job_id, "tail=2") == ["two", "thr"]
+
+
+def test_empty_lines_count(world: World, job_id: str) -> None:
+    world.write_log(job_id, "one\n\n\n")
+    assert read(world, job_id, "tail=3") == ["one", "", ""]
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 131_072])
+def test_lines_at_the_edges_of_blocks_are_whole(world: World, job_id: str, size: int) -> None:
+    world.write_log(job_id, "first\n" + "x" * (size - 12) + "\nlast\n")
+    assert read(world, job_id, "tail=1") == ["last"]
+    assert len(read(world, job_id, "tail=2")) == 2
+    assert read(world, job_id, "tail=3")[0] == "first"
+
+
+def test_only_one_worker_has_no_prefix_and_several_have(world: World, job_id: str) -> None:
+    world.write_log(job_id, "zero\n")
+    assert read(world, job_id) == ["zero"]
+    world.write_log(job_id, "one\n", "1/g1/local-1/log")
+    world.write_log(job_id, "two\n", "replica-1/1/g1/local-0/log")
+    assert read(world, job_id) == ["[a1 g1 r0/0] zero", "[a1 g1 r0/1] one", "[a1 g1 r1/0] two"]
+    assert read(world, job_id, "replica=1") == ["two"]
+
+
+def test_older_generations_come_first(world: World, job_id: str) -> None:
+    world.write_log(job_id, "old 1\nold 2\n", "1/g1/local-0/log")
+    world.write_log(job_id, "new 1\n", "1/g10/local-0/log")
+    world.write_log(job_id, "middle\n", "1/g9/local-0/log")
+    assert read(world, job_id) == ["old 1", "old 2", "middle", "new 1"]
+    assert read(world, job_id, "tail=3") == ["old 2", "middle", "new 1"]
+
+
+def test_what_was_rotated_away_comes_before_the_log(world: World, job_id: str) -> None:
+    world.write_log(job_id, "a\nb\n", "1/g1/local-0/log.1")
+    world.write_log(job_id, "c\n")
+    assert read(world, job_id) == ["a", "b", "c"]
+    assert read(world, job_id, "tail=2") == ["b", "c"]
+
+
+def test_a_rank_is_found_where_it_reported_from(world: World, job_id: str) -> None:
+    world.write_log(job_id, "at home\n", "1/g1/local-1/log")
+    world.write_log(job_id, "away\n", "replica-3/1/g1/local-0/log")
+    assert read(world, job_id, "rank=1") == ["at home"]
+    lines = [(10, make_progress(1, rank=1, local_rank=0))]
+    world.journals.ingest([make_batch(job_id, replica=3, progress=lines)], arrived_at=world.clock.now())
+    assert read(world, job_id, "rank=1") == ["away"]
+
+
+def test_attempts_are_told_apart(world: World, job_id: str) -> None:
+    world.write_log(job_id, "first\n")
+    world.start(job_id, 2)
+    world.write_log(job_id, "second\n", attempt=2)
+    assert read(world, job_id) == ["second"]
+    assert read(world, job_id, "attempt=1") == ["first"]
+    assert world.client.get(f"/api/v1/jobs/{job_id}/logs?attempt=3").status_code == 404
+
+
+def test_the_agent_speaks_until_a_worker_does(world: World, job_id: str) -> None:
+    world.write_log(job_id, "agent\n", "agent.log")
+    assert read(world, job_id) == ["agent"]
+    world.write_log(job_id, "worker\n")
+    assert read(world, job_id) == ["worker"]
+    assert read(world, job_id, "stream=agent") == ["agent"]
+
+
+def test_grep_keeps_lines_that_hold_a_text(world: World, job_id: str) -> None:
+    world.write_log(job_id, "".join(f"step {number} loss [{number % 3}]\n" for number in range(100)))
+    assert read(world, job_id, "grep=[0]&tail=2") == ["step 96 loss [0]", "step 99 loss [0]"]
+    assert read(world, job_id, "grep=.*") == []
+
+
+def test_bytes_that_are_no_text_and_control_characters_are_shown_safely(world: World, job_id: str) -> None:
+    world.write_log(job_id, b"\xff\xfe ok\r\n\x1b[31mred\x00\x07\tend\n10%\r20%\n" + "bidi \u202e \x9b\n".encode())
+    assert read(world, job_id) == [
+        "\ufffd\ufffd ok",
+        "\\x1b[31mred\\x00\\x07\tend",
+        "10%\\x0d20%",
+        "bidi \\u202e \\x9b",
+    ]
+
+
+def test_a_line_of_10_megabytes_is_cut_quickly_and_in_little_memory(world: World, job_id: str) -> None:
+    world.write_log(job_id, b"before\n" + b"x" * 10_000_000 + b"\nafter\n")
+    tracemalloc.start()
+    began = time.perf_counter()
+    before, long, after = read(world, job_id)
+    assert time.perf_counter() - began < 2
+    assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    tracemalloc.stop()
+    assert (before, after) == ("before", "after")
+    assert long == "x" * 65_536 + " [cut: 9934464 more bytes]"
+    assert read(world, job_id, "grep=after") == ["after"]
+
+
+def test_an_answer_is_bounded_whatever_the_files_hold(world: World, job_id: str) -> None:
+    for local in range(3):
+        world.write_log(job_id, (b"y" * 60_000 + b"\n") * 400, f"1/g1/local-{local}/log")
+    answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?tail=10000")
+    assert len(answer.text) < 18_000_000
+
+
+def test_only_regular_files_of_the_job_are_read(world: World, job_id: str) -> None:
+    secret = world.root / "secret.txt"
+    secret.write_text("secret\n")
+    folder = world.write_log(job_id, "").parent
+    (folder / "log").unlink()
+    (folder / "log").symlink_to(secret)
+    other = world.root / "other"
+    (other / "local-0").mkdir(parents=True)
+    (other / "local-0" / "log").write_text("secret\n")
+    (folder.parent.parent / "g2").symlink_to(other)
+    (folder.parent.parent / "g3" / "local-0").mkdir(parents=True)
+    os.mkfifo(folder.parent.parent / "g3" / "local-0" / "log")
+    (folder.parent.parent / "g4" / "local-0" / "log").mkdir(parents=True)
+    (folder.parent.parent / "g٣").mkdir()
+    assert read(world, job_id) == []
+
+
+WRONG = "tail=-1 tail=10001 rank=-1 rank=../.. replica=x attempt=0 stream=stderr follow=maybe since=3"
+
+
+@pytest.mark.parametrize("query", WRONG.split())
+def test_a_wrong_selection_is_refused(world: World, job_id: str, query: str) -> None:
+    answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?{query}")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == f"/query/{query.partition('=')[0]}"

@@ -7,6 +7,7 @@ A run may therefore end on any number of ranks and go on upon any other.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class StepResult:
 
 def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     """Train to the last step and return the exit code: 0, or 143 when SIGTERM asked for an end and got a snapshot."""
+    gc.freeze()  # what the imports left is never garbage: no collection has to look at it again
     heartbeat = Heartbeat(place, config.steps)
     heartbeat.beat(Phase.START)
     data = open_data(config)  # before the group forms: a rank without data must not keep the others waiting

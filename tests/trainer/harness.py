@@ -44,14 +44,14 @@ class Group:
                 process.kill()
             process.communicate()
 
-    def wait(self, timeout_s: float = 60) -> list[int]:
+    def wait(self, timeout_s: float = 120) -> list[int]:
         deadline = time.monotonic() + timeout_s
         return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
 
     def outputs(self) -> str:
         return "".join(process.communicate(timeout=60)[0] for process in self.processes)
 
-    def wait_for_step(self, step: int, timeout_s: float = 60) -> None:
+    def wait_for_step(self, step: int, timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
         while max(self.losses(), default=0) < step:
             assert time.monotonic() < deadline, f"no step {step} within {timeout_s} s"

@@ -20,7 +20,7 @@ def run_and_kill(job_dir: Path, world_size: int) -> Path:
     with start_group(job_dir, world_size, strategy="ddp") as group:
         group.wait_for_step(KILLED_AFTER)
         group.processes[-1].send_signal(signal.SIGKILL)
-        codes = group.wait(30)
+        codes = group.wait(60)
     assert codes[-1] == -signal.SIGKILL
     assert 0 not in codes, "a rank went on without its peer"
     return job_dir
@@ -51,7 +51,7 @@ def restore(killed: Path, job_dir: Path, world_size: int, **options: object) -> 
         if int(path.name.split("-")[1]) > RESTORED:
             shutil.rmtree(path)  # the kill came late on a busy machine
     with start_group(job_dir, world_size, generation=2, **options) as group:
-        assert group.wait(90) == [0] * world_size, group.outputs()
+        assert group.wait(120) == [0] * world_size, group.outputs()
     assert group.events("restored")[0]["evidence"]["step"] == RESTORED
     assert sorted(group.losses()) == list(range(RESTORED + 1, STEPS + 1))
     return group
@@ -98,6 +98,6 @@ def test_three_ranks_with_dropout_and_a_short_rank_agree_with_one(tmp_path):
         job_dir = tmp_path / str(world_size)
         job_dir.mkdir()
         with start_group(job_dir, world_size, strategy="ddp", steps=6, dropout=0.1) as group:
-            assert group.wait(90) == [0] * world_size, group.outputs()
+            assert group.wait(120) == [0] * world_size, group.outputs()
         curves.append(group.losses())
     assert worst_relative(curves[1], curves[0]) <= 1e-5

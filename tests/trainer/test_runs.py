@@ -16,7 +16,7 @@ def test_a_polite_stop_leaves_a_snapshot_and_is_not_a_success(tmp_path):
     with start_group(tmp_path, 2, steps=100_000, snapshot_interval="auto") as group:
         group.wait_for_step(5)
         group.processes[1].send_signal(signal.SIGTERM)  # one rank is told, all stop at one step
-        assert group.wait(30) == [143, 143], group.outputs()
+        assert group.wait(60) == [143, 143], group.outputs()
         assert group.committed() == [max(group.losses())]
 
 
@@ -36,7 +36,7 @@ def test_a_stale_term_commits_nothing_and_ends(tmp_path):
         group.wait_for_step(2)
         (tmp_path / "fence/a00002-g00000.json").write_text("{}")
         before = group.committed()
-        assert group.wait(30) == [1, 1]
+        assert group.wait(60) == [1, 1]
         assert len(group.committed()) <= len(before) + 1, "at most the one whose commit was under way"
         assert "StaleTerm: attempt 1 generation 1 may not commit" in group.outputs()
     assert not [path for path in (tmp_path / "snapshots").iterdir() if not (path / "MANIFEST.json").exists()]
@@ -100,7 +100,7 @@ def test_changed_data_are_refused_at_the_restore(tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run_on_all_ranks(tmp_path):
     options = {"learning_rate": 1e38, "warmup_steps": 0, "grad_clip": 0}
     with start_group(tmp_path, 2, **options) as group:
-        assert group.wait(30) == [1, 1]
+        assert group.wait(60) == [1, 1]
         assert "NonFiniteLoss: loss is nan" in group.outputs()
 
 

@@ -80,6 +80,18 @@ def test_a_kill_is_not_blamed_on_an_old_traceback(tmp_path: Path) -> None:
     assert (failure.kind, failure.signal) == (FailureKind.UNKNOWN, "SIGKILL")
 
 
+def test_an_exception_that_ends_in_an_abort_is_told_as_the_exception(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{TRACE}ValueError: b\nterminate called after throwing gloo::EnforceNotMet\n")
+    failure = find_failure(death(tmp_path, exit_code=-6), {}).failure
+    assert (failure.message, failure.signal, failure.kind) == ("ValueError: b", "SIGABRT", FailureKind.APPLICATION)
+
+
+def test_a_segmentation_fault_is_not_blamed_on_a_traceback_before_it(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{TRACE}ValueError: handled\nFatal Python error: Segmentation fault\n")
+    failure = find_failure(death(tmp_path, exit_code=-11), {}).failure
+    assert failure.message == "the worker was killed by SIGSEGV"
+
+
 def test_a_full_disk_is_storage(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}OSError: [Errno 28] No space left on device\n")
     assert find_failure(death(tmp_path), {}).failure.kind is FailureKind.STORAGE

@@ -72,6 +72,8 @@ class Agent(LocalElasticAgent):
         os.environ[env.GENERATION] = str(self.generation)
         if self._record is not None:
             os.environ[env.REPLICA_DIR] = str(self._record.incarnation_dir)
+            # The trace of this generation for `known_generations`, should all end before a worker leaves its own.
+            (self._record.incarnation_dir / f"g{self.generation}").mkdir(exist_ok=True)
         ids: dict[int, Any] = super()._start_workers(worker_group)
         self._on_started()
         self._started_s = time.monotonic()

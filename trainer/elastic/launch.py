@@ -52,14 +52,14 @@ def run_agent(argv: list[str], record: Record | None, stop: StopRequest) -> tupl
 def parse_flags(argv: list[str], record: Record | None) -> tuple[LaunchConfig, list[str]]:
     """Torchrun's flags as a configuration and the command of one worker, with the job's policy laid over them."""
     args = _settle(get_args_parser().parse_args(argv))
+    if record is not None:
+        args.log_dir = os.devnull  # child.py opens the logs and names the error file; torch would leave folders in /tmp
     config, command, arguments = config_from_args(args)
     if not isinstance(command, str):
         raise AssertionError("torch resolved the script to a function")
     config.run_id = config.run_id or uuid.uuid4().hex
-    if record is not None:
-        config.logs_specs = DefaultLogsSpecs(log_dir=os.devnull)  # child.py opens the logs and names the error file
-        if record.policy is not None:
-            config.max_restarts = record.policy.max_restarts
+    if record is not None and record.policy is not None:
+        config.max_restarts = record.policy.max_restarts
     return config, [command, *arguments]
 
 

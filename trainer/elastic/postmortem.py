@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract import layout
-from trainer.contract.failure import Failure, FailureKind, classify_failure, is_collateral, signal_name
+from trainer.contract.failure import Failure, classify_failure, is_collateral, signal_name
 from trainer.contract.progress import parse_progress
 from trainer.elastic.files import read_document, read_tail
 
@@ -19,6 +19,9 @@ _TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
 _MESSAGE_LIMIT = 500
 _TRACEBACK = "Traceback (most recent call last):"
 _CANNOT_START = "can't open file"  # Python, and child.py
+_FROM_OUTSIDE = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}
+_FATAL = "Fatal Python error"  # faulthandler
+_EPILOGUE_LINES = 60  # what C++ may print of an abort after the traceback
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch's excepthook, once a process group exists
 _CHAINED = re.compile(
     r"^(The above exception was the direct cause|During handling of the above exception)", re.MULTILINE
@@ -47,11 +50,11 @@ def find_failure(death: Death, steps: Mapping[int, int]) -> Finding:
         parse_error_file(read_document(death.folder / layout.ERROR) or {}) if death.folder else (None, None)
     )
     tail = _last_output(death.folder) if death.folder else ""
-    traceback = traceback or parse_traceback(tail)
+    traceback = traceback or _fatal_traceback(tail, death.exit_code)
     last_words = "\n".join(tail.rstrip().splitlines()[-20:])
     name = signal_name(death.exit_code) if death.exit_code < 0 else None
     failure = Failure(
-        kind=_classify(death.exit_code, traceback, last_words),
+        kind=classify_failure(exit_code=death.exit_code, output=traceback or last_words),
         message=_message(death.exit_code, name, traceback, last_words),
         rank=death.rank,
         exit_code=death.exit_code,
@@ -96,6 +99,19 @@ def parse_traceback(output: str) -> str | None:
             break
         start = before
     return output[start:end] + "\n".join(_one_traceback(output[end:].splitlines()))
+
+
+def _fatal_traceback(output: str, exit_code: int) -> str | None:
+    """The traceback that ended the worker; None for one that it had survived until something else ended it.
+
+    An exception can end in a signal of the process's own: Gloo aborts when a process group is torn down half-way.
+    """
+    traceback = parse_traceback(output)
+    if traceback is None or exit_code >= 0:
+        return traceback
+    after = output[output.rfind(traceback[-80:]) :]
+    survived = signal_name(exit_code) in _FROM_OUTSIDE or _FATAL in after or after.count("\n") > _EPILOGUE_LINES
+    return None if survived else traceback
 
 
 def _one_traceback(lines: Sequence[str]) -> list[str]:
@@ -145,16 +161,11 @@ def _last_output(folder: Path) -> str:
     return _RANK_PREFIX.sub("", output)
 
 
-def _classify(exit_code: int, traceback: str | None, last_words: str) -> FailureKind:
-    # A killed worker's log may hold an old, handled traceback: only what it printed last can explain the kill.
-    return classify_failure(exit_code=exit_code, output=(traceback if exit_code >= 0 else None) or last_words)
-
-
 def _message(exit_code: int, name: str | None, traceback: str | None, last_words: str) -> str:
-    if exit_code < 0:
-        return f"the worker was killed by {name or f'signal {-exit_code}'}"
     if traceback:
         return exception_line(traceback)[:_MESSAGE_LIMIT]
+    if exit_code < 0:
+        return f"the worker was killed by {name or f'signal {-exit_code}'}"
     last = last_words.splitlines()[-1].strip() if last_words else ""
     return f"the worker ended with exit code {exit_code}{': ' + last if last else ''}"[:_MESSAGE_LIMIT]
 

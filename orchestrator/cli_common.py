@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import islice
 from typing import Annotated
 
@@ -20,6 +21,7 @@ JobId = Annotated[
     str, typer.Argument(metavar="ID", help="A job's id, the beginning of one, or a name that one job has.")
 ]
 READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
+_TELL_EVERY_S = 60.0  # while the service is away
 JOB_FAILED = 1
 
 
@@ -29,25 +31,29 @@ def reading() -> Client:
 
 
 def writing() -> Client:
-    """A client that waits for a restarting service, and says so once."""
-    told: list[str] = []
+    """A client that waits for a restarting service, and says so."""
+    told_at = -_TELL_EVERY_S
 
     def tell(failure: ServiceUnreachable) -> None:
-        if not told:
-            told.append(failure.url)
-            typer.echo(f"orchestrator: {failure}; trying for up to {WRITE_PATIENCE_S:g} s", err=True)
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_EVERY_S:
+            told_at = time.monotonic()
+            typer.echo(f"orchestrator: {failure}; trying again", err=True)
 
-    return connect(load_settings(), patience_s=WRITE_PATIENCE_S, on_retry=tell)
+    settings = load_settings()
+    ever_there = settings.url is not None or settings.root.exists()
+    return connect(settings, patience_s=WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S, on_retry=tell)
 
 
 def find_job(client: Client, text: str) -> JobView:
     """The job of that id; else the one whose id begins so, or whose name it is. Raises NotFound, Refused if several."""
+    if not text:
+        raise NotFound("the id is empty; `orchestrator ls` lists the jobs")
     try:
         return client.job(text)
     except NotFound:
         pass
-    candidates = islice(client.jobs(query=text), 1000) if text else iter(())
-    found = [job for job in candidates if job.id.startswith(text) or job.name == text]
+    found = [job for job in islice(client.jobs(query=text), 1000) if job.id.startswith(text) or job.name == text]
     if not found:
         raise NotFound(f"there is no job {text!r}; `orchestrator ls` lists them")
     if len(found) > 1:

@@ -48,7 +48,7 @@ def ls(
 
 def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJson = False) -> None:
     """Show one job."""
-    with reading() as client:
+    with writing() if wait or follow else reading() as client:
         job = find_job(client, job_id)
         if wait or follow:
             attend(client, job, follow=follow, as_json=as_json)

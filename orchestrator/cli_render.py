@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -125,7 +126,7 @@ def print_plan(plan: PlanView) -> None:
     out.print(f"rendezvous {plan.rendezvous_id} at {plan.rendezvous_endpoint}", soft_wrap=True)
     for replica in plan.replicas:
         out.print(Text(f"\nreplica {replica.replica}", style="bold"))
-        out.print(Text(clean(" ".join(replica.command))), soft_wrap=True)
+        out.print(Text(clean(shlex.join(replica.command))), soft_wrap=True)
         for name, value in replica.env.items():
             out.print(Text(clean(f"  {name}={value}")), soft_wrap=True)
     out.print(Text(f"\n{plan.native_kind}", style="bold"))

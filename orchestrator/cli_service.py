@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,6 @@ import typer
 from orchestrator import bootstrap
 from orchestrator.settings import Settings, load_settings
 
-_SECRET = re.compile(r"(://[^:/@]*):[^@]*@")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, typer.Option(help="The settings' file, orchestrator.toml.")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="Default: SQLite in the root.")]
@@ -43,22 +41,19 @@ def upgrade(
     config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False
 ) -> None:
     """Bring the tables to this version's state. The service must not be running."""
-    settings = _settings(config, root=root, database_url=database_url)
-    bootstrap.upgrade_database(settings)
-    _tell(settings, "is up to date", as_json)
+    name = bootstrap.upgrade_database(_settings(config, root=root, database_url=database_url))
+    _tell({"database": name, "status": "upgraded"}, f"{name} is up to date", as_json)
 
 
 @db.command()
 def check(config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Say whether the tables are of this version; exit with 2 if not."""
-    settings = _settings(config, root=root, database_url=database_url)
-    bootstrap.check_database(settings)
-    _tell(settings, "is of this version", as_json)
+    bootstrap.check_database(_settings(config, root=root, database_url=database_url))
+    _tell({"status": "current"}, "the database is of this version", as_json)
 
 
-def _tell(settings: Settings, fact: str, as_json: bool) -> None:
-    name = _SECRET.sub(r"\1:***@", settings.resolved_database_url)
-    typer.echo(json.dumps({"database": name, "status": fact}) if as_json else f"{name} {fact}")
+def _tell(document: dict[str, str], sentence: str, as_json: bool) -> None:
+    typer.echo(json.dumps(document) if as_json else sentence)
 
 
 def _settings(config: Path | None, **given: object) -> Settings:

@@ -18,6 +18,7 @@ from orchestrator.domain.spec import MAX_SPEC_BYTES
 from orchestrator.domain.validation import check_plain
 
 _TAG = "tag:yaml.org,2002:"
+_TEXTS = ("run.env.", "labels.")  # fields whose values are texts: `--set run.env.N=1` needs no quotes
 _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
 
 
@@ -109,7 +110,7 @@ def _apply(document: dict[str, object], change: str) -> None:
         if not isinstance(below, dict):
             raise Refused(f"--set {change}: {parent} holds {_kind(below)}, no fields")
         place = below
-    place[last] = _parse(text, f"--set {change}")
+    place[last] = text if path.startswith(_TEXTS) else _parse(text, f"--set {change}")
 
 
 def _kind(value: object) -> str:

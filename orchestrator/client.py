@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
@@ -16,7 +17,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.client_http import Call, Patience, RequestRefused, ServiceUnreachable, Transport, find_url
+from orchestrator.client_http import Call, Locator, Patience, RequestRefused, ServiceUnreachable, Transport, find_url
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.spec import JobSpec
 from orchestrator.settings import Settings
@@ -36,12 +37,13 @@ __all__ = ["Client", "RequestRefused", "ServiceUnreachable", "WaitTimeout", "con
 
 Answered = TypeVar("Answered", bound=BaseModel)
 Spec = JobSpec | Mapping[str, object]
+MAX_LOG_LINES = 10_000  # of one answer: the service's limit
 _PAGE = 200  # the service's limit
 _QUIET_LOG_S = 300  # a followed log that says nothing for so long is asked for again: the other side may be gone
 
 
 class LogChoice(TypedDict, total=False):
-    """Which lines; `tail` is how many of the last. None is no restriction."""
+    """Which lines; `tail` is how many of the last. None is no restriction but the service's."""
 
     attempt: int | None
     replica: int | None
@@ -60,7 +62,7 @@ def connect(
     on_retry: Callable[[ServiceUnreachable], None] | None = None,
 ) -> Client:
     """A client of the service that the settings name; it finds a restarted one on another port."""
-    return Client(lambda: find_url(settings), patience_s=patience_s, on_retry=on_retry)
+    return Client(Locator(settings), patience_s=patience_s, on_retry=on_retry)
 
 
 class Client:
@@ -166,27 +168,37 @@ class Client:
         return self._get(f"{_path(job_id)}/metrics", MetricsView, params)
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
-        """What the workers wrote."""
+        """The last lines that the workers wrote."""
         return self._transport.send(_get(f"/api/v1{_path(job_id)}/logs", _chosen(which))).text
 
-    def follow_logs(self, job_id: str, **which: Unpack[LogChoice]) -> Iterator[str]:
-        """Lines without their ends, as they are written, until the job ends. A broken connection is taken up again:
-        with `tail` the lines written meanwhile are not shown, without it none is lost or shown twice."""
-        patience = Patience(self._transport, self._transport.patience_s)
-        whole = which.get("tail") is None
-        seen = 0
+    def follow_logs(self, job_id: str, *, outage_s: float = 600, **which: Unpack[LogChoice]) -> Iterator[str]:
+        """The last lines, without their ends, and each new one until the job has ended. After an outage shorter than
+        `outage_s` it goes on with what was written meanwhile, up to as many lines as were shown before."""
+        patience = Patience(self._transport, outage_s)
+        params = _chosen(which)
+        shown: deque[str] = deque(maxlen=MAX_LOG_LINES)
         while True:
-            skip = seen if whole else 0
-            params = _chosen(which) | ({} if whole or not seen else {"tail": 0})
+            known = Counter(shown)
             try:
-                for number, line in enumerate(self._stream_lines(job_id, params), start=1):
+                for line in self._stream_lines(job_id, {**params, "tail": max(int(params["tail"]), len(shown))}):
                     patience.restart()
-                    if number > skip:
-                        seen += 1
-                        yield line
-                return
+                    if known[line] > 0:
+                        known[line] -= 1
+                        continue
+                    shown.append(line)
+                    yield line
+                if self._is_past(job_id, which.get("attempt"), outage_s):
+                    return
             except ServiceUnreachable as failure:
                 patience.wait(failure)
+
+    def _is_past(self, job_id: str, attempt: int | None, outage_s: float) -> bool:
+        """Whether a log that ended is complete: a service that stops ends its streams too."""
+        job = self.job(job_id, patience_s=outage_s)
+        if job.state.terminal or attempt not in (None, job.attempt):
+            return True
+        time.sleep(0.5)
+        return False
 
     def _stream_lines(self, job_id: str, params: Mapping[str, str | int]) -> Iterator[str]:
         path = f"/api/v1{_path(job_id)}/logs"
@@ -268,4 +280,5 @@ def _document(spec: Spec) -> object:
 
 
 def _chosen(which: LogChoice) -> dict[str, str | int]:
-    return {name: value for name, value in which.items() if isinstance(value, int)}
+    chosen = {name: value for name, value in which.items() if isinstance(value, int)}
+    return {"tail": MAX_LOG_LINES, **chosen}

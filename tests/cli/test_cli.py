@@ -168,12 +168,18 @@ def test_an_unreachable_service_is_status_3_and_says_how_to_start_one(run: Run, 
     assert len(done.stderr.splitlines()) == 2
 
 
+def test_submitting_where_no_service_ever_was_fails_soon(run: Run, spec: str) -> None:
+    started = time.monotonic()
+    assert run("submit", spec).returncode == 3
+    assert time.monotonic() - started < 15
+
+
 def test_a_busy_service_is_asked_again(run: Run, service: FakeService, spec: str) -> None:
     problem = Problem(type="x", title="busy", status=503, detail="the database does not answer")
     service.refusals = [Answer(503, problem)]
     done = run("submit", spec)
     assert (done.returncode, done.stdout) == (0, "gpt-0000\n")
-    assert "trying for up to 30 s" in done.stderr
+    assert "; trying again" in done.stderr
 
 
 def test_a_refused_spec_shows_every_field_with_its_pointer(run: Run, service: FakeService, spec: str) -> None:
@@ -228,6 +234,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id_or_its_name(run: Run, service
     assert several.returncode == 2
     assert "may mean 2 jobs: vit-abc1, vit-abc2" in several.stderr
     assert "there is no job 'nope'" in run("show", "nope").stderr
+    assert "the id is empty" in run("show", "").stderr
 
 
 def test_show_tells_the_failure_and_lets_no_control_character_through(run: Run, service: FakeService) -> None:

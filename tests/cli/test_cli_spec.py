@@ -46,9 +46,9 @@ def test_a_relative_workdir_counts_from_the_callers_folder(folder: Path) -> None
 
 
 def test_changes_are_made_in_their_order() -> None:
-    document = read("name: a\nrun: {trainer: {steps: 1}}", "run.trainer.steps=20", "labels.team=nlp", "name=b")
+    document = read("name: a\nrun: {trainer: {steps: 1}}", "run.trainer.steps=20", "labels.team=5", "name=b")
     assert document["name"] == "b"
-    assert document["labels"] == {"team": "nlp"}
+    assert document["labels"] == {"team": "5"}
     assert document["run"]["trainer"] == {"steps": 20}  # type: ignore[index]
 
 

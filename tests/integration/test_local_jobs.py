@@ -11,7 +11,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from tests.integration.conftest import ended, python_job, running, until
+from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -1,31 +1,14 @@
-"""A real service on a free port, and jobs whose workers are small programs."""
+"""Jobs for tests: what to submit, and how to wait for them."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire import JobView
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ThrowawayService]:
-    settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
-    with ThrowawayService(tmp_path / "runs", settings) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: ThrowawayService) -> Iterator[Client]:
-    with Client(service.url) as connected:
-        yield connected
 
 
 def python_job(code: str, *, workers: int = 1, **fields: Any) -> dict[str, Any]:

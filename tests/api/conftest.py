@@ -121,7 +121,8 @@ def _build_world(folder: Path, database: Database) -> World:
     root.mkdir()
     workdir.mkdir()
     (workdir / "train.py").write_text("print('training')\n")
-    backend, intake, clock, woken = QuietBackend(), RecordingIntake(), StandingClock(NOW), []
+    backend, intake, clock = QuietBackend(), RecordingIntake(), StandingClock(NOW)
+    woken: list[None] = []
     clusters = {"local": _build_cluster(root, backend)}
     reader, history = SqlJobReader(database), SqlHistoryReader(database)
     services = Services(

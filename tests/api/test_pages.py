@@ -122,7 +122,7 @@ def test_nothing_from_outside_becomes_markup(world: World) -> None:
         text = page(world, path)
         tags = Markup(text).tags
         assert [names["src"] for tag, names in tags if tag == "script"] == [f"/static/app.js?v={ASSETS['app.js'].tag}"]
-        assert all(names["src"].startswith("/static/") for tag, names in tags if tag == "img")
+        assert all((names["src"] or "").startswith("/static/") for tag, names in tags if tag == "img")
         assert not [name for _, names in tags for name in names if name.startswith("on") or name == "style"]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import zlib
 
 from orchestrator.domain.job import Job
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import Failure, FailureKind, is_taken_port
 
-# Which budget of the job's spec pays for an ended attempt. None: it costs nothing.
-BUDGET_OF: dict[FailureKind, str | None] = {
+# Which budget of the job's spec pays for an ended attempt.
+BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.APPLICATION: "application",
     FailureKind.DEVICE_OOM: "application",
     FailureKind.HOST_OOM: "application",
@@ -21,11 +21,16 @@ BUDGET_OF: dict[FailureKind, str | None] = {
     FailureKind.INFRASTRUCTURE: "node",
     FailureKind.STORAGE: "storage",
     FailureKind.PREEMPTED: "preemption",
-    FailureKind.RENDEZVOUS: None,  # a taken port: the next attempt takes the next one
+    FailureKind.RENDEZVOUS: "node",  # but a taken port costs nothing, see budget_of
 }
 
 # What no further attempt can mend.
 HOPELESS = frozenset({FailureKind.LAUNCH})
+
+
+def budget_of(failure: Failure) -> str | None:
+    """The budget that pays for a failure; None for a taken port, since the next attempt takes the next one."""
+    return None if is_taken_port(failure) else BUDGET_OF[failure.kind]
 
 
 def spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> dict[str, int]:
@@ -36,7 +41,7 @@ def spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> 
     spent = {} if ran_s >= job.spec.supervise.refund_after_s else dict(job.spent)
     if restarts:
         spent["application"] = spent.get("application", 0) + restarts
-    budget = None if failure is None else BUDGET_OF[failure.kind]
+    budget = None if failure is None else budget_of(failure)
     if budget is not None:
         spent[budget] = spent.get(budget, 0) + 1
     return spent
@@ -44,7 +49,7 @@ def spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> 
 
 def overspent(job: Job, failure: Failure) -> str | None:
     """The sentence that ends the job, or None while its budget for such a failure lasts."""
-    budget = BUDGET_OF[failure.kind]
+    budget = budget_of(failure)
     limit = None if budget is None else getattr(job.spec.supervise.budgets, budget)
     if budget is None or limit is None or job.spent.get(budget, 0) <= limit:
         return None

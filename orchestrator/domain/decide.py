@@ -10,7 +10,7 @@ from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.budget import HOPELESS, backoff_s, overspent
 from orchestrator.domain.job import JobState
 from orchestrator.domain.observation import Presence
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.situation import Situation, is_consequence
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind
 
@@ -107,7 +107,7 @@ def adopt_success(s: Situation) -> Decision | None:
 
 def end_leftovers(s: Situation) -> Decision | None:
     """An attempt that is over but still has processes is stopped first, by force when asking did not help."""
-    loss = s.cannot_go_on()
+    loss = s.vanished()
     if s.live is None or not s.leftovers() or (loss is None and s.ended_badly() is None):
         return None
     # Without a living agent nobody passes a polite word on to orphaned workers.
@@ -118,9 +118,9 @@ def end_leftovers(s: Situation) -> Decision | None:
 
 
 def adopt_end(s: Situation) -> Decision | None:
-    """An attempt ends as its first exit record that is no success says, or as what made us stop it."""
+    """An attempt ends as the record of the first cause says, or as what made us stop it."""
     record = s.ended_badly()
-    if s.live is None or record is None:
+    if s.live is None or record is None or (is_consequence(record) and s.vanished() is not None):
         return None
     if s.live.failure is not None:
         return _end(s, _state_of(s.live.failure), s.live.failure)
@@ -135,7 +135,7 @@ def adopt_end(s: Situation) -> Decision | None:
 
 def notice_loss(s: Situation) -> Decision | None:
     """An attempt whose agents are gone without a record is lost: the machine, or all of a replica, has died."""
-    evidence = s.cannot_go_on()
+    evidence = s.vanished()
     if s.live is None or evidence is None:
         return None
     if s.live.failure is None and s.live.stopping_since is not None:

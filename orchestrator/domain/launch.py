@@ -150,8 +150,8 @@ def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
 def _environment(job: Job, attempt: Attempt, site: Site, replica: int) -> dict[str, str]:
     job_dir = site.root / job.id
     snapshots = {} if job.spec.snapshot.dir is None else {env.SNAPSHOT_DIR: str(Path(job.spec.snapshot.dir) / job.id)}
-    restore = {} if attempt.restore_from is None else {env.RESTORE_FROM: attempt.restore_from}
-    source = {} if job.spec.snapshot.source is None else {env.SNAPSHOT_SOURCE: job.spec.snapshot.source}
+    restore_from = attempt.restore_from or job.spec.snapshot.source
+    restore = {} if restore_from is None else {env.RESTORE_FROM: restore_from}
     report = {} if site.report_url is None else {env.REPORT_URL: site.report_url}
     return {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -165,6 +165,5 @@ def _environment(job: Job, attempt: Attempt, site: Site, replica: int) -> dict[s
         env.RETRY: str(job.retries_done),
         **snapshots,
         **restore,
-        **source,
         **report,
     }

@@ -10,6 +10,7 @@ from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.observation import Liveness, Observation, Presence
 from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.failure import FailureKind, is_collateral, is_taken_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +50,24 @@ class Situation:
         return len(exits) == self._replicas() and all(record.outcome is Outcome.SUCCEEDED for record in exits)
 
     def ended_badly(self) -> ExitRecord | None:
-        """The earliest record of another end: the first cause, as far as agents can tell."""
-        return next((record for record in self.exits() if record.outcome is not Outcome.SUCCEEDED), None)
+        """The record of the first cause: the earliest end that is no success and no mere consequence of another."""
+        bad = [record for record in self.exits() if record.outcome is not Outcome.SUCCEEDED]
+        return min(bad, key=lambda record: (is_consequence(record), record.at), default=None)
 
-    def cannot_go_on(self) -> str | None:
-        """Positive evidence, as a clause, that too few agents are left for the group; None without such evidence."""
+    def vanished(self) -> str | None:
+        """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
         if self.live is None or self.observation is None:
             return None
         sighting = self.observation.sighting
-        if sighting.presence is Presence.GONE:
-            return sighting.evidence
-        unrecorded = [
+        gone = [
             seen
             for seen in sighting.replicas
             if seen.liveness is Liveness.DEAD and seen.replica not in self.observation.exits
         ]
         spare = self.job.spec.topology.max_nodes - self.job.spec.topology.min_nodes
-        if len(unrecorded) <= spare:
+        if not gone or (len(gone) <= spare and sighting.presence is not Presence.GONE):
             return None
-        return "; ".join(seen.evidence for seen in unrecorded)
+        return "; ".join(seen.evidence for seen in gone)
 
     def leftovers(self) -> bool:
         return self.observation is not None and self.observation.sighting.leftovers
@@ -80,3 +80,11 @@ class Situation:
 
     def _replicas(self) -> int:
         return self.job.spec.topology.max_nodes
+
+
+def is_consequence(record: ExitRecord) -> bool:
+    """Whether an agent ended because another one did: it lost a peer, or the store that the peer held."""
+    failure = record.failure
+    if failure is None:
+        return False
+    return is_collateral(failure) or (failure.kind is FailureKind.RENDEZVOUS and not is_taken_port(failure))

@@ -34,7 +34,7 @@ from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.observation import Training
 from orchestrator.ports import Backend, Change, Supervised, SupervisorStore
-from trainer.contract.failure import Failure, FailureKind, render_failure
+from trainer.contract.failure import Failure, FailureKind, is_taken_port, render_failure
 from trainer.contract.launch import DesiredDocument, DesiredState
 
 log = structlog.get_logger()
@@ -156,7 +156,7 @@ class Actor:
         job, training = supervised.job, supervised.training
         attempt = _live(supervised).to(action.state, reason=decision.sentence, now=now, failure=action.failure)
         ran_s = 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
-        free = action.failure is not None and action.failure.kind is FailureKind.RENDEZVOUS
+        free = action.failure is not None and is_taken_port(action.failure)
         job = replace(
             job,
             spent=spend(job, action.failure, restarts=training.restarts, ran_s=ran_s),

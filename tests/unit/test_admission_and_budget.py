@@ -65,6 +65,13 @@ def test_every_kind_of_failure_has_its_budget() -> None:
     assert set(BUDGET_OF) == set(FailureKind)
 
 
+def test_a_taken_port_costs_nothing_and_another_trouble_of_the_rendezvous_does() -> None:
+    taken = Failure(kind=FailureKind.RENDEZVOUS, message="port 20000 is already in use (EADDRINUSE)")
+    unformed = Failure(kind=FailureKind.RENDEZVOUS, message="no rendezvous store answers")
+    assert spend(a_job(), taken, restarts=0, ran_s=1) == {}
+    assert spend(a_job(), unformed, restarts=0, ran_s=1) == {"node": 1}
+
+
 def test_restarts_in_place_and_the_end_are_both_paid() -> None:
     failure = Failure(kind=FailureKind.NODE, message="gone")
     assert spend(a_job(), failure, restarts=2, ran_s=10) == {"application": 2, "node": 1}

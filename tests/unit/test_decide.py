@@ -73,10 +73,19 @@ def test_a_recorded_failure_ends_the_attempt_with_its_cause() -> None:
 
 def test_of_two_failures_the_earlier_is_the_cause() -> None:
     first = an_exit(Outcome.FAILED, FailureKind.NUMERIC, at="2026-11-20T11:58:00Z")
-    later = an_exit(Outcome.FAILED, FailureKind.RENDEZVOUS)
+    later = an_exit(Outcome.FAILED, FailureKind.STORAGE)
     observation = seen(Presence.GONE, DEAD, a_replica(Liveness.DEAD, 1), exits={0: later, 1: first})
     action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(), observation)).action
     assert action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, first.failure)
+
+
+def test_an_agent_that_lost_its_peer_is_a_consequence_of_the_peers_loss() -> None:
+    lost_store = an_exit(Outcome.FAILED, FailureKind.RENDEZVOUS)
+    observation = seen(Presence.GONE, DEAD, a_replica(Liveness.DEAD, 1), exits={1: lost_store})
+    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(), observation)).action
+    assert isinstance(action, EndAttempt)
+    assert action.failure is not None
+    assert (action.state, action.failure.kind) == (AttemptState.LOST, FailureKind.NODE)
 
 
 def test_an_agent_gone_without_a_record_is_a_lost_attempt() -> None:
@@ -231,7 +240,6 @@ def test_a_spent_budget_of_another_class_does_not_matter() -> None:
 
 def test_a_preemption_and_a_taken_port_cost_nothing() -> None:
     assert decide(recovering(FailureKind.PREEMPTED, spent={"preemption": 99})).action == Start()
-    assert decide(recovering(FailureKind.RENDEZVOUS, spent={})).action == Start()
 
 
 def test_what_no_attempt_can_mend_ends_the_job_at_once() -> None:

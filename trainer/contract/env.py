@@ -16,9 +16,8 @@ ATTEMPT = "ORCHESTRATOR_ATTEMPT"  # 1, 2, ...
 REPLICA = "ORCHESTRATOR_REPLICA"  # 0 .. nodes-1
 CLAIM = "ORCHESTRATOR_CLAIM"  # which submission this agent came from: one token for all replicas of one submit
 SNAPSHOT_DIR = "ORCHESTRATOR_SNAPSHOT_DIR"  # absent: <job>/snapshots
-RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # a snapshot's directory name: bound of the attempt's first restore
+RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # one of the job's snapshots (way back), or a path elsewhere (way in)
 RETRY = "ORCHESTRATOR_RETRY"  # how often the owner asked for another attempt: RESTORE_FROM holds once for each
-SNAPSHOT_SOURCE = "ORCHESTRATOR_SNAPSHOT_SOURCE"  # a snapshot's path: where a job without one of its own starts from
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
 
@@ -44,7 +43,6 @@ class WorkerPlace:
     snapshot_dir: str | None
     restore_from: str | None
     retry: int
-    snapshot_source: str | None
 
 
 def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
@@ -67,7 +65,6 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         snapshot_dir=environ.get(SNAPSHOT_DIR) or None,
         restore_from=environ.get(RESTORE_FROM) or None,
         retry=_integer(environ, RETRY, 0),
-        snapshot_source=environ.get(SNAPSHOT_SOURCE) or None,
     )
 
 

@@ -18,7 +18,7 @@ class FailureKind(str, Enum):
     NODE = "node"  # the machine, or all of a replica, is gone
     PREEMPTED = "preempted"
     TIMEOUT = "timeout"  # a time limit of the job or the scheduler
-    RENDEZVOUS = "rendezvous"  # a taken port, a group that did not form
+    RENDEZVOUS = "rendezvous"  # a taken port (is_taken_port), or a group that did not form
     STORAGE = "storage"  # disk full, quota, unreadable snapshot
     LAUNCH = "launch"  # image, command or file is missing
     INFRASTRUCTURE = "infrastructure"
@@ -100,6 +100,11 @@ def classify_failure(*, exit_code: int | None, output: str) -> FailureKind:
     if exit_code is not None and signal_name(exit_code) in {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}:
         return FailureKind.UNKNOWN
     return FailureKind.APPLICATION
+
+
+def is_taken_port(failure: Failure) -> bool:
+    """Whether the rendezvous failed only because another program holds its port: the next port mends that."""
+    return failure.kind is FailureKind.RENDEZVOUS and "EADDRINUSE" in failure.message
 
 
 def is_collateral(failure: Failure) -> bool:

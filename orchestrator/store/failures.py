@@ -27,6 +27,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ("UndefinedTable", "its tables are missing; run `orchestrator db upgrade`"),
     ("UndefinedColumn", "its tables are of another version; run `orchestrator db upgrade`"),
     ("password authentication failed", "it refuses the password; check ORCHESTRATOR_DATABASE_URL"),
+    ("LockNotAvailable", "another transaction holds a lock for too long; try again"),
     ("DeadlockDetected", "two transactions blocked each other; try again"),
     ("too many clients", "its connections are all taken; raise max_connections or run fewer services"),
     ("read-only transaction", "it accepts no writes (a standby?); point ORCHESTRATOR_DATABASE_URL to the primary"),

@@ -56,7 +56,8 @@ def write_metrics(session: Session, key: AttemptKey, lines: Sequence[Progress], 
         insert = _insert(session, MetricRow)
         new = insert.excluded
         same_attempt = (new.attempt == MetricRow.attempt) & (new.generation >= MetricRow.generation)
-        _upsert(session, insert, list(points.values()), where=or_(new.attempt > MetricRow.attempt, same_attempt))
+        rows = [points[step] for step in sorted(points)]  # in one order, so that two attempts never block each other
+        _upsert(session, insert, rows, where=or_(new.attempt > MetricRow.attempt, same_attempt))
 
 
 def write_snapshots(session: Session, key: AttemptKey, events: Sequence[JournalEvent], arrived_at: datetime) -> None:

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import NotFound
@@ -16,7 +12,6 @@ from tests.builders import (
     at,
     make_attempt,
     make_batch,
-    make_event,
     make_exit_record,
     make_journal_event,
     make_progress,
@@ -214,82 +209,8 @@ def test_huge_evidence_is_shortened_and_says_so(stores: Stores) -> None:
     assert len(str(kept)) < 64 * 1024
 
 
-def test_two_roads_that_bring_the_same_lines_at_one_time_store_them_once(open_stores: Callable[[], Stores]) -> None:
-    services = [open_stores() for _ in range(4)]
-    services[0].add_with_attempt()
-    batch = make_batch(events=[(10 * n, make_journal_event(sentence=str(n))) for n in range(1, 31)])
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda n: services[n % 4].ingest(batch), range(16)))
-    assert [one.sentence for one in services[0].events()[1:]] == [str(n) for n in range(1, 31)]
-
-
-JOURNAL_LINES = 12
-
-
-@st.composite
-def _deliveries(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
-    """Batches as (progress from, to, events from, to) in lines; each begins at or before what arrived until then."""
-    arrived = [0, 0]
-    deliveries = []
-    for _ in range(draw(st.integers(1, 8))):
-        ends = []
-        for journal in (0, 1):
-            start = draw(st.integers(0, arrived[journal]))
-            end = draw(st.integers(start, JOURNAL_LINES))
-            arrived[journal] = max(arrived[journal], end)
-            ends += [start, end]
-        deliveries.append((ends[0], ends[1], ends[2], ends[3]))
-    return deliveries
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(deliveries=_deliveries())
-def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
-    stores: Stores, new_job: Callable[[], str], deliveries: list[tuple[int, int, int, int]]
-) -> None:
-    job = stores.add_with_attempt(new_job())
-    progress = [(100 * n, make_progress(n)) for n in range(1, JOURNAL_LINES + 1)]
-    events = [
-        (50 * n, make_journal_event("restart.in_place", generation=n + 1, sentence=str(n)))
-        for n in range(1, JOURNAL_LINES + 1)
-    ]
-    for p_from, p_to, e_from, e_to in deliveries:
-        lines = make_batch(job.id, progress=progress[p_from:p_to], events=events[e_from:e_to])
-        stores.ingest(lines)
-    p_end, e_end = max(one[1] for one in deliveries), max(one[3] for one in deliveries)
-    offsets = stores.journals.offsets(AttemptKey(job.id, 1))[0, 1]
-    assert (offsets.progress, offsets.events) == (100 * p_end, 50 * e_end)
-    assert _steps(stores, job.id) == list(range(1, p_end + 1))
-    assert [one.sentence for one in stores.events(job.id)[1:]] == [str(n) for n in range(1, e_end + 1)]
-    assert stores.reader.standing(job.id).training.restarts == e_end
-
-
 def test_lines_that_could_not_be_read_are_passed_over_for_good(stores: Stores) -> None:
     stores.add_with_attempt()
     batch: JournalBatch = replace(make_batch(progress=[(10, make_progress(1))]), progress_to=55)
     stores.ingest(batch)
     assert stores.journals.offsets(KEY)[0, 1].progress == 55
-
-
-def test_no_event_becomes_visible_behind_one_that_was_seen(open_stores: Callable[[], Stores]) -> None:
-    services = [open_stores() for _ in range(4)]
-    for number in range(4):
-        services[0].add_with_attempt(f"job-{number}")
-    services[0].add("watched")
-    seen: list[int] = []
-
-    def write(number: int) -> None:
-        for _ in range(25):
-            services[number].jobs.wish("watched", services[0].jobs.get("watched").desired, make_event())
-
-    with ThreadPoolExecutor(4) as threads:
-        writers = [threads.submit(write, number) for number in range(4)]
-        while not all(writer.done() for writer in writers):
-            page, _ = services[0].history.events("watched", limit=10_000, cursor=None)
-            seen += [one.id for one in page if not seen or one.id > seen[-1]]
-    for writer in writers:
-        writer.result()
-    page, _ = services[0].history.events("watched", limit=10_000, cursor=None)
-    seen += [one.id for one in page if one.id > seen[-1]]
-    assert seen == [one.id for one in page]
-    assert len(seen) == 101

@@ -1,0 +1,92 @@
+"""Journal lines come by two roads, again, late and overlapping: each counts once, and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.store import sqlite
+from orchestrator.store.lookups import append_events
+from tests.builders import make_batch, make_event, make_journal_event, make_progress
+from tests.store.harness import Stores
+
+
+def test_two_roads_that_bring_the_same_lines_at_one_time_store_them_once(open_stores: Callable[[], Stores]) -> None:
+    services = [open_stores() for _ in range(4)]
+    services[0].add_with_attempt()
+    batch = make_batch(events=[(10 * n, make_journal_event(sentence=str(n))) for n in range(1, 31)])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: services[n % 4].ingest(batch), range(16)))
+    assert [one.sentence for one in services[0].events()[1:]] == [str(n) for n in range(1, 31)]
+
+
+JOURNAL_LINES = 12
+
+
+@st.composite
+def _deliveries(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
+    """Batches as (progress from, to, events from, to) in lines; each begins at or before what arrived until then."""
+    arrived = [0, 0]
+    deliveries = []
+    for _ in range(draw(st.integers(1, 8))):
+        ends = []
+        for journal in (0, 1):
+            start = draw(st.integers(0, arrived[journal]))
+            end = draw(st.integers(start, JOURNAL_LINES))
+            arrived[journal] = max(arrived[journal], end)
+            ends += [start, end]
+        deliveries.append((ends[0], ends[1], ends[2], ends[3]))
+    return deliveries
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deliveries=_deliveries())
+def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
+    stores: Stores, new_job: Callable[[], str], deliveries: list[tuple[int, int, int, int]]
+) -> None:
+    job = stores.add_with_attempt(new_job())
+    progress = [(100 * n, make_progress(n)) for n in range(1, JOURNAL_LINES + 1)]
+    events = [
+        (50 * n, make_journal_event("restart.in_place", generation=n + 1, sentence=str(n)))
+        for n in range(1, JOURNAL_LINES + 1)
+    ]
+    for p_from, p_to, e_from, e_to in deliveries:
+        lines = make_batch(job.id, progress=progress[p_from:p_to], events=events[e_from:e_to])
+        stores.ingest(lines)
+    p_end, e_end = max(one[1] for one in deliveries), max(one[3] for one in deliveries)
+    offsets = stores.journals.offsets(AttemptKey(job.id, 1))[0, 1]
+    assert (offsets.progress, offsets.events) == (100 * p_end, 50 * e_end)
+    assert [point.step for point in stores.history.metrics(job.id, since_step=-1, points=10_000)] == list(
+        range(1, p_end + 1)
+    )
+    assert [one.sentence for one in stores.events(job.id)[1:]] == [str(n) for n in range(1, e_end + 1)]
+    assert stores.reader.standing(job.id).training.restarts == e_end
+
+
+def test_no_event_gets_an_id_while_one_with_an_earlier_id_is_not_visible_yet(
+    open_stores: Callable[[], Stores], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that has passed an id would never see an event that appears below it."""
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
+    first, second = open_stores(), open_stores()
+    first.add()
+    with first.database.write() as session:
+        append_events(session, [("job-1", make_event())])
+        with pytest.raises(StoreUnavailable):
+            _append_impatiently(second)
+    _append_impatiently(second)
+    assert len(second.events()) == 3
+
+
+def _append_impatiently(stores: Stores) -> None:
+    with stores.database.write() as session:
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        append_events(session, [("job-1", make_event())])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli import COMMANDS, build_app
+from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.domain.job import JobState
 from orchestrator.wire import Problem
 from tests.cli.conftest import Run
@@ -282,9 +282,7 @@ def test_a_closed_pipe_is_no_error_message(environment: dict[str, str], service:
 
 def test_help_is_light_and_tells_each_command_as_the_command_itself_does() -> None:
     heavy = "httpx", "pydantic", "rich.console", "yaml", "fastapi", "sqlalchemy", "torch", "orchestrator.client"
-    program = (
-        f"import sys, orchestrator.cli as c; c.build_app(['--help']); print([m for m in {heavy} if m in sys.modules])"
-    )
+    program = f"import sys, orchestrator.cli.main as c; c.build_app(['--help']); print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
     for name, (_, summary) in COMMANDS.items():
         if name == "db":

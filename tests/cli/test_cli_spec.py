@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli_spec import read_spec
+from orchestrator.cli.spec import read_spec
 from orchestrator.domain.errors import InvalidSpec, Refused
 
 

@@ -1,0 +1,1 @@
+"""The command `orchestrator`. Start with main.py."""

@@ -1,0 +1,81 @@
+"""What the commands share: the client, finding a job by what a person types, and JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import islice
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+
+from orchestrator.client import Client, ServiceUnreachable, connect
+from orchestrator.domain.errors import NotFound, Refused
+from orchestrator.domain.job import JobState
+from orchestrator.settings import load_settings
+from orchestrator.wire import JobView
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="A job's id, the beginning of one, or a name that one job has.")
+]
+READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
+_TELL_EVERY_S = 60.0  # while the service is away
+JOB_FAILED = 1
+
+
+def reading() -> Client:
+    """A client that gives up soon: nothing is lost by asking again."""
+    return connect(load_settings(), patience_s=READ_PATIENCE_S)
+
+
+def writing() -> Client:
+    """A client that waits for a restarting service, and says so."""
+    told_at = -_TELL_EVERY_S
+
+    def tell(failure: ServiceUnreachable) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_EVERY_S:
+            told_at = time.monotonic()
+            typer.echo(f"orchestrator: {failure}; trying again", err=True)
+
+    settings = load_settings()
+    ever_there = settings.url is not None or settings.root.exists()
+    return connect(settings, patience_s=WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S, on_retry=tell)
+
+
+def find_job(client: Client, text: str) -> JobView:
+    """The job of that id; else the one whose id begins so, or whose name it is. Raises NotFound, Refused if several."""
+    if not text:
+        raise NotFound("the id is empty; `orchestrator ls` lists the jobs")
+    try:
+        return client.job(text)
+    except NotFound:
+        pass
+    found = [job for job in islice(client.jobs(query=text), 1000) if job.id.startswith(text) or job.name == text]
+    if not found:
+        raise NotFound(f"there is no job {text!r}; `orchestrator ls` lists them")
+    if len(found) > 1:
+        some = ", ".join(job.id for job in found[:4])
+        raise Refused(
+            f"{text!r} may mean {len(found)} jobs: {some}{', ...' if len(found) > 4 else ''}; give more of the id"
+        )
+    return found[0]
+
+
+def print_json(document: BaseModel | dict[str, object]) -> None:
+    typer.echo(json.dumps(jsonable(document), indent=2, ensure_ascii=False))
+
+
+def print_json_line(document: BaseModel | dict[str, object]) -> None:
+    typer.echo(json.dumps(jsonable(document), ensure_ascii=False))
+
+
+def jsonable(document: BaseModel | dict[str, object]) -> dict[str, object]:
+    return document.model_dump(mode="json", by_alias=True) if isinstance(document, BaseModel) else document
+
+
+def exit_by(job: JobView) -> None:
+    """End the command with the job's own success."""
+    raise typer.Exit(0 if job.state is JobState.SUCCEEDED else JOB_FAILED)

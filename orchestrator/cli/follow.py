@@ -1,0 +1,173 @@
+"""Watch a job until it ends: a live line on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Protocol
+
+import typer
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line
+from orchestrator.cli.render import clean, coloured, console, duration, event_line, speed, steps
+from orchestrator.client import Client
+from orchestrator.wire import EventView, JobView
+
+_INTERRUPTED = 130
+_OUTAGE_S = 600.0  # how long the service may be away while we watch
+_LOOK_EVERY_S = 0.5
+_PLAIN_EVERY_S = 10.0  # between two lines of progress where there is no terminal
+
+
+def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None:
+    """Stay until the job has ended and exit by its success; Ctrl-C leaves, and the job goes on."""
+    try:
+        watch = partial(_follow, display=_display(as_json)) if follow else _wait
+        ended = watch(client, job)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\nThe job goes on. Watch it again: orchestrator show {job.id} --follow\n"
+            f"End it: orchestrator cancel {job.id}",
+            err=True,
+        )
+        raise typer.Exit(_INTERRUPTED) from None
+    if not follow and as_json:
+        print_json(ended)
+    elif not follow:
+        typer.echo(f"{ended.id} {ended.state}: {clean(ended.reason)}")
+    exit_by(ended)
+
+
+def _wait(client: Client, job: JobView) -> JobView:
+    return client.wait(job.id, outage_s=_OUTAGE_S)
+
+
+def _follow(client: Client, job: JobView, display: Display) -> JobView:
+    tail = _EventTail(client, job.id)
+    with display:
+        while True:
+            for event in tail.new():
+                display.event(event)
+            display.job(job)
+            if job.state.terminal:
+                break
+            time.sleep(_LOOK_EVERY_S)
+            job = client.job(job.id, patience_s=_OUTAGE_S)
+        for event in tail.new():  # what came between the last two looks
+            display.event(event)
+    return job
+
+
+class _EventTail:
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client, self._job_id = client, job_id
+        self._cursor: str | None = None
+        self._last = 0
+
+    def new(self) -> Iterator[EventView]:
+        """Events that were not told yet."""
+        while True:
+            page = self._client.events_page(self._job_id, cursor=self._cursor, patience_s=_OUTAGE_S)
+            for event in page.items:
+                if event.id > self._last:
+                    self._last = event.id
+                    yield event
+            if page.next_cursor is None:
+                return
+            self._cursor = page.next_cursor
+
+
+class Display(Protocol):
+    """How a watched job is shown; entered while it is."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, *error: object) -> None: ...
+    def event(self, event: EventView) -> None: ...
+    def job(self, job: JobView) -> None: ...
+
+
+def _display(as_json: bool) -> Display:
+    if as_json:
+        return _JsonLines()
+    return _LiveLine() if console().is_terminal else _PlainLines()
+
+
+class _JsonLines:
+    """{"event": ...} for each event, {"job": ...} for each change of state and at the end."""
+
+    _shown: JobView | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def event(self, event: EventView) -> None:
+        print_json_line({"event": jsonable(event)})
+
+    def job(self, job: JobView) -> None:
+        if self._shown is None or (job.state, job.step) != (self._shown.state, self._shown.step):
+            print_json_line({"job": jsonable(job)})
+        self._shown = job
+
+
+class _PlainLines:
+    _shown: JobView | None = None
+    _shown_at = 0.0
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def event(self, event: EventView) -> None:
+        typer.echo(event_line(event).plain)
+
+    def job(self, job: JobView) -> None:
+        now = time.monotonic()
+        changed = self._shown is None or job.state is not self._shown.state
+        moved = self._shown is not None and job.step != self._shown.step
+        if changed or (moved and now - self._shown_at >= _PLAIN_EVERY_S):
+            typer.echo(_line(job).plain)
+            self._shown, self._shown_at = job, now
+
+
+class _LiveLine:
+    """One line that moves at the bottom, events above it."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=console(), refresh_per_second=4)
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def event(self, event: EventView) -> None:
+        console().print(event_line(event), soft_wrap=True)
+
+    def job(self, job: JobView) -> None:
+        grid = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=job.total_steps or 100, completed=job.step or 0, width=24)
+        grid.add_row(*([bar] if job.total_steps else []), _line(job))
+        self._live.update(grid)
+
+
+def _line(job: JobView) -> Text:
+    facts = [
+        f"step {steps(job)}" if job.step is not None else "",
+        f"loss {job.loss:.4f}" if job.loss is not None else "",
+        speed(job),
+        f"{duration(job.eta_s)} left" if job.eta_s is not None and not job.state.terminal else "",
+        f"attempt {job.attempt}" if job.attempt and job.attempt > 1 else "",
+        clean(job.reason) if job.state.terminal or job.step is None else "",
+    ]
+    return Text("  ").join([coloured(job.state), *(Text(fact) for fact in facts if fact)])

@@ -1,0 +1,84 @@
+"""`ls`, `show`, `cancel` and `retry`: jobs as they stand, and what may be wished of them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobId, find_job, jsonable, print_json, reading, writing
+from orchestrator.cli.follow import attend
+from orchestrator.cli.render import clean, print_job, print_jobs
+from orchestrator.domain.job import JobState
+
+Follow = Annotated[bool, typer.Option("--follow", help="Stay until it ends, and show progress and events.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay until it ends; the exit status is the job's.")]
+
+
+def ls(
+    state: Annotated[JobState | None, typer.Option(case_sensitive=False)] = None,
+    project: Annotated[str | None, typer.Option()] = None,
+    cluster: Annotated[str | None, typer.Option()] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME=VALUE")] = None,
+    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Sought in id, name and reason.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print ids only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with reading() as client:
+        found = client.jobs(
+            state=str(state) if state else None, project=project, cluster=cluster, label=label, query=search
+        )
+        jobs = list(islice(found, limit + 1))
+    more, jobs = len(jobs) > limit, jobs[:limit]
+    if as_json:
+        print_json({"items": [jsonable(job) for job in jobs], "next_cursor": None})
+    elif quiet:
+        for job in jobs:
+            typer.echo(job.id)
+    elif jobs:
+        print_jobs(jobs)
+    else:
+        typer.echo("No jobs. Submit one: orchestrator submit FILE", err=True)
+    if more:
+        typer.echo(f"There are more than {limit}: give --limit or a filter.", err=True)
+
+
+def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJson = False) -> None:
+    """Show one job."""
+    with writing() if wait or follow else reading() as client:
+        job = find_job(client, job_id)
+        if wait or follow:
+            attend(client, job, follow=follow, as_json=as_json)
+        if as_json:
+            print_json(job)
+        else:
+            print_job(job, client.url)
+
+
+def cancel(job_id: JobId, as_json: AsJson = False) -> None:
+    """End a job."""
+    with writing() as client:
+        job = client.cancel(find_job(client, job_id).id)
+    if as_json:
+        print_json(job)
+    else:
+        typer.echo(f"{job.id} {job.state}: {'is being cancelled' if job.cancelling else clean(job.reason)}")
+
+
+def retry(
+    job_id: JobId,
+    restore_from: Annotated[
+        str | None, typer.Option(metavar="SNAPSHOT", help="One of `orchestrator snapshots ID`; default: the newest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a job another attempt."""
+    with writing() as client:
+        job = client.retry(find_job(client, job_id).id, restore_from=restore_from)
+    if as_json:
+        print_json(job)
+    else:
+        typer.echo(f"{job.id}: another attempt is wished; watch it: orchestrator show {job.id} --follow")

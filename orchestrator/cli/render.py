@@ -1,0 +1,178 @@
+"""Jobs and their history for a person: tables and sentences. Colours only on a terminal, nothing cut when piped."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from functools import cache
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.domain.job import JobState
+from orchestrator.wire import EventView, JobView, PlanView, SnapshotView
+
+_COLOURS = {
+    JobState.QUEUED: "yellow",
+    JobState.STARTING: "cyan",
+    JobState.RUNNING: "blue",
+    JobState.RECOVERING: "magenta",
+    JobState.SUSPENDED: "yellow",
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "bright_black",
+}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@cache
+def console() -> Console:
+    width = None if sys.stdout.isatty() else 10_000  # a program that reads a pipe wants whole lines
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def clean(text: str) -> str:
+    """Without control characters: a job's words must not steer the terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in header:
+        table.add_column(name, no_wrap=name != "REASON", overflow="fold" if name == "REASON" else "ellipsis")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
+    if console().is_terminal:
+        console().print(table)
+        return
+    for line in console().render_lines(table, pad=False):
+        console().print("".join(segment.text for segment in line).rstrip(), soft_wrap=True)
+
+
+def print_jobs(jobs: Sequence[JobView]) -> None:
+    header = ("ID", "PROJECT", "STATE", "STEP", "LOSS", "ATTEMPTS", "AGE", "REASON")
+    print_table(
+        header,
+        (
+            (
+                job.id,
+                job.project,
+                coloured(job.state),
+                steps(job),
+                "" if job.loss is None else f"{job.loss:.4g}",
+                str(job.attempts),
+                age(job.created_at),
+                job.reason,
+            )
+            for job in jobs
+        ),
+    )
+
+
+def print_job(job: JobView, url: str) -> None:
+    facts = {
+        "job": job.id,
+        "project": job.project,
+        "cluster": job.cluster,
+        "state": f"{job.state} (being cancelled)" if job.cancelling else str(job.state),
+        "reason": job.reason,
+        "created": f"{moment(job.created_at)}, {age(job.created_at)} ago",
+        "finished": moment(job.finished_at) if job.finished_at else "",
+        "attempt": f"{job.attempt} of {job.attempts}" if job.attempt else "",
+        "generation": str(job.generation or ""),
+        "restarts": str(job.restarts) if job.restarts else "",
+        "workers": str(job.world_size or ""),
+        "step": steps(job),
+        "loss": "" if job.loss is None else f"{job.loss:.4f}",
+        "speed": speed(job),
+        "remaining": duration(job.eta_s) if job.eta_s is not None and not job.state.terminal else "",
+        "snapshot": job.newest_snapshot or "",
+        "labels": ", ".join(f"{name}={value}" for name, value in job.labels.items()),
+        "page": f"{url}/jobs/{job.id}",
+    }
+    for name, value in facts.items():
+        if value:
+            console().print(Text(f"{name:<11}", style="bold"), Text(clean(value)), soft_wrap=True, sep="")
+    if job.failure is not None:
+        where = f" on rank {job.failure.rank}" if job.failure.rank is not None else ""
+        console().print(Text(f"failure    {job.failure.kind}{where}: {clean(job.failure.message)}"), soft_wrap=True)
+        if job.failure.traceback:
+            console().print(Text(clean(job.failure.traceback)), soft_wrap=True)
+
+
+def print_events(events: Iterable[EventView]) -> None:
+    for event in events:
+        console().print(event_line(event), soft_wrap=True)
+
+
+def event_line(event: EventView) -> Text:
+    line = Text(f"{moment(event.at)}  ", style="bright_black")
+    return line.append(Text(clean(event.sentence.rstrip()), style="default"))
+
+
+def print_snapshots(snapshots: Iterable[SnapshotView]) -> None:
+    rows = ((s.name, str(s.step), s.state, size(s.size_bytes), moment(s.at)) for s in snapshots)
+    print_table(("NAME", "STEP", "STATE", "SIZE", "AT"), rows)
+
+
+def print_plan(plan: PlanView) -> None:
+    out = console()
+    for warning in plan.warnings:
+        out.print(Text(f"warning: {clean(warning)}", style="yellow"), soft_wrap=True)
+    out.print(f"rendezvous {plan.rendezvous_id} at {plan.rendezvous_endpoint}", soft_wrap=True)
+    for replica in plan.replicas:
+        out.print(Text(f"\nreplica {replica.replica}", style="bold"))
+        out.print(Text(clean(shlex.join(replica.command))), soft_wrap=True)
+        for name, value in replica.env.items():
+            out.print(Text(clean(f"  {name}={value}")), soft_wrap=True)
+    out.print(Text(f"\n{plan.native_kind}", style="bold"))
+    out.print(Text(clean(plan.native_request.rstrip())), soft_wrap=True)
+
+
+def coloured(state: JobState) -> Text:
+    return Text(str(state), style=_COLOURS[state])
+
+
+def steps(job: JobView) -> str:
+    if job.step is None:
+        return ""
+    return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
+
+
+def speed(job: JobView) -> str:
+    return "" if job.tokens_per_s is None else f"{job.tokens_per_s:,.0f} tokens/s"
+
+
+def moment(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(since: datetime) -> str:
+    return duration((datetime.now(timezone.utc) - since).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole}s"
+    if whole < 2 * 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return ""
+    value, units = float(size_bytes), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    for larger in units:
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,61 @@
+"""`serve` and `db`: the leaves that load the service itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator import bootstrap
+from orchestrator.settings import Settings, load_settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Config = Annotated[Path | None, typer.Option(help="The settings' file, orchestrator.toml.")]
+DatabaseUrl = Annotated[str | None, typer.Option(help="Default: SQLite in the root.")]
+Root = Annotated[Path | None, typer.Option(help="The run directory.")]
+
+
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one.")] = None,
+    root: Root = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run the service here, until SIGTERM or Ctrl-C."""
+    bootstrap.serve(_settings(config, host=host, port=port, root=root, database_url=database_url))
+
+
+db = typer.Typer(
+    help="Upgrade the service's database, or check it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@db.command()
+def upgrade(
+    config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False
+) -> None:
+    """Bring the tables to this version's state. The service must not be running."""
+    name = bootstrap.upgrade_database(_settings(config, root=root, database_url=database_url))
+    _tell({"database": name, "status": "upgraded"}, f"{name} is up to date", as_json)
+
+
+@db.command()
+def check(config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+    """Say whether the tables are of this version; exit with 2 if not."""
+    bootstrap.check_database(_settings(config, root=root, database_url=database_url))
+    _tell({"status": "current"}, "the database is of this version", as_json)
+
+
+def _tell(document: dict[str, str], sentence: str, as_json: bool) -> None:
+    typer.echo(json.dumps(document) if as_json else sentence)
+
+
+def _settings(config: Path | None, **given: object) -> Settings:
+    """What the command line gives wins over file and environment."""
+    return load_settings(config).model_copy(update={name: value for name, value in given.items() if value is not None})

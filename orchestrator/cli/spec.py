@@ -1,0 +1,131 @@
+"""Read a job's file: YAML or JSON, from a path or standard input. What the fields mean is the service's to judge.
+
+YAML is read as version 1.2 means it, so that `nodes: 2:8` is a text and not 128, `1e-3` a number and `on` a text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+
+import yaml
+
+from orchestrator.domain.errors import InvalidSpec, Refused
+from orchestrator.domain.spec import MAX_SPEC_BYTES
+from orchestrator.domain.validation import check_plain
+
+_TAG = "tag:yaml.org,2002:"
+_TEXTS = ("run.env.", "labels.")  # fields whose values are texts: `--set run.env.N=1` needs no quotes
+_EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
+
+
+def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
+    """The document of the file `source` ("-": standard input) with `changes` ("key.path=value") made, ready to send:
+    `run.workdir` is absolute, as seen from the current folder. Raises Refused."""
+    document = _parse(_read(source), source)
+    if document is None:
+        raise Refused(f"{source} is empty; a job's file holds a mapping, {_EXAMPLE}")
+    if not isinstance(document, dict):
+        raise Refused(f"{source} holds {_kind(document)}, must hold a mapping, {_EXAMPLE}")
+    for change in changes:
+        _apply(document, change)
+    problems = check_plain(document)
+    if problems:
+        raise InvalidSpec(problems)
+    _make_workdir_absolute(document)
+    return document
+
+
+def _read(source: str) -> str:
+    try:
+        if source == "-":
+            content = sys.stdin.buffer.read(MAX_SPEC_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                content = file.read(MAX_SPEC_BYTES + 1)
+    except OSError as error:
+        raise Refused(f"cannot read {source}: {error.strerror or error}") from error
+    if len(content) > MAX_SPEC_BYTES:
+        raise Refused(f"{source} is larger than {MAX_SPEC_BYTES} bytes: is it a job's file?")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Refused(f"{source} is not UTF-8 text (byte {error.start}): is it a job's file?") from error
+
+
+def _parse(text: str, source: str) -> object:
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass  # may still be YAML's flow style
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise Refused(f"{source}{where}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise Refused(f"{source}: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise Refused(f"{source} is nested too deeply") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's core schema, and no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind_of_scalar, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?([0-9]*\.[0-9]+|[0-9]+\.|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(f"{_TAG}{_kind_of_scalar}", re.compile(f"^(?:{_pattern})$"), list(_first))
+
+
+def _apply(document: dict[str, object], change: str) -> None:
+    path, equals, text = change.partition("=")
+    *parents, last = path.split(".")
+    if not equals or not all((*parents, last)):
+        raise Refused(f"--set {change}: must be like run.trainer.steps=20")
+    place = document
+    for parent in parents:
+        below = place.setdefault(parent, {})
+        if not isinstance(below, dict):
+            raise Refused(f"--set {change}: {parent} holds {_kind(below)}, no fields")
+        place = below
+    place[last] = text if path.startswith(_TEXTS) else _parse(text, f"--set {change}")
+
+
+def _kind(value: object) -> str:
+    names = {
+        str: "a text",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "a mapping",
+    }
+    return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
+
+
+def _make_workdir_absolute(document: dict[str, object]) -> None:
+    run = document.get("run")
+    if isinstance(run, dict) and isinstance(run.get("workdir", "."), str):
+        document["run"] = {**run, "workdir": str(Path.cwd() / run.get("workdir", "."))}

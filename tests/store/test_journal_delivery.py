@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,8 +23,15 @@ def test_two_roads_that_bring_the_same_lines_at_one_time_store_them_once(open_st
     services = [open_stores() for _ in range(4)]
     services[0].add_with_attempt()
     batch = make_batch(events=[(10 * n, make_journal_event(sentence=str(n))) for n in range(1, 31)])
+    services[0].ingest(make_batch(events=list(batch.events[:1])))
+    together = Barrier(8)
+
+    def deliver(number: int) -> None:
+        together.wait()
+        services[number % 4].ingest(batch)
+
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda n: services[n % 4].ingest(batch), range(16)))
+        list(threads.map(deliver, range(8)))
     assert [one.sentence for one in services[0].events()[1:]] == [str(n) for n in range(1, 31)]
 
 

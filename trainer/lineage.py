@@ -50,7 +50,7 @@ class Fence:
         if self._directory is None or not self._directory.exists():
             return []
         found = [(parse_term(path.name), path) for path in self._directory.iterdir()]
-        return [TermRecord(term=term, base_step=_read_base(path)) for term, path in found if term is not None]
+        return [_read_term(term, path) for term, path in found if term is not None]
 
     def check(self, term: Term) -> None:
         """Raise StaleTerm once a later term has begun."""
@@ -62,18 +62,18 @@ class Fence:
                 f"attempt {latest.attempt} generation {latest.generation} has begun"
             )
 
-    def begin(self, term: Term, base_step: int) -> None:
+    def begin(self, record: TermRecord) -> None:
         """Write the term's file exclusively. Raises StaleTerm when somebody else has begun this very term."""
         if self._directory is None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / term.file_name
+        path = self._directory / record.term.file_name
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             raise StaleTerm(f"{path} exists: another group has begun this term") from None
         with os.fdopen(descriptor, "w") as file:
-            json.dump({"base_step": base_step}, file)
+            json.dump({"base_step": record.base_step, "retry": record.retry}, file)
             file.flush()
             os.fsync(file.fileno())
         snapshot.sync_directory(self._directory)
@@ -95,8 +95,9 @@ def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) ->
     try:
         term = _own_term(place, snapshots)
         fence.check(term)
-        restore = choose_restore(snapshots, fence.read(), term, place.restore_from, tell)
-        fence.begin(term, base_step=0 if restore is None else restore.manifest.step)
+        restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell)
+        base_step = 0 if restore is None else restore.manifest.step
+        fence.begin(TermRecord(term=term, base_step=base_step, retry=place.retry))
         _sweep(snapshots, term)
     except OSError as error:
         raise SnapshotError(f"{error.filename or snapshots} cannot be used: {error.strerror}") from error
@@ -104,20 +105,21 @@ def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) ->
 
 
 def choose_restore(
-    snapshots: Path, records: Sequence[TermRecord], term: Term, restore_from: str | None, tell: Tell
+    snapshots: Path, records: Sequence[TermRecord], retry: int, restore_from: str | None, tell: Tell
 ) -> Restore | None:
     """The newest good snapshot of the lineage; damaged ones are quarantined on the way. None only if there are none.
 
-    `restore_from` is where this attempt starts. The name of one of the job's own snapshots is a way back: later
-    snapshots count only if this very attempt wrote them. A path elsewhere is a way in: it serves until the job has a
-    snapshot of its own. That snapshot must be good: nothing stands in for it.
+    `restore_from` is where to start. The name of one of the job's own snapshots is a way back: others count only if
+    they were written since the owner's retry that asked for it. A path elsewhere is a way in: it serves until the job
+    has a snapshot of its own. That snapshot must be good: nothing stands in for it.
     """
     pinned = None if restore_from is None else _locate(restore_from, snapshots)
     is_way_back = pinned is not None and pinned.parent == snapshots.resolve()
     own = restore_order(snapshot.list_committed(snapshots), records)
     lost = [name for name in snapshot.list_quarantined(snapshots) if counts(name.term, name.step, records)]
     if is_way_back:
-        own = [name for name in own if name.term.attempt == term.attempt]
+        since = {record.term for record in records if record.retry == retry}
+        own = [name for name in own if name.term in since]
     for name in own:
         manifest = _verify_or_quarantine(snapshots / str(name), tell)
         if manifest is not None:
@@ -173,9 +175,14 @@ def _sweep(snapshots: Path, term: Term) -> None:
             snapshot.remove(snapshots / str(name))
 
 
-def _read_base(path: Path) -> int | None:
+def _read_term(term: Term, path: Path) -> TermRecord:
     try:
-        base = json.loads(path.read_text()).get("base_step")
+        document = json.loads(path.read_text())
+        base, retry = document.get("base_step"), document.get("retry", 0)
     except (OSError, ValueError, AttributeError):
-        return None
-    return base if isinstance(base, int) else None
+        return TermRecord(term=term, base_step=None)
+    return TermRecord(
+        term=term,
+        base_step=base if isinstance(base, int) else None,
+        retry=retry if isinstance(retry, int) else 0,
+    )

@@ -26,13 +26,14 @@ class Job:
         self.root, self.snapshots = root, root / "snapshots"
         self.told = []
 
-    def begin(self, attempt=1, generation=1, restore_from=None):
+    def begin(self, attempt=1, generation=1, restore_from=None, retry=0):
         place = parse_place(
             {
                 "ORCHESTRATOR_JOB_DIR": str(self.root),
                 "ORCHESTRATOR_ATTEMPT": str(attempt),
                 "ORCHESTRATOR_GENERATION": str(generation),
                 "ORCHESTRATOR_RESTORE_FROM": restore_from or "",
+                "ORCHESTRATOR_RETRY": str(retry),
             }
         )
         tell = lambda kind, sentence, evidence: self.told.append((kind.value, sentence, evidence))  # noqa: E731
@@ -143,7 +144,7 @@ def test_without_a_good_snapshot_nothing_starts_from_step_0(job):
 
 def test_a_new_job_starts_from_step_0(job):
     assert job.restored_step() is None
-    assert json.loads((job.root / "fence/a00001-g00001.json").read_text()) == {"base_step": 0}
+    assert json.loads((job.root / "fence/a00001-g00001.json").read_text()) == {"base_step": 0, "retry": 0}
 
 
 def test_what_a_fenced_term_committed_late_does_not_count(job):
@@ -176,13 +177,18 @@ def test_the_supervisors_generation_0_fences_the_attempt_before(job):
     assert job.restored_step(attempt=2) is None
 
 
-def test_a_named_snapshot_is_a_way_back_for_its_attempt_only_once(job):
+def test_a_named_snapshot_is_a_way_back_until_its_retry_has_one_of_its_own(job):
+    job.begin()
     job.commit(10)
     job.commit(20)
-    assert job.restored_step(attempt=2, restore_from=str(name(10))) == 10
-    job.commit(14, 2)
-    assert job.restored_step(attempt=2, generation=2, restore_from=str(name(10))) == 14
-    assert job.restored_step(attempt=3) == 14, "step 20 is of a past that was left"
+    back = {"restore_from": str(name(10)), "retry": 1}
+    assert job.restored_step(attempt=2, **back) == 10
+    assert job.restored_step(attempt=3, **back) == 10, "attempt 2 was lost before its first snapshot"
+    job.commit(14, 3)
+    assert job.restored_step(attempt=3, generation=2, **back) == 14
+    assert job.restored_step(attempt=4, **back) == 14
+    assert job.restored_step(attempt=5, restore_from=str(name(10)), retry=2) == 10
+    assert job.restored_step(attempt=6, retry=3) == 10, "what lay beyond is of a past that was left"
 
 
 def test_another_jobs_snapshot_is_a_way_in_until_there_is_an_own_one(job, tmp_path):
@@ -198,7 +204,7 @@ def test_a_named_snapshot_must_be_good(job, is_missing):
     if not is_missing:
         flip_bit(job.commit(10) / ".metadata")
     with pytest.raises(SnapshotError, match="cannot restore from"):
-        job.begin(attempt=2, restore_from=str(name(10)))
+        job.begin(attempt=2, restore_from=str(name(10)), retry=1)
 
 
 def test_outside_a_job_each_run_has_a_generation_of_its_own(tmp_path):

@@ -27,10 +27,14 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class TermRecord:
-    """A term and the step it continued from; None while it has not chosen (generation 0 never does)."""
+    """A term and the step it continued from; None while it has not chosen (generation 0 never does).
+
+    `retry` is how often the job's owner had asked for another attempt by then.
+    """
 
     term: Term
     base_step: int | None
+    retry: int = 0
 
 
 def parse_term(file_name: str) -> Term | None:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import time
+import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -184,3 +186,20 @@ def test_sigterm_ends_the_service_and_leaves_its_jobs_running(service: Throwaway
     assert list(service.processes())
     assert not (service.root / "service.json").exists()
     assert job.id
+
+
+def test_agents_report_over_http_where_the_service_is_advertised(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    settings = {"ORCHESTRATOR_PORT": str(port), "ORCHESTRATOR_ADVERTISE_URL": url}
+    with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
+        job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, ended)
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+        kinds = [event.kind for event in client.events(job.id)]
+    assert job.state == "SUCCEEDED"
+    reports = [line for line in metrics.splitlines() if "/api/v1/reports" in line and 'status="200"' in line]
+    assert reports
+    assert kinds.count("generation.started") == 1, "told by HTTP and read from the run directory, stored once"

@@ -49,6 +49,8 @@ def _batch(key: AttemptKey, body: ReportBody) -> JournalBatch:
         events=rundir.parse_event_lines(_lines("/events", body.events, body.events_from, body.events_to)),
         events_to=body.events_to,
         exit_record=_exit_record(body),
+        progress_from=body.progress_from,
+        events_from=body.events_from,
     )
 
 

@@ -99,7 +99,11 @@ class JobStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalBatch:
-    """New lines of one replica's journals. Offsets are bytes: a batch that begins before what the store has is cut."""
+    """New lines of one replica's journals. Offsets are bytes.
+
+    A part that begins before what the store has is cut; one that begins beyond it is left out, since the lines between
+    are still to come by another road.
+    """
 
     key: AttemptKey
     replica: int
@@ -109,6 +113,8 @@ class JournalBatch:
     events: Sequence[tuple[int, JournalEvent]]
     events_to: int
     exit_record: ExitRecord | None
+    progress_from: int = 0
+    events_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)

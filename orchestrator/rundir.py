@@ -114,6 +114,8 @@ def read_news(
             events=parse_event_lines(event_lines),
             events_to=events_to,
             exit_record=exit_record,
+            progress_from=offsets.progress,
+            events_from=offsets.events,
         )
 
 

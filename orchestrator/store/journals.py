@@ -67,8 +67,13 @@ def _store(
 ) -> list[tuple[str, Event]]:
     """Store one batch but for its events, which are returned."""
     journal = _journal(session, batch)
-    lines = [line for offset, line in batch.progress if offset > journal.progress_to]
-    events = [event for offset, event in batch.events if offset > journal.events_to]
+    lines, events = [], []
+    if batch.progress_from <= journal.progress_to:
+        lines = [line for offset, line in batch.progress if offset > journal.progress_to]
+        journal.progress_to = max(journal.progress_to, batch.progress_to, *(offset for offset, _ in batch.progress))
+    if batch.events_from <= journal.events_to:
+        events = [event for offset, event in batch.events if offset > journal.events_to]
+        journal.events_to = max(journal.events_to, batch.events_to, *(offset for offset, _ in batch.events))
     for event in events:
         told_by_event(training, event, arrived_at)
     for line in lines:
@@ -76,8 +81,6 @@ def _store(
     write_workers(session, batch, lines, arrived_at)
     write_metrics(session, batch.key, lines, arrived_at)
     write_snapshots(session, batch.key, events, arrived_at)
-    journal.progress_to = max(journal.progress_to, batch.progress_to, *(offset for offset, _ in batch.progress))
-    journal.events_to = max(journal.events_to, batch.events_to, *(offset for offset, _ in batch.events))
     if journal.exit_record is None and batch.exit_record is not None:
         journal.exit_record = render_exit_record(batch.exit_record)
     return [(batch.key.job_id, _event_of(batch, event, arrived_at)) for event in events]

@@ -214,3 +214,13 @@ def test_lines_that_could_not_be_read_are_passed_over_for_good(stores: Stores) -
     batch: JournalBatch = replace(make_batch(progress=[(10, make_progress(1))]), progress_to=55)
     stores.ingest(batch)
     assert stores.journals.offsets(KEY)[0, 1].progress == 55
+
+
+def test_a_batch_beyond_what_is_stored_leaves_room_for_the_lines_between(stores: Stores) -> None:
+    stores.add_with_attempt()
+    beyond = replace(make_batch(progress=[(30, make_progress(3))]), progress_from=20)
+    stores.ingest(beyond)
+    assert stores.journals.offsets(KEY)[0, 1].progress == 0
+    between = make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))])
+    stores.ingest(between, beyond)
+    assert [point.step for point in stores.history.metrics("job-1", since_step=0, points=10)] == [1, 2, 3]

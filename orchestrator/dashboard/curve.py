@@ -11,7 +11,7 @@ from orchestrator.wire import MetricsView
 
 WIDTH, HEIGHT = 760, 240
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 18, 26
-_TICKS = 4
+_X_TICKS, _Y_TICKS = 8, 4  # at most, about
 _MAX_LABELS = 12
 _LABEL_ROOM = 34  # between two labels of marks
 
@@ -55,8 +55,8 @@ def build_curve(metrics: MetricsView, name: str = "loss") -> Curve | None:
     last_step, last_value = known[-1]
     return Curve(
         lines=_lines(metrics.steps, values, across, up),
-        x_ticks=tuple(Tick(across.place(tick), f"{tick:,.0f}") for tick in _ticks(across, whole=True)),
-        y_ticks=tuple(Tick(up.place(tick), f"{tick:.4g}") for tick in _ticks(up)),
+        x_ticks=tuple(Tick(across.place(tick), f"{tick:,.0f}") for tick in _ticks(across, _X_TICKS, whole=True)),
+        y_ticks=tuple(Tick(up.place(tick), f"{tick:.4g}") for tick in _ticks(up, _Y_TICKS)),
         marks=_marks(metrics, across),
         last=(across.place(last_step), up.place(last_value)),
         summary=f"{name} {last_value:.4g} at step {last_step}, lowest {min(losses):.4g}",
@@ -104,13 +104,13 @@ def _marks(metrics: MetricsView, across: _Scale) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _ticks(scale: _Scale, *, whole: bool = False) -> list[float]:
+def _ticks(scale: _Scale, count: int, *, whole: bool = False) -> list[float]:
     """Round values inside the scale, in steps of 1, 2 or 5 times a power of ten."""
     span = scale.high - scale.low
     if span <= 0 or not math.isfinite(span):
         return [scale.low]
-    power = 10.0 ** math.floor(math.log10(span / _TICKS))
-    stride = next(power * factor for factor in (1, 2, 5, 10) if power * factor * _TICKS >= span)
+    power = 10.0 ** math.floor(math.log10(span / count))
+    stride = next(power * factor for factor in (1, 2, 5, 10) if power * factor * count >= span)
     stride = max(1.0, stride) if whole else stride
     first = math.ceil(scale.low / stride)
     return [index * stride for index in range(first, math.floor(scale.high / stride) + 1)]

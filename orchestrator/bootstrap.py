@@ -26,6 +26,8 @@ from orchestrator.api.deps import Services
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.clusters import Cluster
 from orchestrator.commands import Commands
+from orchestrator.dashboard.pages import render_problem
+from orchestrator.dashboard.views import build_router
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.intake import Intake
@@ -144,7 +146,8 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         hosts=(settings.host,),
         closing=closing.is_set,
     )
-    return Service(create_app(services), supervisor, closing)
+    pages = build_router(services.queries, services.commands, services.logs, clock)
+    return Service(create_app(services, pages=[pages], problem_page=render_problem), supervisor, closing)
 
 
 def upgrade_database(settings: Settings) -> str:

@@ -142,6 +142,12 @@ def test_a_report_is_passed_on_and_answered_with_what_is_desired(world: World) -
     assert world.intake.bodies[0].attempt == 2
 
 
+def test_a_report_with_a_number_that_json_has_not_is_refused(world: World) -> None:
+    text = '{"job_id": "x", "attempt": 1, "replica": 0, "incarnation": 1, "exit_record": {"deep": [1e999]}}'
+    answer = world.client.post("/api/v1/reports", content=text, headers=JSON)
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/exit_record/deep/0"]
+
+
 def test_a_report_with_a_wrong_field_is_refused(world: World) -> None:
     answer = world.client.post("/api/v1/reports", json={"job_id": "x", "attempt": 0, "replica": 0, "incarnation": 1})
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/attempt"]

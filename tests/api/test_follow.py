@@ -78,6 +78,16 @@ def test_new_generations_and_attempts_are_followed(world: World, job_id: str) ->
     assert polls(follower) == ["late words of the old generation", "anew"]
 
 
+def test_the_last_words_of_an_attempt_come_before_the_next_one(world: World, job_id: str) -> None:
+    log = world.write_log(job_id, "first\n")
+    follower = follow(world, job_id)
+    follower.poll()
+    append(log, "torn")
+    world.start(job_id, 2, state=AttemptState.RUNNING)
+    world.write_log(job_id, "anew\n", attempt=2)
+    assert polls(follower, 9) == ["torn", "anew"]
+
+
 def test_a_log_that_is_cut_goes_on_from_its_new_beginning(world: World, job_id: str) -> None:
     log = world.write_log(job_id, "one\ntwo\n")
     follower = follow(world, job_id)

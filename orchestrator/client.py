@@ -195,7 +195,7 @@ class Client:
     def _is_past(self, job_id: str, attempt: int | None, outage_s: float) -> bool:
         """Whether a log that ended is complete: a service that stops ends its streams too."""
         job = self.job(job_id, patience_s=outage_s)
-        if job.state.terminal or attempt not in (None, job.attempt):
+        if job.ended or attempt not in (None, job.attempt):
             return True
         time.sleep(0.5)
         return False
@@ -220,7 +220,7 @@ class Client:
             job = self.job(job_id, patience_s=outage_s)
             if on_change is not None and job != last:
                 on_change(job)
-            if job.state.terminal:
+            if job.ended:
                 return job
             last, waited_s = job, time.monotonic() - started
             if timeout_s is not None and waited_s >= timeout_s:

@@ -41,18 +41,23 @@ class Commands:
 
     def submit(self, spec: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
         """Store a job; False when this key and spec stored it before. Raises InvalidSpec, Conflict."""
+        if idempotency_key is not None:
+            # Before the checks: what was there at the first call may be gone by now, and the answer is the same.
+            repeated = self._jobs.repeated(spec.project, idempotency_key, digest(spec))
+            if repeated is not None:
+                return repeated, False
         stored = self._checked(spec)
         now = self._clock.now()
         job = Job(
             id=f"{spec.name}-{_random_id()}",
             spec=stored,
             state=JobState.QUEUED,
-            reason=f"was submitted and waits for its turn on cluster {spec.cluster}",
+            reason=f"waits for its turn on cluster {spec.cluster}",
             desired=Desired(),
             created_at=now,
             updated_at=now,
         )
-        sentence = f"The job was submitted to cluster {spec.cluster}, project {spec.project}."
+        sentence = f"submitted to cluster {spec.cluster}, project {spec.project}"
         event = Event(at=now, kind=EventKind.JOB_SUBMITTED, sentence=sentence)
         answer = self._jobs.add(job, idempotency_key=idempotency_key, digest=digest(spec), event=event)
         self._wake()
@@ -76,7 +81,7 @@ class Commands:
                 return job
             # A retry that has not begun is withdrawn; one that begins at this moment meets `cancelled`.
             desired = Desired(cancelled=True, retry_number=job.retries_done if retrying else job.desired.retry_number)
-            sentence = "The retry was withdrawn before it began." if retrying else "Cancelling was asked for."
+            sentence = "the retry was withdrawn before it began" if retrying else "its owner asked to cancel it"
             return self._wish(job, desired, EventKind.CANCEL_REQUESTED, sentence)
 
     def retry(self, job_id: str, request: RetryRequest) -> Job:
@@ -167,10 +172,10 @@ def _same_retry(job: Job, request: RetryRequest, spec: JobSpec) -> Job:
 
 
 def _retry_sentence(request: RetryRequest) -> str:
-    source = f" from snapshot {request.restore_from} or the newest good one before it" if request.restore_from else ""
+    source = f" from snapshot {request.restore_from}" if request.restore_from else ""
     changed = ", ".join(leaf.removeprefix("/").replace("/", ".") for leaf in leaves(request.patch)[:5])
     patched = f" with a changed {changed}" if request.patch else ""
-    return f"A new attempt was asked for{source}{patched}."
+    return f"its owner asked for another attempt{source}{patched}"
 
 
 def _random_id() -> str:

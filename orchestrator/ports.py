@@ -90,6 +90,9 @@ class JobStore(Protocol):
         """Insert a job. The same key with the same digest returns the job of the first call, unchanged; with another
         digest raises Conflict. Safe against concurrent calls with one key."""
 
+    def repeated(self, project: str, idempotency_key: str, digest: str) -> Job | None:
+        """The job that this key stored before, if it did. Raises Conflict where it did so with another digest."""
+
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""
 
@@ -216,8 +219,10 @@ class HistoryReader(Protocol):
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[Attempt], str | None]:
         """Oldest first."""
 
-    def events(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredEvent], str | None]:
-        """In the order of arrival."""
+    def events(
+        self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False
+    ) -> tuple[Sequence[StoredEvent], str | None]:
+        """In the order of arrival, or against it."""
 
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
         """Newest step first."""

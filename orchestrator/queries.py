@@ -44,8 +44,9 @@ class Queries:
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> Page[AttemptView]:
         return _page(self._history.attempts(job_id, limit=limit, cursor=cursor), _view_of_attempt)
 
-    def events(self, job_id: str, *, limit: int, cursor: str | None) -> Page[EventView]:
-        return _page(self._history.events(job_id, limit=limit, cursor=cursor), _view_of_event)
+    def events(self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False) -> Page[EventView]:
+        rows = self._history.events(job_id, limit=limit, cursor=cursor, newest_first=newest_first)
+        return _page(rows, _view_of_event)
 
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> Page[SnapshotView]:
         return _page(self._history.snapshots(job_id, limit=limit, cursor=cursor), SnapshotView.model_validate)
@@ -69,6 +70,7 @@ def view_of_job(standing: JobStanding) -> JobView:
         state=job.state,
         reason=job.reason,
         cancelling=job.desired.cancelled and not job.state.terminal,
+        retrying=job.desired.retry_number > job.retries_done,
         priority=job.spec.priority,
         labels=job.spec.labels,
         created_at=job.created_at,

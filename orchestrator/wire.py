@@ -66,6 +66,7 @@ class JobView(Answer):
     state: JobState
     reason: str
     cancelling: bool  # a wish to cancel is recorded and the job has not ended yet
+    retrying: bool = False  # another attempt is wished and has not begun yet
     priority: int
     labels: dict[str, str]
     created_at: datetime
@@ -84,6 +85,11 @@ class JobView(Answer):
     newest_snapshot: str | None
     failure: FailureView | None
     spec: JobSpec
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self.state.terminal and not self.retrying
 
 
 class AttemptView(Answer):

@@ -32,7 +32,7 @@ def until(client: Client, job_id: str, holds: Callable[[JobView], bool], *, time
 
 
 def ended(job: JobView) -> bool:
-    return job.state.terminal
+    return job.ended
 
 
 def running(job: JobView) -> bool:

@@ -54,7 +54,7 @@ def _follow(client: Client, job: JobView, display: Display) -> JobView:
             for event in tail.new():
                 display.event(event)
             display.job(job)
-            if job.state.terminal:
+            if job.ended:
                 break
             time.sleep(_LOOK_EVERY_S)
             job = client.job(job.id, patience_s=_OUTAGE_S)

@@ -5,7 +5,6 @@ No script is inline and nothing comes from elsewhere, so that the strict Content
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -21,13 +20,12 @@ from orchestrator.domain.job import JobState
 from orchestrator.logs import LogRequest, Logs
 from orchestrator.ports import Clock, JobFilter
 from orchestrator.queries import Queries
-from orchestrator.wire import EventView, RetryRequest
+from orchestrator.wire import RetryRequest
 
 JOBS_SHOWN = 50
 EVENTS_SHOWN = 50
 LOG_LINES_SHOWN = 120
 CURVE_POINTS = 380
-_EVENT_PAGES = 50
 
 Fragment = Annotated[str | None, Header(alias="X-Fragment")]
 
@@ -90,7 +88,7 @@ def _job_page(queries: Queries, logs: Logs, now: Callable[[], datetime]) -> Call
             attempts=list(reversed(queries.attempts(job_id, limit=200, cursor=None).items)),
             workers=[worker for worker in workers.items if worker.attempt == job.attempt],
             snapshots=queries.snapshots(job_id, limit=8, cursor=None).items,
-            events=_newest_events(queries, job_id),
+            events=queries.events(job_id, limit=EVENTS_SHOWN, cursor=None, newest_first=True).items,
             log=_log_tail(logs, job_id),
         )
 
@@ -112,18 +110,6 @@ def _page(template: str, fragment: str | None, **values: object) -> Response:
 
 def _back_to(job_id: str) -> Response:
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
-
-
-def _newest_events(queries: Queries, job_id: str) -> list[EventView]:
-    newest: deque[EventView] = deque(maxlen=EVENTS_SHOWN)
-    cursor: str | None = None
-    for _ in range(_EVENT_PAGES):
-        page = queries.events(job_id, limit=200, cursor=cursor)
-        newest.extend(page.items)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return list(reversed(newest))
 
 
 def _log_tail(logs: Logs, job_id: str) -> list[str]:

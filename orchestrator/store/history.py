@@ -26,6 +26,7 @@ Item = TypeVar("Item")
 
 _ATTEMPTS = (Key(AttemptRow.number, int),)
 _EVENTS = (Key(EventRow.id, int),)
+_EVENTS_NEWEST = (Key(EventRow.id, int, descending=True),)
 _SNAPSHOTS = (
     Key(SnapshotRow.step, int, descending=True),
     Key(SnapshotRow.attempt, int, descending=True),
@@ -44,8 +45,11 @@ class SqlHistoryReader:
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[Attempt], str | None]:
         return self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
 
-    def events(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredEvent], str | None]:
-        return self._page(EventRow, _EVENTS, stored_event_of, job_id, limit, cursor)
+    def events(
+        self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False
+    ) -> tuple[Sequence[StoredEvent], str | None]:
+        order = _EVENTS_NEWEST if newest_first else _EVENTS
+        return self._page(EventRow, order, stored_event_of, job_id, limit, cursor)
 
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
         return self._page(SnapshotRow, _SNAPSHOTS, stored_snapshot_of, job_id, limit, cursor)
@@ -78,7 +82,8 @@ class SqlHistoryReader:
         limit: int,
         cursor: str | None,
     ) -> tuple[list[Item], str | None]:
-        listing = Listing(f"{table.__tablename__}-{job_id}", order)
+        direction = "down" if order[0].descending else "up"
+        listing = Listing(f"{table.__tablename__}-{job_id}-{direction}", order)
         with self._database.read() as session:
             require_job(session, job_id)
             query = select(table).where(table.job_id == job_id)

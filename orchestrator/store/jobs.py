@@ -40,6 +40,10 @@ class SqlJobStore:
                 raise Conflict(f"there is a job {job.id} already") from error
             return first
 
+    def repeated(self, project: str, idempotency_key: str, digest: str) -> Job | None:
+        with self._database.read() as session:
+            return _first_of_key(session, project, idempotency_key, digest)
+
     def get(self, job_id: str) -> Job:
         with self._database.read() as session:
             return job_of(require_job(session, job_id))

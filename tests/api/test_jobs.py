@@ -45,6 +45,17 @@ def test_the_same_key_and_spec_give_the_same_job(world: World) -> None:
     assert len(world.client.get("/api/v1/jobs").json()["items"]) == 1
 
 
+def test_a_repeat_gives_the_same_job_even_when_its_script_is_gone_by_now(world: World, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("pass")
+    spec = world.spec(run={"script": "train.py", "workdir": str(tmp_path)})
+    first = world.client.post("/api/v1/jobs", json=spec, headers={"Idempotency-Key": "k1"})
+    script.unlink()
+    again = world.client.post("/api/v1/jobs", json=spec, headers={"Idempotency-Key": "k1"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["id"] == first.json()["id"]
+
+
 def test_the_same_key_with_another_spec_is_a_conflict(world: World) -> None:
     world.client.post("/api/v1/jobs", json=world.spec(), headers={"Idempotency-Key": "k1"})
     answer = world.client.post("/api/v1/jobs", json=world.spec(priority=7), headers={"Idempotency-Key": "k1"})

@@ -68,9 +68,8 @@ def main() -> int:
     else:
         print(f"n = {options.runs}, load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
         for name, figure in figures.items():
-            print(
-                f"{name:18} {figure['median']:8.3f}  ({figure['min']:.3f} .. {figure['max']:.3f})  limit {figure['limit']}"
-            )
+            spread = f"({figure['min']:.3f} .. {figure['max']:.3f})"
+            print(f"{name:18} {figure['median']:8.3f}  {spread:22} limit {figure['limit']}")
     return 0 if all(figure["median"] <= figure["limit"] for figure in figures.values()) else 1
 
 

@@ -58,12 +58,14 @@ class Fault:
     name: str
     at_step: int
     strike: Callable[[ThrowawayService], None]
+    world_ends: bool  # whether the worker group dies, so that training must form it anew
 
 
 @dataclass(frozen=True)
 class Struck:
     fault: Fault
     at: float
+    took_s: float  # the strike itself; for the service, until it was back
     attempt: int
     generation: int
 
@@ -98,9 +100,9 @@ def kill_replica(service: ThrowawayService) -> None:
 
 
 FAULTS = (
-    Fault("a worker is killed", 60, kill_worker),
-    Fault("the service is killed and started again", 135, kill_service),
-    Fault("the whole replica is killed, agent and workers", 210, kill_replica),
+    Fault("a worker is killed", 60, kill_worker, world_ends=True),
+    Fault("the service is killed and started again", 135, kill_service, world_ends=False),
+    Fault("the whole replica is killed, agent and workers", 210, kill_replica, world_ends=True),
 )
 
 
@@ -165,7 +167,7 @@ def _strike(service: ThrowawayService, job: JobView, fault: Fault, bar: Progress
     last = steps_of(service, job.id)[-1]
     at = time.time()
     fault.strike(service)
-    return Struck(fault, at, last.attempt, last.generation)
+    return Struck(fault, at, time.time() - at, last.attempt, last.generation)
 
 
 def _print_faults(service: ThrowawayService, job: JobView, struck: list[Struck]) -> None:
@@ -174,7 +176,7 @@ def _print_faults(service: ThrowawayService, job: JobView, struck: list[Struck])
     for index, one in enumerate(struck):
         until = struck[index + 1].at if index + 1 < len(struck) else float("inf")
         seconds, redone = _cost(steps, one)
-        table.add_row(one.fault.name, _noticed(service, job, one.at, until), f"{seconds:.2f} s", str(redone))
+        table.add_row(one.fault.name, _noticed(service, job, one, until), f"{seconds:.2f} s", str(redone))
     console.print(table)
 
 
@@ -182,7 +184,7 @@ def _cost(steps: list[Step], struck: Struck) -> tuple[float, int]:
     """Seconds to the next step that training made, and how many steps it made twice."""
     before = [step for step in steps if step.at <= struck.at]
     after = [step for step in steps if step.at > struck.at]
-    if struck.fault.strike is not kill_service:
+    if struck.fault.world_ends:
         # What was under way in the killed world does not count as training again.
         old = (struck.attempt, struck.generation)
         before = [step for step in steps if (step.attempt, step.generation) <= old]
@@ -192,13 +194,17 @@ def _cost(steps: list[Step], struck: Struck) -> tuple[float, int]:
     return after[0].at - struck.at, max(0, before[-1].step - after[0].step + 1)
 
 
-def _noticed(service: ThrowawayService, job: JobView, since: float, until: float) -> str:
-    telling = ("worker.failed", "restart.in_place", "attempt.state", "restored")
+def _noticed(service: ThrowawayService, job: JobView, struck: Struck, until: float) -> str:
+    """The sentences that the job's owner reads, with the seconds from the fault to each."""
+    if not struck.fault.world_ends:
+        return f"+{struck.took_s:.2f} s a new service watches the attempt; training never paused"
+    telling = ("worker.failed", "restart.in_place", "job.state", "restored")
     with Client(service.url) as client:
-        events = [e for e in client.events(job.id) if since <= e.at.timestamp() < until and e.kind in telling]
-    return (
-        "\n".join(f"+{e.at.timestamp() - since:.2f} s {e.sentence}" for e in events[:4]) or "nothing: training went on"
-    )
+        found = [event for event in client.events(job.id) if event.kind in telling]
+    told = [event for event in found if struck.at <= event.at.timestamp() < until]
+    # The first trouble and what was done, up to the restore.
+    end = next((index for index, event in enumerate(told) if event.kind == "restored"), len(told))
+    return "\n".join(f"+{event.at.timestamp() - struck.at:.2f} s {event.sentence}" for event in told[: end + 1])
 
 
 def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView) -> None:

@@ -282,7 +282,8 @@ def test_a_closed_pipe_is_no_error_message(environment: dict[str, str], service:
 
 def test_help_is_light_and_tells_each_command_as_the_command_itself_does() -> None:
     heavy = "httpx", "pydantic", "rich.console", "yaml", "fastapi", "sqlalchemy", "torch", "orchestrator.client"
-    program = f"import sys, orchestrator.cli.main as c; c.build_app(['--help']); print([m for m in {heavy} if m in sys.modules])"
+    loaded = f"[m for m in {heavy} if m in sys.modules]"
+    program = f"import sys, orchestrator.cli.main as c; c.build_app(['--help']); print({loaded})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
     for name, (_, summary) in COMMANDS.items():
         if name == "db":

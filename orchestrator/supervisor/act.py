@@ -17,7 +17,7 @@ import structlog
 from orchestrator import rundir
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.budget import backoff_s, spend
-from orchestrator.domain.decide import (
+from orchestrator.domain.decision import (
     BeginRetry,
     Decision,
     EndAttempt,

@@ -14,7 +14,8 @@ from datetime import datetime
 import structlog
 
 from orchestrator.domain.admission import Admission, admit
-from orchestrator.domain.decide import Decision, Wait, decide
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import Decision, Wait
 from orchestrator.domain.errors import Unavailable
 from orchestrator.domain.situation import Situation
 from orchestrator.ports import Clock, Supervised

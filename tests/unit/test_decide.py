@@ -8,18 +8,8 @@ import pytest
 
 from orchestrator.domain.admission import Admission
 from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import (
-    POLICY,
-    BeginRetry,
-    EndAttempt,
-    Finish,
-    NoteRunning,
-    Start,
-    Stop,
-    Submit,
-    Wait,
-    decide,
-)
+from orchestrator.domain.decide import POLICY, decide
+from orchestrator.domain.decision import BeginRetry, EndAttempt, Finish, NoteRunning, Start, Stop, Submit, Wait
 from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.observation import Liveness, Presence
 from orchestrator.domain.situation import Situation

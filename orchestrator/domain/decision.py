@@ -1,0 +1,79 @@
+"""What can be done about a job: a closed set of actions, and the Decision that carries one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from trainer.contract.failure import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do; the sentence becomes the job's reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Write down a new attempt, then submit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Submit the attempt that was written down; a start that happened after all makes this one exit by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteRunning:
+    """Write down what is seen: an agent is alive (`formed`: and the worker group has formed)."""
+
+    formed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask the attempt to end; with `force`, fence it and end whatever is left. `failure`: why, where it is a fault."""
+
+    force: bool
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """The attempt has ended so; the job then stands at `job_state`."""
+
+    state: AttemptState
+    job_state: JobState
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job ends without a live attempt."""
+
+    state: JobState
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRetry:
+    """Honour the owner's retry: a fresh account, and back into the queue or on to the next attempt."""
+
+
+Action = Wait | Start | Submit | NoteRunning | Stop | EndAttempt | Finish | BeginRetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """`sentence` is for the job's owner; `look_again_at` None means with the next news or pass."""
+
+    action: Action
+    sentence: str
+    rule: str = ""
+    look_again_at: datetime | None = None
+
+    @property
+    def touches_cluster(self) -> bool:
+        """Whether carrying it out changes what a look at the cluster would show."""
+        return isinstance(self.action, (Start, Submit, Stop))

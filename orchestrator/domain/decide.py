@@ -25,7 +25,6 @@ from orchestrator.domain.situation import Situation, is_consequence
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind
 
-
 Rule = Callable[[Situation], Decision | None]
 
 

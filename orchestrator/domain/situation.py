@@ -45,9 +45,18 @@ class Situation:
         return sorted(told, key=lambda record: record.at)
 
     def all_succeeded(self) -> bool:
-        """Every replica left a record of success."""
+        """Enough replicas left a record of success, none another one, and of the rest none is alive.
+
+        Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
+        """
         exits = self.exits()
-        return len(exits) == self._replicas() and all(record.outcome is Outcome.SUCCEEDED for record in exits)
+        if len(exits) < self.job.spec.topology.min_nodes or self.observation is None:
+            return False
+        recorded = self.observation.exits
+        others = [seen for seen in self.observation.sighting.replicas if seen.replica not in recorded]
+        return all(record.outcome is Outcome.SUCCEEDED for record in exits) and all(
+            seen.liveness is Liveness.DEAD for seen in others
+        )
 
     def ended_badly(self) -> ExitRecord | None:
         """The record of the first cause: the earliest end that is no success and no mere consequence of another."""
@@ -77,9 +86,6 @@ class Situation:
 
     def waits_to_recover(self) -> bool:
         return self.job.state is JobState.RECOVERING and self.live is None
-
-    def _replicas(self) -> int:
-        return self.job.spec.topology.max_nodes
 
 
 def is_consequence(record: ExitRecord) -> bool:

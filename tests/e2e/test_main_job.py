@@ -126,6 +126,18 @@ def test_a_retry_goes_back_to_the_snapshot_that_its_owner_names_once(service: Th
     assert chosen.name not in restored[1].sentence
 
 
+def test_an_elastic_job_goes_on_without_the_replica_that_it_lost(service: ThrowawayService, client: Client) -> None:
+    spec = training(steps=3 * STEPS) | {"topology": {"nodes": "1:2", "workers_per_node": 1}}
+    job = client.submit(spec)
+    at_step(client, job.id, 25)
+    for process in service.processes():
+        if process.replica == 1:
+            os.kill(process.pid, signal.SIGKILL)
+    done = until(client, job.id, ended, timeout_s=120)
+    assert (done.state, done.attempts, done.world_size) == ("SUCCEEDED", 1, 1), done.reason
+    assert sorted(curve(service, done)) == list(range(1, 3 * STEPS + 1))
+
+
 def test_a_script_with_no_import_of_ours_is_restarted_and_goes_on(
     service: ThrowawayService, client: Client, tmp_path: Path
 ) -> None:

@@ -50,6 +50,15 @@ def test_success_of_one_replica_of_two_is_not_the_end() -> None:
     assert isinstance(decide(s).action, Wait)
 
 
+def test_an_elastic_attempt_succeeds_without_the_replica_that_it_lost() -> None:
+    job = a_job(spec=a_spec(topology={"nodes": "1:2"}))
+    exits = {0: an_exit(Outcome.SUCCEEDED)}
+    lost = seen(Presence.GONE, DEAD, a_replica(Liveness.DEAD, 1), exits=exits)
+    assert decide(a_situation(job, an_attempt(), lost)).action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
+    alive = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits=exits)
+    assert isinstance(decide(a_situation(job, an_attempt(), alive)).action, Wait)
+
+
 def test_a_refused_double_start_says_nothing_about_the_attempt() -> None:
     s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, ALIVE, exits={0: an_exit(Outcome.REFUSED)}))
     assert isinstance(decide(s).action, Wait)

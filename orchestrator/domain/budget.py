@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
+from datetime import datetime, timedelta
 
+from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job
+from orchestrator.domain.observation import Training
 from trainer.contract.failure import Failure, FailureKind, is_taken_port
 
 # Which budget of the job's spec pays for an ended attempt.
@@ -24,6 +28,9 @@ BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.RENDEZVOUS: "node",  # but a taken port costs nothing, see budget_of
 }
 
+# An attempt of a program that tells no steps counts as fruitful when it lived this long.
+FRUITFUL_S = 60.0
+
 # What no further attempt can mend.
 HOPELESS = frozenset({FailureKind.LAUNCH})
 
@@ -33,8 +40,17 @@ def budget_of(failure: Failure) -> str | None:
     return None if is_taken_port(failure) else BUDGET_OF[failure.kind]
 
 
-def spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> dict[str, int]:
-    """The job's account after an attempt: each restart in place was a failure of the application, its end is one more.
+def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
+    """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
+    ran_s = 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
+    fruitful = training.step_s is not None or ran_s >= FRUITFUL_S or (failure is not None and is_taken_port(failure))
+    spent = _spend(job, failure, restarts=training.restarts, ran_s=ran_s)
+    charged = replace(job, spent=spent, fruitless=0 if fruitful else job.fruitless + 1)
+    return replace(charged, retry_at=now + timedelta(seconds=backoff_s(charged, attempt.key.number)))
+
+
+def _spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> dict[str, int]:
+    """Each restart in place was a failure of the application, the attempt's end is one more of its own class.
 
     An attempt that ran for `refund_after_s` gives back what was spent before it.
     """

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.budget import HOPELESS, backoff_s, overspent
+from orchestrator.domain.budget import HOPELESS, overspent
 from orchestrator.domain.decision import (
     BeginRetry,
     Decision,
@@ -199,7 +199,7 @@ def recover(s: Situation) -> Decision | None:
     if not s.waits_to_recover():
         return None
     if s.job.retry_at is not None and s.now < s.job.retry_at:
-        return Decision(action=Wait(), sentence=s.job.reason, look_again_at=s.job.retry_at)
+        return Decision(action=Wait(), sentence=_pause(s), look_again_at=s.job.retry_at)
     return Decision(action=Start(), sentence="recovering from the newest good snapshot with a new attempt")
 
 
@@ -254,10 +254,16 @@ def _end(s: Situation, state: AttemptState, failure: Failure | None) -> Decision
         action = EndAttempt(AttemptState.CANCELLED, JobState.CANCELLED)
         return Decision(action=action, sentence="cancelled by its owner")
     sentence = failure.message if failure is not None else "stopped"
-    number = 0 if s.live is None else s.live.key.number
-    pause = backoff_s(s.job, number)
-    then = "" if pause == 0 else f"; next attempt in {pause:.0f} s"
-    return Decision(action=EndAttempt(state, JobState.RECOVERING, failure), sentence=sentence + then)
+    return Decision(action=EndAttempt(state, JobState.RECOVERING, failure), sentence=sentence)
+
+
+def _pause(s: Situation) -> str:
+    """How long the pause is in all, so that the sentence stays the same while it lasts."""
+    last, until = s.attempt, s.job.retry_at
+    if last is None or last.ended_at is None or until is None:
+        return s.job.reason
+    cause = "" if last.failure is None else f" after: {last.failure.message}"
+    return f"waits {(until - last.ended_at).total_seconds():.0f} s before its next attempt{cause}"
 
 
 def _state_of(failure: Failure) -> AttemptState:

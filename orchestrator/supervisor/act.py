@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import zlib
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import assert_never
 
@@ -17,7 +17,7 @@ import structlog
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.budget import backoff_s, spend
+from orchestrator.domain.budget import charge
 from orchestrator.domain.decision import (
     BeginRetry,
     Decision,
@@ -35,7 +35,7 @@ from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.observation import Training
 from orchestrator.ports import Backend, Change, Supervised, SupervisorStore
-from trainer.contract.failure import Failure, FailureKind, is_taken_port, render_failure
+from trainer.contract.failure import Failure, FailureKind, render_failure
 from trainer.contract.launch import DesiredDocument, DesiredState
 
 log = structlog.get_logger()
@@ -154,18 +154,9 @@ class Actor:
         return stopping
 
     def _end(self, supervised: Supervised, decision: Decision, action: EndAttempt, now: datetime) -> Supervised:
-        job, training = supervised.job, supervised.training
         attempt = _live(supervised).to(action.state, reason=decision.sentence, now=now, failure=action.failure)
-        ran_s = 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
-        free = action.failure is not None and is_taken_port(action.failure)
-        job = replace(
-            job,
-            spent=spend(job, action.failure, restarts=training.restarts, ran_s=ran_s),
-            fruitless=0 if training.step or free else job.fruitless + 1,
-        )
-        if action.job_state is JobState.RECOVERING:
-            job = replace(job, retry_at=now + timedelta(seconds=backoff_s(job, attempt.key.number)))
-        job = job.to(action.job_state, reason=decision.sentence, now=now)
+        charged = charge(supervised.job, attempt, supervised.training, action.failure, now)
+        job = charged.to(action.job_state, reason=decision.sentence, now=now)
         evidence: dict[str, object] = {} if action.failure is None else {"failure": render_failure(action.failure)}
         ended = _attempt_event(attempt, decision, now, f"ended {action.state}", evidence)
         return self._apply(supervised, job, attempt, [ended, _job_event(job, decision, now)])

@@ -16,7 +16,7 @@ import structlog
 from orchestrator.domain.admission import Admission, admit
 from orchestrator.domain.decide import decide
 from orchestrator.domain.decision import Decision, Wait
-from orchestrator.domain.errors import Unavailable
+from orchestrator.domain.errors import Refused, Unavailable
 from orchestrator.domain.situation import Situation
 from orchestrator.ports import Clock, Supervised
 from orchestrator.supervisor.act import Actor
@@ -55,9 +55,10 @@ class Reconciler:
             return self._settle(supervised, admission)
         except Unavailable as error:
             log.warning("job left for the next pass", job=supervised.job.id, reason=str(error))
-        except OSError as error:
-            log.warning("run directory cannot be used", job=supervised.job.id, reason=str(error))
-            sentence = f"its run directory cannot be used: {error}"
+        except (OSError, Refused) as error:
+            # A run directory that cannot be used, no port left: the owner reads it, and the next pass tries again.
+            log.warning("job cannot go on now", job=supervised.job.id, reason=str(error))
+            sentence = str(error) if isinstance(error, Refused) else f"its run directory cannot be used: {error}"
             self._actor.act(supervised, Decision(action=Wait(), sentence=sentence), now=self._clock.now())
         return None
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.domain.admission import admit, demand
-from orchestrator.domain.budget import BUDGET_OF, backoff_s, overspent, spend
+from orchestrator.domain.budget import BUDGET_OF, backoff_s, charge, overspent
 from orchestrator.domain.job import Job, JobState
-from tests.unit.situations import a_job, a_spec, ago
+from orchestrator.domain.observation import Training
+from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
 from trainer.contract.failure import Failure, FailureKind
 
 
@@ -61,6 +62,10 @@ def test_admitted_and_running_jobs_never_exceed_the_slots(jobs: list[tuple[int, 
     assert set(verdicts) == {job.id for job in everyone if job.state is JobState.QUEUED}
 
 
+def spent_after(job: Job, failure: Failure, *, restarts: int = 0, ran_s: float = 1) -> dict[str, int]:
+    return charge(job, an_attempt(started_at=ago(ran_s)), Training(restarts=restarts), failure, NOW).spent
+
+
 def test_every_kind_of_failure_has_its_budget() -> None:
     assert set(BUDGET_OF) == set(FailureKind)
 
@@ -68,20 +73,20 @@ def test_every_kind_of_failure_has_its_budget() -> None:
 def test_a_taken_port_costs_nothing_and_another_trouble_of_the_rendezvous_does() -> None:
     taken = Failure(kind=FailureKind.RENDEZVOUS, message="port 20000 is already in use (EADDRINUSE)")
     unformed = Failure(kind=FailureKind.RENDEZVOUS, message="no rendezvous store answers")
-    assert spend(a_job(), taken, restarts=0, ran_s=1) == {}
-    assert spend(a_job(), unformed, restarts=0, ran_s=1) == {"node": 1}
+    assert spent_after(a_job(), taken) == {}
+    assert spent_after(a_job(), unformed) == {"node": 1}
 
 
 def test_restarts_in_place_and_the_end_are_both_paid() -> None:
     failure = Failure(kind=FailureKind.NODE, message="gone")
-    assert spend(a_job(), failure, restarts=2, ran_s=10) == {"application": 2, "node": 1}
+    assert spent_after(a_job(), failure, restarts=2) == {"application": 2, "node": 1}
 
 
 def test_a_long_healthy_run_gives_back_what_was_spent_before() -> None:
     job = a_job(spent={"application": 3})
     failure = Failure(kind=FailureKind.APPLICATION, message="x")
-    assert spend(job, failure, restarts=0, ran_s=3600) == {"application": 1}
-    assert spend(job, failure, restarts=0, ran_s=3599) == {"application": 4}
+    assert spent_after(job, failure, ran_s=3600) == {"application": 1}
+    assert spent_after(job, failure, ran_s=3599) == {"application": 4}
 
 
 def test_no_limit_is_never_overspent() -> None:
@@ -97,5 +102,13 @@ def test_back_off_grows_to_its_limit_and_spreads_by_a_tenth(fruitless: int) -> N
     assert base <= pause <= base * 1.1
 
 
-def test_an_attempt_that_trained_is_followed_at_once() -> None:
-    assert backoff_s(a_job(fruitless=0), 2) == 0
+def test_an_attempt_that_trained_is_followed_at_once_and_a_fruitless_one_after_a_pause() -> None:
+    failure = Failure(kind=FailureKind.NODE, message="gone")
+    short = an_attempt(started_at=ago(5))
+    trained = charge(a_job(fruitless=3), short, Training(step=51, step_s=0.1), failure, NOW)
+    assert (trained.fruitless, trained.retry_at) == (0, NOW)
+    restored_only = charge(a_job(), short, Training(step=50), failure, NOW)
+    assert restored_only.fruitless == 1
+    assert restored_only.retry_at is not None
+    assert (restored_only.retry_at - NOW).total_seconds() >= 5
+    assert charge(a_job(), an_attempt(started_at=ago(61)), Training(), failure, NOW).fruitless == 0

@@ -251,6 +251,7 @@ def test_a_recovering_job_waits_for_its_back_off() -> None:
     later = NOW + timedelta(seconds=3)
     decision = decide(recovering(FailureKind.NODE, retry_at=later))
     assert isinstance(decision.action, Wait)
+    assert decision.sentence == "waits 4 s before its next attempt after: it broke"
     assert decision.look_again_at == later
 
 

@@ -94,6 +94,8 @@ class Logs:
             return find_agent_logs(job_dir, attempt, replica=request.replica)
         replica, local_rank = self._place(job_id, attempt, request)
         workers = find_worker_logs(job_dir, attempt, replica=replica, local_rank=local_rank)
+        if request.rank is not None and not workers and find_worker_logs(job_dir, attempt):
+            raise NotFound(f"attempt {attempt} of job {job_id} has no log of rank {request.rank}")
         # Before the first worker has started, what there is to read is the agent's.
         return workers or find_agent_logs(job_dir, attempt, replica=replica)
 
@@ -123,13 +125,40 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
         room = request.tail - len(kept)
         if room <= 0 or sum(map(len, kept)) > MAX_ANSWER_CHARACTERS:
             break
-        share = max(1, room // len(sources))
-        for source in sources:
+        found = _read_fairly(selection, sources, room, request, ends)
+        # The worker that wrote last comes last: that is where the reader looks.
+        for source in sorted(sources, key=_last_written, reverse=True):
             label = source.label(selection.attempt) if selection.prefixed else ""
-            end = None if ends is None else ends.get(source, 0)
-            lines = _tail_of_source(selection.job_dir, source, share, request.grep, end)
-            kept.extendleft(label + line for line in reversed(lines))
+            kept.extendleft(label + line for line in reversed(found[source]))
     return list(_keep_last(kept, request.tail))
+
+
+def _read_fairly(
+    selection: Selection, sources: list[Source], room: int, request: LogRequest, ends: Mapping[Source, int] | None
+) -> dict[Source, Sequence[str]]:
+    """The last lines of each source, `room` in all: an even share each, then more of those that have more."""
+
+    def read(source: Source, count: int) -> Sequence[str]:
+        end = None if ends is None else ends.get(source, 0)
+        return _tail_of_source(selection.job_dir, source, count, request.grep, end)
+
+    share = max(1, room // len(sources))
+    found = {source: read(source, share) for source in sources}
+    longer = [source for source, lines in found.items() if len(lines) == share]
+    spare = room - sum(map(len, found.values()))
+    for index, source in enumerate(longer):
+        more = spare // (len(longer) - index)
+        if more > 0:
+            found[source] = read(source, share + more)
+            spare -= len(found[source]) - share
+    return found
+
+
+def _last_written(source: Source) -> float:
+    try:
+        return source.path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def matches(request: LogRequest) -> Callable[[str], bool]:

@@ -152,6 +152,14 @@ class JobStanding:
     newest_snapshot: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptStanding:
+    """An attempt as readers see it, with what its journals told."""
+
+    attempt: Attempt
+    training: Training
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
     id: int  # rises over the whole store, so that it serves as a cursor
@@ -216,7 +224,7 @@ class JobReader(Protocol):
 class HistoryReader(Protocol):
     """What a job left behind. Pages as in JobReader; raises NotFound for an unknown job."""
 
-    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[Attempt], str | None]:
+    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[AttemptStanding], str | None]:
         """Oldest first."""
 
     def events(

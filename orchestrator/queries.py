@@ -6,9 +6,16 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import JobState
-from orchestrator.ports import HistoryReader, JobFilter, JobReader, JobStanding, MetricPoint, StoredEvent
+from orchestrator.ports import (
+    AttemptStanding,
+    HistoryReader,
+    JobFilter,
+    JobReader,
+    JobStanding,
+    MetricPoint,
+    StoredEvent,
+)
 from orchestrator.wire import (
     AttemptView,
     EventView,
@@ -102,7 +109,8 @@ def estimate_eta_s(standing: JobStanding) -> float | None:
     return max(0, training.total_steps - training.step) * (training.step_s or 0.0)
 
 
-def _view_of_attempt(attempt: Attempt) -> AttemptView:
+def _view_of_attempt(standing: AttemptStanding) -> AttemptView:
+    attempt = standing.attempt
     return AttemptView(
         number=attempt.key.number,
         state=attempt.state,
@@ -111,6 +119,7 @@ def _view_of_attempt(attempt: Attempt) -> AttemptView:
         port=attempt.port,
         handle=attempt.handle,
         restore_from=attempt.restore_from,
+        restored=standing.training.restored,
         created_at=attempt.created_at,
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,

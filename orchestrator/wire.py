@@ -99,7 +99,8 @@ class AttemptView(Answer):
     rendezvous_id: str
     port: int
     handle: str | None
-    restore_from: str | None
+    restore_from: str | None  # what its owner asked for
+    restored: str | None = None  # what its newest generation continued from
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

@@ -171,6 +171,7 @@ def upgrade() -> None:
         sa.Column("tokens_per_s", sa.Double(), nullable=True),
         sa.Column("restarts", sa.BigInteger(), nullable=False),
         sa.Column("restart_generation", sa.BigInteger(), nullable=True),
+        sa.Column("restored", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
             ["job_id", "attempt"],
             ["attempts.job_id", "attempts.number"],

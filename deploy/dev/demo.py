@@ -144,7 +144,7 @@ def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault
         job = client.submit(spec)
     pending, struck, deadline = list(faults), [], time.monotonic() + PATIENCE_S
     with _bar() as bar:
-        task = bar.add_task(job.id, total=None, state=job.state, loss="")
+        task = bar.add_task(job.id, total=1, state=job.state, step="", loss="")
         while not job.state.terminal:
             if time.monotonic() > deadline:
                 raise DemoFailed(f"{job.id} was not done within {PATIENCE_S:.0f} s: {job.state}, {job.reason}")
@@ -153,8 +153,10 @@ def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault
             time.sleep(0.2)
             with Client(service.url) as client:
                 job = client.job(job.id)
-            loss = "" if job.loss is None else f"loss {job.loss:.3f}"
-            bar.update(task, completed=job.step or 0, total=job.total_steps, state=job.state, loss=loss)
+            bar.update(task, state=job.state)
+            if job.step is not None and job.loss is not None:  # a new attempt tells nothing yet: the last word stays
+                step, loss = f"{job.step}/{job.total_steps}", f"loss {job.loss:.3f}"
+                bar.update(task, completed=job.step, total=job.total_steps, step=step, loss=loss)
     if job.state != "SUCCEEDED":
         raise DemoFailed(f"{job.id} ended {job.state}: {job.reason}")
     if pending:
@@ -228,7 +230,9 @@ def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView
 def _leave(service: ThrowawayService, *, keep: bool) -> None:
     """Leave nothing running, whatever happens; or, if asked to, the service."""
     if keep:
-        console.print(f"The service stays up at [bold]{service.url}[/]; `kill {service.pid}` ends it")
+        console.print(f"The service stays up at [bold]{service.url}[/], its run directory is {service.root}")
+        console.print(f"    export ORCHESTRATOR_URL={service.url}", highlight=False)
+        console.print(f"    kill {service.pid} && rm -r {service.root}      # when you are done", highlight=False)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     service.end()
@@ -239,7 +243,7 @@ def _bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[step]}"),
         TextColumn("{task.fields[state]}"),
         TextColumn("{task.fields[loss]}"),
         TimeElapsedColumn(),

@@ -38,6 +38,7 @@ class ThrowawayService:
         self.root = root.resolve()
         self.url = ""
         self._settings = dict(settings or {})
+        self._port = self._settings.pop("ORCHESTRATOR_PORT", "0")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ThrowawayService:
@@ -71,6 +72,7 @@ class ThrowawayService:
         while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 self.url = json.loads(announced.read_text())["url"]
+                self._port = self.url.rpartition(":")[2]  # a restart keeps the address
                 return
             time.sleep(0.02)
         raise ServiceFailed(self.printed())
@@ -78,7 +80,7 @@ class ThrowawayService:
     def environment(self) -> dict[str, str]:
         """The environment of the service, and of a client that is to find it."""
         outer = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
-        return {**outer, "ORCHESTRATOR_ROOT": str(self.root), "ORCHESTRATOR_PORT": "0", **self._settings}
+        return {**outer, "ORCHESTRATOR_ROOT": str(self.root), "ORCHESTRATOR_PORT": self._port, **self._settings}
 
     def printed(self) -> str:
         return (self.root / "service.log").read_text(errors="replace")

@@ -81,4 +81,4 @@ def retry(
     if as_json:
         print_json(job)
     else:
-        typer.echo(f"{job.id}: another attempt is wished; watch it: orchestrator show {job.id} --follow")
+        typer.echo(f"{job.id}: another attempt is asked for; watch it: orchestrator show {job.id} --follow")

@@ -82,7 +82,7 @@ def print_job(job: JobView, url: str) -> None:
         "reason": job.reason,
         "created": f"{moment(job.created_at)}, {age(job.created_at)} ago",
         "finished": moment(job.finished_at) if job.finished_at else "",
-        "attempt": f"{job.attempt} of {job.attempts}" if job.attempt else "",
+        "attempt": str(job.attempt or ""),
         "generation": str(job.generation or ""),
         "restarts": str(job.restarts) if job.restarts else "",
         "workers": str(job.world_size or ""),
@@ -169,10 +169,10 @@ def duration(seconds: float) -> str:
 def size(size_bytes: int | None) -> str:
     if size_bytes is None:
         return ""
-    value, units = float(size_bytes), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    value, units = float(size_bytes), iter(("B", "kB", "MB", "GB", "TB"))
     unit = next(units)
     for larger in units:
-        if value < 1024:
+        if value < 1000:
             break
-        value, unit = value / 1024, larger
+        value, unit = value / 1000, larger
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

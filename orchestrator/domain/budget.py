@@ -31,9 +31,6 @@ BUDGET_OF: dict[FailureKind, str] = {
 # An attempt of a program that tells no steps counts as fruitful when it lived this long.
 FRUITFUL_S = 60.0
 
-# What no further attempt can mend.
-HOPELESS = frozenset({FailureKind.LAUNCH})
-
 
 def budget_of(failure: Failure) -> str | None:
     """The budget that pays for a failure; None for a taken port, since the next attempt takes the next one."""
@@ -61,6 +58,13 @@ def _spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) ->
     if budget is not None:
         spent[budget] = spent.get(budget, 0) + 1
     return spent
+
+
+def hopeless(failure: Failure) -> str | None:
+    """Why no further attempt can mend it: the program is missing, or failed the same way twice in a row."""
+    if failure.kind is FailureKind.LAUNCH:
+        return "another attempt would not help"
+    return "the same error twice in a row" if failure.repeated and budget_of(failure) == "application" else None
 
 
 def overspent(job: Job, failure: Failure) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.budget import HOPELESS, overspent
+from orchestrator.domain.budget import hopeless, overspent
 from orchestrator.domain.decision import (
     BeginRetry,
     Decision,
@@ -164,7 +164,7 @@ def note_running(s: Situation) -> Decision | None:
         return None
     formed = s.observation.training.formed_at is not None
     if s.live.state is not AttemptState.RUNNING or (formed and s.job.state is JobState.STARTING):
-        sentence = "training" if formed else "the agents are up, the workers are starting"
+        sentence = "the workers are running" if formed else "the agents are up, the workers are starting"
         return Decision(action=NoteRunning(formed), sentence=sentence)
     return None
 
@@ -188,7 +188,7 @@ def give_up(s: Situation) -> Decision | None:
     failure = None if s.attempt is None else s.attempt.failure
     if not s.waits_to_recover() or failure is None:
         return None
-    verdict = "another attempt would not help" if failure.kind in HOPELESS else overspent(s.job, failure)
+    verdict = hopeless(failure) or overspent(s.job, failure)
     if verdict is None:
         return None
     return Decision(action=Finish(JobState.FAILED), sentence=f"{failure.message}; {verdict}")
@@ -200,7 +200,8 @@ def recover(s: Situation) -> Decision | None:
         return None
     if s.job.retry_at is not None and s.now < s.job.retry_at:
         return Decision(action=Wait(), sentence=_pause(s), look_again_at=s.job.retry_at)
-    return Decision(action=Start(), sentence="recovering from the newest good snapshot with a new attempt")
+    number = 1 if s.attempt is None else s.attempt.key.number + 1
+    return Decision(action=Start(), sentence=f"recovering with attempt {number}")
 
 
 def start(s: Situation) -> Decision | None:

@@ -61,6 +61,7 @@ class Training:
     phase: str | None = None
     step_s: float | None = None  # seconds of one step, a recent mean
     restarts: int = 0
+    restored: str | None = None  # the snapshot that its newest generation continued from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

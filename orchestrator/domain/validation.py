@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -111,12 +112,25 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
     if isinstance(cause, ConfigError):
         return FieldProblem(pointer + _token(cause.field), cause.message)
     if detail["type"] == "extra_forbidden":
-        return FieldProblem(pointer, "is not a known field")
+        return FieldProblem(pointer, f"is not a known field{_suggestion(detail['loc'])}")
     if detail["type"] == "missing":
         return FieldProblem(pointer, "is required")
     message = str(detail["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     return FieldProblem(pointer, message if cause is not None else f"{message}{_found(detail['input'])}")
+
+
+def _suggestion(location: Sequence[object]) -> str:
+    """The field of the spec that was probably meant."""
+    model: type[BaseModel] = JobSpec
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            return ""
+        model = field.annotation
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; there are {', '.join(known)}"
 
 
 def _found(value: object) -> str:

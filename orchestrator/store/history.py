@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy import func, select
 
-from orchestrator.domain.attempt import Attempt
-from orchestrator.ports import MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
+from orchestrator.ports import AttemptStanding, MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import (
@@ -17,9 +16,10 @@ from orchestrator.store.mapping import (
     stored_event_of,
     stored_snapshot_of,
     stored_worker_of,
+    training_of,
 )
 from orchestrator.store.paging import Key, Listing
-from orchestrator.store.tables import AttemptRow, EventRow, MetricRow, SnapshotRow, WorkerRow
+from orchestrator.store.tables import AttemptRow, EventRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
 Row = TypeVar("Row", AttemptRow, EventRow, SnapshotRow, WorkerRow)
 Item = TypeVar("Item")
@@ -42,8 +42,13 @@ class SqlHistoryReader:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[Attempt], str | None]:
-        return self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
+    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[AttemptStanding], str | None]:
+        attempts, behind = self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
+        numbers = [attempt.key.number for attempt in attempts]
+        with self._database.read() as session:
+            wanted = (TrainingRow.job_id == job_id) & TrainingRow.attempt.in_(numbers)
+            rows = {row.attempt: row for row in session.scalars(select(TrainingRow).where(wanted))}
+        return [AttemptStanding(one, training_of(rows.get(one.key.number))) for one in attempts], behind
 
     def events(
         self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False

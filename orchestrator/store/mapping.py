@@ -127,6 +127,7 @@ def training_of(row: TrainingRow | None) -> Training:
         phase=row.phase,
         step_s=row.step_s,
         restarts=row.restarts,
+        restored=row.restored,
     )
 
 

@@ -189,6 +189,7 @@ class TrainingRow(Base):
     tokens_per_s: Mapped[float | None]
     restarts: Mapped[int]
     restart_generation: Mapped[int | None]  # the newest that was counted: every agent journals the same restart
+    restored: Mapped[str | None]  # the snapshot that the newest generation continued from
 
     __table_args__ = (_of_attempt(),)
 

@@ -56,6 +56,8 @@ def told_by_event(row: TrainingRow, event: JournalEvent, arrived_at: datetime) -
         # Each agent of the attempt journals the restart of the group; it is one.
         row.restart_generation = generation
         row.restarts += 1
+    elif event.kind == EventKind.RESTORED.value:
+        row.restored = str(event.evidence.get("name", ""))[:255] or None
 
 
 def _take_step(row: TrainingRow, step: int, generation: int, at: datetime, step_s: float | None) -> None:

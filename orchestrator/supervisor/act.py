@@ -100,7 +100,7 @@ class Actor:
         event = _attempt_event(attempt, decision, now, f"will meet at port {attempt.port}", place)
         rundir.fence(self._job_dir(job), key.number)
         started = replace(supervised, attempt=attempt, training=Training(), exits={})
-        started = self._apply(started, job, attempt, [event, _job_event(job, decision, now)])
+        started = self._apply(started, job, attempt, [_job_event(job, decision, now), event])
         return self._submit(started, decision, now)
 
     def _submit(self, supervised: Supervised, decision: Decision, now: datetime) -> Supervised:
@@ -128,6 +128,7 @@ class Actor:
         if attempt.state is not AttemptState.RUNNING:
             attempt = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
             events.append(_attempt_event(attempt, decision, now, "has a living agent", {}))
+        attempt = attempt.to(attempt.state, reason=decision.sentence, now=now)
         job = job.to(JobState.RUNNING if action.formed else job.state, reason=decision.sentence, now=now)
         if action.formed:
             events.append(_job_event(job, decision, now))

@@ -173,3 +173,19 @@ def test_a_wrong_selection_is_refused(world: World, job_id: str, query: str) -> 
     answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?{query}")
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == f"/query/{query.partition('=')[0]}"
+
+
+def test_a_tail_is_as_long_as_asked_when_one_worker_wrote_little(world: World, job_id: str) -> None:
+    world.write_log(job_id, "".join(f"line {n}\n" for n in range(20)))
+    world.write_log(job_id, "hello\n", "1/g1/local-1/log")
+    os.utime(world.root / job_id / "attempts/1/replica-0/1/g1/local-1/log", (1, 1))
+    for count in (1, 2, 7, 20):
+        assert len(read(world, job_id, f"tail={count}")) == count
+    assert read(world, job_id, "tail=2")[-1] == "[a1 g1 r0/0] line 19", "the worker that wrote last comes last"
+
+
+def test_a_rank_that_is_not_there_is_said(world: World, job_id: str) -> None:
+    world.write_log(job_id, "zero\n")
+    answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?rank=9")
+    assert answer.status_code == 404
+    assert "no log of rank 9" in answer.json()["detail"]

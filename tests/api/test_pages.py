@@ -90,7 +90,7 @@ def test_the_list_has_pages(world: World) -> None:
 
 def test_the_page_of_a_queued_job_has_its_empty_states(world: World) -> None:
     text = page(world, f"/jobs/{world.submit()}")
-    for sentence in ("No loss was reported yet", "No worker has reported yet", "Nothing was started yet"):
+    for sentence in ("No loss was reported", "No worker told of its progress", "Nothing was started yet"):
         assert sentence in text
 
 

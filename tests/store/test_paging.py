@@ -55,7 +55,7 @@ def test_every_list_of_a_job_pages_in_its_order(stores: Stores) -> None:
             events = kept if replica == 0 else []
             stores.ingest(make_batch(attempt=number, replica=replica, progress=[(10, line)], events=events))
     history = stores.history
-    assert _all(lambda c: history.attempts("job-1", limit=2, cursor=c), lambda one: one.key.number) == [1, 2, 3]
+    assert _all(lambda c: history.attempts("job-1", limit=2, cursor=c), lambda one: one.attempt.key.number) == [1, 2, 3]
     assert _all(lambda c: history.workers("job-1", limit=2, cursor=c), lambda one: (one.attempt, one.replica)) == [
         (3, 0),
         (3, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -245,6 +246,19 @@ def test_what_no_attempt_can_mend_ends_the_job_at_once() -> None:
     decision = decide(recovering(FailureKind.LAUNCH))
     assert decision.action == Finish(JobState.FAILED)
     assert "it broke" in decision.sentence
+
+
+def test_the_same_error_twice_in_a_row_ends_the_job_unless_it_is_the_disks() -> None:
+    def repeated(kind: FailureKind) -> Situation:
+        s = recovering(kind)
+        assert s.attempt is not None
+        failure = Failure(kind=kind, message="it broke", repeated=True)
+        return replace(s, attempt=replace(s.attempt, failure=failure))
+
+    decision = decide(repeated(FailureKind.APPLICATION))
+    assert decision.action == Finish(JobState.FAILED)
+    assert decision.sentence == "it broke; the same error twice in a row"
+    assert decide(repeated(FailureKind.STORAGE)).action == Start()
 
 
 def test_a_recovering_job_waits_for_its_back_off() -> None:

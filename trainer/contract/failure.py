@@ -36,6 +36,7 @@ class Failure:
     signal: str | None = None  # SIGKILL, ...
     step: int | None = None  # completed steps of that rank when it failed
     traceback: str | None = None
+    repeated: bool = False  # the same error twice in a row, with no step between: the agent gave up on it
 
 
 def render_failure(failure: Failure) -> dict[str, object]:
@@ -54,6 +55,7 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
         signal=_optional_text(document.get("signal")),
         step=_optional_int(document.get("step")),
         traceback=_optional_text(document.get("traceback")),
+        repeated=document.get("repeated") is True,
     )
 
 

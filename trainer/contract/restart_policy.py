@@ -30,6 +30,7 @@ class Setback:
 class RestartDecision:
     restart: bool
     sentence: str  # for the job's owner
+    repeated: bool = False  # given up because the same error came twice in a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,8 @@ def give_up_on_repetition(s: RestartSituation) -> RestartDecision | None:
     if len(s.setbacks) < 2 or not repeats(s.setbacks[-2], s.last):
         return None
     where = "before any step" if s.last.step is None else f"with no step beyond {s.last.step}"
-    return _give_up(f"the same error came twice in a row {where}: {s.last.failure.message}")
+    sentence = f"the same error came twice in a row {where}: {s.last.failure.message}"
+    return RestartDecision(restart=False, sentence=sentence, repeated=True)
 
 
 def give_up_on_budget(s: RestartSituation) -> RestartDecision | None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ class Agent(LocalElasticAgent):
             )
         )
         self.verdict = decision.sentence
+        self.failure = replace(failure, repeated=decision.repeated)
         if not decision.restart:
             self._remaining_restarts = 0  # as torch itself does to end a group that shall not come back
         collateral = sorted(worker.global_rank for worker in worker_group.workers if worker.global_rank != failure.rank)

@@ -127,6 +127,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     store = SqlSupervisorStore(database)
     intake = Intake(SqlJournalStore(database), reader, clock, lambda job_id: settings.root / job_id)
     reconciler = Reconciler(
+        store,
         Observer(cluster.name, store, backend, intake),
         Actor(store, backend, site, ports=ports),
         clock,

@@ -73,12 +73,10 @@ class Commands:
         with self._wishing:
             job = self._jobs.get(job_id)
             retrying = job.desired.retry_number > job.retries_done
-            if job.state is JobState.CANCELLED and not retrying:
+            if (job.state is JobState.CANCELLED or job.desired.cancelled) and not retrying:
                 return job
             if job.state.terminal and not retrying:
                 raise Conflict(f"job {job_id} has ended {job.state} already; there is nothing to cancel")
-            if job.desired.cancelled:
-                return job
             # A retry that has not begun is withdrawn; one that begins at this moment meets `cancelled`.
             desired = Desired(cancelled=True, retry_number=job.retries_done if retrying else job.desired.retry_number)
             sentence = "the retry was withdrawn before it began" if retrying else "its owner asked to cancel it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator import rundir
@@ -12,6 +12,8 @@ from orchestrator.ports import Clock, JobReader, JournalBatch, JournalStore
 from orchestrator.wire import DesiredView, ReportBody
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
 
+_MOST_READINGS = 8  # of one attempt in one pass: its neighbours wait
+
 
 class Intake:
     def __init__(self, journals: JournalStore, jobs: JobReader, clock: Clock, job_dir: Callable[[str], Path]) -> None:
@@ -20,14 +22,17 @@ class Intake:
         self._clock = clock
         self._job_dir = job_dir
 
-    def collect(self, keys: Iterable[AttemptKey]) -> bool:
-        """Read all that the attempts' run directories hold beyond the store. Returns whether there was anything."""
-        found = False
-        for key in keys:
-            while batches := list(rundir.read_news(self._job_dir(key.job_id), key, self._journals.offsets(key))):
-                self._journals.ingest(batches, arrived_at=self._clock.now())
-                found = True
-        return found
+    def collect(self, key: AttemptKey) -> bool:
+        """Read what the attempt's run directory holds beyond the store; returns whether there was anything.
+
+        A journal longer than a few readings is finished by the next calls. Raises OSError, StoreUnavailable.
+        """
+        for reading in range(_MOST_READINGS):
+            batches = list(rundir.read_news(self._job_dir(key.job_id), key, self._journals.offsets(key)))
+            if not batches:
+                return reading > 0
+            self._journals.ingest(batches, arrived_at=self._clock.now())
+        return True
 
     def accept(self, body: ReportBody) -> DesiredView:
         """Take a report and answer what is desired of the attempt. Idempotent. Raises NotFound, InvalidSpec."""
@@ -56,9 +61,8 @@ def _batch(key: AttemptKey, body: ReportBody) -> JournalBatch:
 
 def _lines(pointer: str, lines: Sequence[str], start: int, end: int) -> list[rundir.Line]:
     """Lines with their offsets. Raises InvalidSpec when lines and offsets contradict each other."""
-    if not lines:
-        return []
-    split, reached = rundir.split_lines("\n".join(lines).encode(errors="surrogatepass"), start)
+    text = "\n".join(lines).encode(errors="surrogatepass")
+    split, reached = rundir.split_lines(text, start) if lines else ([], start)
     if reached != end:
         raise InvalidSpec([FieldProblem(pointer, f"the lines end at byte {reached}, {pointer[1:]}_to says {end}")])
     return split
@@ -67,5 +71,5 @@ def _lines(pointer: str, lines: Sequence[str], start: int, end: int) -> list[run
 def _exit_record(body: ReportBody) -> ExitRecord | None:
     try:
         return None if body.exit_record is None else parse_exit_record(body.exit_record)
-    except ValueError as error:
+    except rundir.UNREADABLE as error:
         raise InvalidSpec([FieldProblem("/exit_record", str(error))]) from error

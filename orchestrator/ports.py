@@ -69,6 +69,9 @@ class SupervisorStore(Protocol):
     def apply(self, change: Change) -> None:
         """Write status of job and attempt (inserted where new) and the events. An ended attempt frees its port."""
 
+    def note(self, job_id: str, reason: str, now: datetime) -> None:
+        """Write only why the job stands still. An unknown job is no error."""
+
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Reserve for the attempt a port that no other live attempt of the cluster holds; the next above `after`,
         around the end. Idempotent per attempt. Raises Refused when all are taken."""
@@ -105,7 +108,7 @@ class JournalBatch:
     """New lines of one replica's journals. Offsets are bytes.
 
     A part that begins before what the store has is cut; one that begins beyond it is left out, since the lines between
-    are still to come by another road.
+    are still to come by another road. A journal that was seen `cut` is counted from its beginning again.
     """
 
     key: AttemptKey
@@ -118,6 +121,8 @@ class JournalBatch:
     exit_record: ExitRecord | None
     progress_from: int = 0
     events_from: int = 0
+    progress_cut: bool = False
+    events_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

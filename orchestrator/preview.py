@@ -37,6 +37,7 @@ def render_plan(spec: JobSpec, cluster: Cluster, now: datetime) -> PlanView:
         state=AttemptState.INTENDED,
         reason="is a dry run",
         nonce=NONCE,
+        nodes=job.spec.topology.nodes,
         port=cluster.ports.start,
         created_at=now,
     )

@@ -5,12 +5,15 @@ Documents appear whole (temporary file, fsync, rename). Journals grow; a torn la
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.ports import JournalBatch, JournalOffsets
@@ -23,7 +26,13 @@ from trainer.contract.progress import Progress, parse_progress
 
 Document = TypeVar("Document")
 
-MAX_READ_BYTES = 4 * 1024 * 1024  # of one journal in one go: the rest waits for the next pass
+MAX_READ_BYTES = 4 * 1024 * 1024  # of one journal in one go
+MAX_DOCUMENT_BYTES = 1024 * 1024
+MAX_REPLICAS = 100_000
+# What a text that is no document of ours may raise while it is parsed.
+UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError, AttributeError)
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
 def write_document(path: Path, document: Mapping[str, object]) -> None:
@@ -37,11 +46,33 @@ def write_document(path: Path, document: Mapping[str, object]) -> None:
     temporary.replace(path)
 
 
+def open_regular(path: Path) -> BinaryIO | None:
+    """Open a regular file; None when it is not there or is anything else, which must not hold the reader.
+
+    Raises OSError for a failing disk: that a file cannot be read is no evidence that it is not there.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb")
+
+
 def read_document(path: Path) -> dict[str, object] | None:
     """The document, or None when there is none or it is no JSON object. Raises OSError for a failing disk."""
+    file = open_regular(path)
+    if file is None:
+        return None
+    with file:
+        content = file.read(MAX_DOCUMENT_BYTES)
     try:
-        document = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        document = json.loads(content)
+    except UNREADABLE:
         return None
     return document if isinstance(document, dict) else None
 
@@ -54,7 +85,8 @@ def write_launch(job_dir: Path, attempt: int, policy: LaunchPolicy, *, replicas:
 def read_replicas(job_dir: Path, attempt: int) -> int | None:
     """How many replicas were to be launched, or None before that was written."""
     document = read_document(layout.attempt_dir(job_dir, attempt) / layout.LAUNCH)
-    return None if document is None else int(str(document.get("replicas", 1)))
+    replicas = None if document is None else document.get("replicas")
+    return replicas if isinstance(replicas, int) and 1 <= replicas <= MAX_REPLICAS else None
 
 
 def write_desired(job_dir: Path, attempt: int, desired: DesiredDocument) -> None:
@@ -99,42 +131,60 @@ def read_news(
 ) -> Iterator[JournalBatch]:
     """What the attempt's replicas wrote since the offsets in `known`; replicas without news are left out."""
     for life in incarnations(job_dir, key.number):
-        offsets = known.get((life.replica, life.number), JournalOffsets())
-        exit_record = None if offsets.exited else life.exit()  # before the journals: then they are complete
-        progress_lines, progress_to = read_journal(life.path / layout.PROGRESS, offsets.progress)
-        event_lines, events_to = read_journal(life.path / layout.EVENTS, offsets.events)
-        if exit_record is None and progress_to == offsets.progress and events_to == offsets.events:
+        stored = known.get((life.replica, life.number), JournalOffsets())
+        exit_record = None if stored.exited else life.exit()  # before the journals: then they are complete
+        progress = read_journal(life.path / layout.PROGRESS, stored.progress)
+        events = read_journal(life.path / layout.EVENTS, stored.events)
+        if progress.more or events.more:
+            exit_record = None  # the last word comes last
+        if exit_record is None and progress.end == stored.progress and events.end == stored.events:
             continue
         yield JournalBatch(
             key=key,
             replica=life.replica,
             incarnation=life.number,
-            progress=parse_progress_lines(progress_lines),
-            progress_to=progress_to,
-            events=parse_event_lines(event_lines),
-            events_to=events_to,
+            progress=parse_progress_lines(progress.lines),
+            progress_to=progress.end,
+            events=parse_event_lines(events.lines),
+            events_to=events.end,
             exit_record=exit_record,
-            progress_from=offsets.progress,
-            events_from=offsets.events,
+            progress_from=progress.start,
+            events_from=events.start,
+            progress_cut=progress.start < stored.progress,
+            events_cut=events.start < stored.events,
         )
 
 
 Line = tuple[int, bytes]  # (offset behind the line's end, its bytes without the end)
 
 
-def read_journal(path: Path, offset: int) -> tuple[list[Line], int]:
-    """Whole lines from `offset` on, at most MAX_READ_BYTES, and the offset behind the last of them."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            chunk = file.read(MAX_READ_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return [], offset
-    whole, end, _torn = chunk.rpartition(b"\n")
-    if not end:
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole lines of a journal from byte `start` to byte `end`; `more` when the file goes on behind them."""
+
+    lines: list[Line]
+    start: int
+    end: int
+    more: bool = False
+
+
+def read_journal(path: Path, offset: int) -> Chunk:
+    """Whole lines from `offset` on, at most MAX_READ_BYTES. A file that was cut is read from its beginning."""
+    file = open_regular(path)
+    if file is None:
+        return Chunk([], offset, offset)
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        start = offset if offset <= size else 0
+        file.seek(start)
+        content = file.read(MAX_READ_BYTES)
+    more = len(content) == MAX_READ_BYTES
+    whole, newline, _torn = content.rpartition(b"\n")
+    if not newline:
         # A line longer than all we read would stop the journal for good: it is no line of ours.
-        return [], offset + len(chunk) if len(chunk) == MAX_READ_BYTES else offset
-    return split_lines(whole, offset)
+        return Chunk([], start, start + len(content) if more else start, more)
+    lines, end = split_lines(whole, start)
+    return Chunk(lines, start, end, more)
 
 
 def split_lines(whole: bytes, offset: int) -> tuple[list[Line], int]:
@@ -159,7 +209,7 @@ def _line(line: bytes, parse: Callable[[dict[str, object]], Document]) -> Docume
     try:
         document = json.loads(line)
         return parse(document) if isinstance(document, dict) else None
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return None
 
 
@@ -167,19 +217,22 @@ def _parsed(path: Path, parse: Callable[[dict[str, object]], Document]) -> Docum
     document = read_document(path)
     try:
         return None if document is None else parse(document)
-    except ValueError:
+    except UNREADABLE:
         return None
 
 
 def _numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Sub-folders named by the prefix and a whole number of at most nine digits."""
     try:
-        names = [path.name for path in folder.iterdir()]
+        paths = list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [(int(name.removeprefix(prefix)), folder / name) for name in names if _is_numbered(name, prefix)]
-    return sorted(found)
+    found = [(path.name.removeprefix(prefix), path) for path in paths if path.name.startswith(prefix)]
+    return sorted((int(number), path) for number, path in found if _NUMBER.match(number) and _is_folder(path))
 
 
-def _is_numbered(name: str, prefix: str) -> bool:
-    number = name.removeprefix(prefix)
-    return name.startswith(prefix) and number.isascii() and number.isdigit()
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False

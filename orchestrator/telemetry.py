@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Mapping
+from typing import TextIO, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -48,6 +50,22 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class _Forgiving:
+    """A stream that loses lines rather than its writer: a full disk or a reader that went must not end supervision."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def configure_logging(*, level: int = logging.INFO, human: bool | None = None) -> None:
     """Log to stderr: key-value for people on a terminal, one JSON object a line otherwise (or as `human` says)."""
     readable = sys.stderr.isatty() if human is None else human
@@ -66,6 +84,6 @@ def configure_logging(*, level: int = logging.INFO, human: bool | None = None) -
             *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Forgiving(sys.stderr))),
         cache_logger_on_first_use=True,
     )

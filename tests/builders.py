@@ -43,6 +43,7 @@ def make_attempt(job_id: str = "job-1", number: int = 1, **fields: Any) -> Attem
         "state": AttemptState.INTENDED,
         "reason": "is written down",
         "nonce": "c0ffee",
+        "nodes": "1",
         "port": 20000,
         "created_at": NOW,
     }

@@ -60,6 +60,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("nonce", sa.Text(), nullable=False),
+        sa.Column("nodes", sa.Text(), nullable=False),
         sa.Column("port", sa.Integer(), nullable=False),
         sa.Column("restore_from", sa.Text(), nullable=True),
         sa.Column("handle", sa.Text(), nullable=True),

@@ -29,7 +29,6 @@ class AttemptState(StrEnum):
 _ENDS = frozenset(
     {AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.PREEMPTED, AttemptState.LOST, AttemptState.CANCELLED}
 )
-_LIVE = frozenset({AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.PENDING, AttemptState.RUNNING})
 
 TRANSITIONS: dict[AttemptState, frozenset[AttemptState]] = {
     # Any live attempt may turn out to have ended while nobody looked, hence _ENDS on every row.
@@ -61,6 +60,7 @@ class Attempt:
     reason: str
     nonce: str
     port: int
+    nodes: str  # as the spec's topology said when it was made: a patch of the spec is for the next one
     created_at: datetime
     restore_from: str | None = None
     handle: str | None = None
@@ -68,6 +68,14 @@ class Attempt:
     stopping_since: datetime | None = None  # when we first asked it to end
     ended_at: datetime | None = None
     failure: Failure | None = None
+
+    @property
+    def min_nodes(self) -> int:
+        return int(self.nodes.partition(":")[0])
+
+    @property
+    def max_nodes(self) -> int:
+        return int(self.nodes.rpartition(":")[2])
 
     @property
     def rendezvous_id(self) -> str:

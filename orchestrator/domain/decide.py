@@ -49,8 +49,11 @@ def adopt_success(s: Situation) -> Decision | None:
 def end_leftovers(s: Situation) -> Decision | None:
     """An attempt that is over but still has processes is stopped first, by force when asking did not help."""
     loss = s.vanished()
-    if s.live is None or not s.leftovers() or (loss is None and s.ended_badly() is None):
+    succeeded = s.all_succeeded()
+    if s.live is None or not s.leftovers() or not (loss or succeeded or s.ended_badly()):
         return None
+    if succeeded:
+        return Decision(action=Stop(force=s.stop_overdue), sentence="finished; what it left running is being ended")
     # Without a living agent nobody passes a polite word on to orphaned workers.
     orphans = s.observation is not None and s.observation.sighting.presence is Presence.GONE
     failure = Failure(kind=FailureKind.NODE, message=loss) if loss is not None and s.ended_badly() is None else None
@@ -220,8 +223,8 @@ def wait(s: Situation) -> Decision:
 
 # First match wins: this order is the policy.
 POLICY: tuple[Rule, ...] = (
-    adopt_success,
     end_leftovers,
+    adopt_success,
     adopt_end,
     notice_loss,
     notice_failed_launch,

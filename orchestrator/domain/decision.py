@@ -74,6 +74,6 @@ class Decision:
     look_again_at: datetime | None = None
 
     @property
-    def touches_cluster(self) -> bool:
-        """Whether carrying it out changes what a look at the cluster would show."""
-        return isinstance(self.action, (Start, Submit, Stop))
+    def settles(self) -> bool:
+        """Whether it changes only what is written down, so that another decision may follow at once."""
+        return isinstance(self.action, (NoteRunning, EndAttempt, Finish, BeginRetry))

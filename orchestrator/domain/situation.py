@@ -41,22 +41,21 @@ class Situation:
         """The exit records of the live attempt, refused double starts aside, earliest first."""
         if self.live is None or self.observation is None:
             return []
-        told = [record for record in self.observation.exits.values() if record.outcome is not Outcome.REFUSED]
-        return sorted(told, key=lambda record: record.at)
+        replicas = range(self.live.max_nodes)
+        told = [record for replica, record in self.observation.exits.items() if replica in replicas]
+        return sorted((one for one in told if one.outcome is not Outcome.REFUSED), key=lambda record: record.at)
 
     def all_succeeded(self) -> bool:
-        """Enough replicas left a record of success, none another one, and of the rest none is alive.
+        """Enough replicas left a record of success, none another one, and no agent is alive.
 
         Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
         """
         exits = self.exits()
-        if len(exits) < self.job.spec.topology.min_nodes or self.observation is None:
+        if self.live is None or self.observation is None or len(exits) < self.live.min_nodes:
             return False
-        recorded = self.observation.exits
-        others = [seen for seen in self.observation.sighting.replicas if seen.replica not in recorded]
-        return all(record.outcome is Outcome.SUCCEEDED for record in exits) and all(
-            seen.liveness is Liveness.DEAD for seen in others
-        )
+        sighting = self.observation.sighting
+        someone_works = any(seen.liveness is Liveness.ALIVE for seen in sighting.replicas)
+        return not someone_works and all(record.outcome is Outcome.SUCCEEDED for record in exits)
 
     def ended_badly(self) -> ExitRecord | None:
         """The record of the first cause: the earliest end that is no success and no mere consequence of another."""
@@ -73,7 +72,7 @@ class Situation:
             for seen in sighting.replicas
             if seen.liveness is Liveness.DEAD and seen.replica not in self.observation.exits
         ]
-        spare = self.job.spec.topology.max_nodes - self.job.spec.topology.min_nodes
+        spare = self.live.max_nodes - self.live.min_nodes
         if not gone or (len(gone) <= spare and sighting.presence is not Presence.GONE):
             return None
         return "; ".join(seen.evidence for seen in gone)

@@ -71,6 +71,8 @@ class Run(_Part):
         for name in value:
             if name.startswith(("ORCHESTRATOR_", "TORCHELASTIC_")) or name in _GROUP_ENV:
                 raise ValueError(f"{name}: is set by the launcher")
+            if name in _BREAKS_THE_LAUNCHER:
+                raise ValueError(f"{name}: would keep the launcher itself from starting")
         return value
 
     @model_validator(mode="after")
@@ -87,6 +89,7 @@ class Run(_Part):
 _GROUP_ENV = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 )
+_BREAKS_THE_LAUNCHER = frozenset({"PYTHONHOME"})
 
 
 def _nodes_text(value: object) -> object:
@@ -160,6 +163,7 @@ class Snapshot(_Part):
         return value
 
 
+Pause = Annotated[float, Field(ge=0, le=30 * 86400)]
 Budget = Annotated[int, Field(ge=0, le=1_000_000)] | None
 
 
@@ -179,7 +183,7 @@ class Supervise(_Part):
     max_runtime_s: Seconds | None = None
     budgets: Budgets = Budgets()
     refund_after_s: Seconds = 3600
-    backoff_s: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (5, 300)
+    backoff_s: tuple[Pause, Pause] = (5, 300)
     exclude_bad_nodes: bool = True
 
     @field_validator("backoff_s")

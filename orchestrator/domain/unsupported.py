@@ -37,6 +37,11 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "this version keeps the newest `keep` snapshots only",
     ),
     Unsupported(
+        "/snapshot/on_preemption",
+        lambda spec, _: not spec.snapshot.on_preemption,
+        "this version always takes a snapshot when it is told to go",
+    ),
+    Unsupported(
         "/topology/nodes",
         lambda spec, _: spec.launcher == "torchrun" and spec.topology.min_nodes != spec.topology.max_nodes,
         "a range of nodes needs launcher elasticrun; give torchrun one number",

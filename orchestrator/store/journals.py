@@ -67,6 +67,8 @@ def _store(
 ) -> list[tuple[str, Event]]:
     """Store one batch but for its events, which are returned."""
     journal = _journal(session, batch)
+    journal.progress_to = 0 if batch.progress_cut else journal.progress_to
+    journal.events_to = 0 if batch.events_cut else journal.events_to
     lines, events = [], []
     if batch.progress_from <= journal.progress_to:
         lines = [line for offset, line in batch.progress if offset > journal.progress_to]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, delete, func, select, text, tuple_, union, update
 from sqlalchemy.exc import IntegrityError
@@ -75,6 +76,10 @@ class SqlSupervisorStore:
             if change.attempt is not None:
                 _write_attempt(session, change.attempt)
             append_events(session, [(job.id, event) for event in change.events])
+
+    def note(self, job_id: str, reason: str, now: datetime) -> None:
+        with self._database.write() as session:
+            session.execute(update(JobRow).where(JobRow.id == job_id).values(reason=reason, updated_at=now))
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Raises NotFound for an unknown job."""

@@ -108,6 +108,7 @@ class AttemptRow(Base):
     state: Mapped[str]
     reason: Mapped[str]
     nonce: Mapped[str]
+    nodes: Mapped[str]
     port: Mapped[int] = mapped_column(Integer)
     restore_from: Mapped[str | None]
     handle: Mapped[str | None]

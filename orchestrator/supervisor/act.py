@@ -29,7 +29,7 @@ from orchestrator.domain.decision import (
     Submit,
     Wait,
 )
-from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan
@@ -50,39 +50,34 @@ class Actor:
         self._site = site
         self._ports = ports
 
-    def act(self, supervised: Supervised, decision: Decision, *, now: datetime) -> Supervised:
-        """Carry out, and return the job as it now stands. Raises StoreUnavailable, BackendUnavailable, OSError."""
+    def act(self, supervised: Supervised, decision: Decision, *, now: datetime) -> None:
+        """Carry out. Raises StoreUnavailable, BackendUnavailable, Refused, OSError; the next pass then looks again."""
         action = decision.action
-        if not isinstance(action, Wait):
+        if not isinstance(action, (Wait, Stop)):
             log.info("decided", job=supervised.job.id, rule=decision.rule, sentence=decision.sentence)
         match action:
             case Wait():
-                return self._wait(supervised, decision, now)
+                if decision.sentence != supervised.job.reason:
+                    self._store.note(supervised.job.id, decision.sentence, now)
             case Start():
-                return self._start(supervised, decision, now)
+                self._start(supervised, decision, now)
             case Submit():
-                return self._submit(supervised, decision, now)
+                self._submit(supervised, decision, now)
             case NoteRunning():
-                return self._note_running(supervised, decision, action, now)
+                self._note_running(supervised, decision, action, now)
             case Stop():
-                return self._stop(supervised, decision, action, now)
+                self._stop(supervised, decision, action, now)
             case EndAttempt():
-                return self._end(supervised, decision, action, now)
+                self._end(supervised, decision, action, now)
             case Finish():
                 job = supervised.job.to(action.state, reason=decision.sentence, now=now)
-                return self._apply(supervised, job, None, [_job_event(job, decision, now)])
+                self._apply(job, None, [_job_event(job, decision, now)])
             case BeginRetry():
-                return self._begin_retry(supervised, decision, now)
+                self._begin_retry(supervised, decision, now)
             case _:
                 assert_never(action)
 
-    def _wait(self, supervised: Supervised, decision: Decision, now: datetime) -> Supervised:
-        if decision.sentence == supervised.job.reason:
-            return supervised
-        job = supervised.job.to(supervised.job.state, reason=decision.sentence, now=now)
-        return self._apply(supervised, job, supervised.attempt, [])
-
-    def _start(self, supervised: Supervised, decision: Decision, now: datetime) -> Supervised:
+    def _start(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
         """Write the attempt down, fence off the ones before it, then submit it."""
         job, last = supervised.job, supervised.attempt
         key = AttemptKey(job.id, 1 if last is None else last.key.number + 1)
@@ -92,6 +87,7 @@ class Actor:
             reason=decision.sentence,
             nonce=secrets.token_hex(4),
             port=self._reserve_port(job, key, last),
+            nodes=job.spec.topology.nodes,
             created_at=now,
             restore_from=job.desired.restore_from,
         )
@@ -99,75 +95,68 @@ class Actor:
         place = {"port": attempt.port, "rendezvous_id": attempt.rendezvous_id}
         event = _attempt_event(attempt, decision, now, f"will meet at port {attempt.port}", place)
         rundir.fence(self._job_dir(job), key.number)
-        started = replace(supervised, attempt=attempt, training=Training(), exits={})
-        started = self._apply(started, job, attempt, [_job_event(job, decision, now), event])
-        return self._submit(started, decision, now)
+        self._apply(job, attempt, [_job_event(job, decision, now), event])
+        self._submit(replace(supervised, job=job, attempt=attempt, training=Training(), exits={}), decision, now)
 
-    def _submit(self, supervised: Supervised, decision: Decision, now: datetime) -> Supervised:
+    def _submit(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
+        """Submit the intended attempt. When the cluster does not answer it stays intended: the next look tells."""
         attempt = _live(supervised)
         try:
             handle = self._backend.submit(build_plan(supervised.job, attempt, self._site))
         except LaunchRefused as error:
             failure = Failure(kind=FailureKind.LAUNCH, message=str(error))
             ending = EndAttempt(AttemptState.FAILED, JobState.RECOVERING, failure)
-            return self._end(supervised, replace(decision, sentence=str(error)), ending, now)
-        except BackendUnavailable as error:
-            # It may or may not have started: the attempt stays intended, and the next look tells.
-            log.warning("submission failed", attempt=str(attempt.key), reason=str(error))
-            job = supervised.job.to(supervised.job.state, reason=str(error), now=now)
-            return self._apply(supervised, job, attempt, [])
+            self._end(supervised, replace(decision, sentence=str(error)), ending, now)
+            return
         submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=now), handle=handle)
         event = _attempt_event(submitted, decision, now, f"was submitted as {handle}", {"handle": handle})
-        return self._apply(supervised, supervised.job, submitted, [event])
+        self._apply(supervised.job, submitted, [event])
 
-    def _note_running(
-        self, supervised: Supervised, decision: Decision, action: NoteRunning, now: datetime
-    ) -> Supervised:
+    def _note_running(self, supervised: Supervised, decision: Decision, action: NoteRunning, now: datetime) -> None:
         job, attempt = supervised.job, _live(supervised)
         events = []
         if attempt.state is not AttemptState.RUNNING:
-            attempt = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
             events.append(_attempt_event(attempt, decision, now, "has a living agent", {}))
-        attempt = attempt.to(attempt.state, reason=decision.sentence, now=now)
+        attempt = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
         job = job.to(JobState.RUNNING if action.formed else job.state, reason=decision.sentence, now=now)
         if action.formed:
             events.append(_job_event(job, decision, now))
-        return self._apply(supervised, job, attempt, events)
+        self._apply(job, attempt, events)
 
-    def _stop(self, supervised: Supervised, decision: Decision, action: Stop, now: datetime) -> Supervised:
-        """Fence (by force only: an attempt that is asked politely may still commit), write down, then cancel."""
+    def _stop(self, supervised: Supervised, decision: Decision, action: Stop, now: datetime) -> None:
+        """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
         job, attempt = supervised.job, _live(supervised)
-        if action.force:
-            rundir.fence(self._job_dir(job), attempt.key.number + 1)
-        events = []
-        if attempt.stopping_since is None:
-            attempt = replace(
-                attempt.to(attempt.state, reason=decision.sentence, now=now),
-                stopping_since=now,
-                failure=action.failure,
-            )
+        first = attempt.stopping_since is None
+        if first or decision.sentence != job.reason:
+            log.info("decided", job=job.id, rule=decision.rule, sentence=decision.sentence, force=action.force)
+            stopping = attempt.to(attempt.state, reason=decision.sentence, now=now)
             events = [_attempt_event(attempt, decision, now, f"is asked to end: {decision.sentence}", {})]
-        stopping = self._apply(supervised, job.to(job.state, reason=decision.sentence, now=now), attempt, events)
-        rundir.write_desired(self._job_dir(job), attempt.key.number, DesiredDocument(state=DesiredState.STOP))
-        if action.force or _live(supervised).stopping_since is None:
-            # A polite word is said once: a second signal would cut the agent's own clean-up short.
-            self._backend.cancel(attempt.key, force=action.force)
-        return stopping
+            if first:
+                stopping = replace(stopping, stopping_since=now, failure=action.failure)
+            self._apply(job.to(job.state, reason=decision.sentence, now=now), stopping, events if first else [])
+        try:
+            if action.force:
+                rundir.fence(self._job_dir(job), attempt.key.number + 1)
+            rundir.write_desired(self._job_dir(job), attempt.key.number, DesiredDocument(state=DesiredState.STOP))
+        finally:
+            # Whatever the disk says. A polite word is said once: a second signal would cut the agent's clean-up short.
+            if action.force or first:
+                self._backend.cancel(attempt.key, force=action.force)
 
-    def _end(self, supervised: Supervised, decision: Decision, action: EndAttempt, now: datetime) -> Supervised:
+    def _end(self, supervised: Supervised, decision: Decision, action: EndAttempt, now: datetime) -> None:
         attempt = _live(supervised).to(action.state, reason=decision.sentence, now=now, failure=action.failure)
         charged = charge(supervised.job, attempt, supervised.training, action.failure, now)
         job = charged.to(action.job_state, reason=decision.sentence, now=now)
         evidence: dict[str, object] = {} if action.failure is None else {"failure": render_failure(action.failure)}
         ended = _attempt_event(attempt, decision, now, f"ended {action.state}", evidence)
-        return self._apply(supervised, job, attempt, [ended, _job_event(job, decision, now)])
+        self._apply(job, attempt, [ended, _job_event(job, decision, now)])
 
-    def _begin_retry(self, supervised: Supervised, decision: Decision, now: datetime) -> Supervised:
+    def _begin_retry(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
         job = supervised.job
         fresh = replace(job, retries_done=job.desired.retry_number, spent={}, fruitless=0, retry_at=None)
         state = JobState.QUEUED if job.state.terminal else job.state
         fresh = fresh.to(state, reason=decision.sentence, now=now)
-        return self._apply(supervised, fresh, None, [_job_event(fresh, decision, now)])
+        self._apply(fresh, None, [_job_event(fresh, decision, now)])
 
     def _reserve_port(self, job: Job, key: AttemptKey, last: Attempt | None) -> int:
         """The next free port above the last attempt's: a port that was taken there is not tried again at once.
@@ -178,9 +167,8 @@ class Actor:
         after = spread if last is None else last.port
         return self._store.reserve_port(key, job.spec.cluster, self._ports, after=after)
 
-    def _apply(self, supervised: Supervised, job: Job, attempt: Attempt | None, events: list[Event]) -> Supervised:
+    def _apply(self, job: Job, attempt: Attempt | None, events: list[Event]) -> None:
         self._store.apply(Change(job=job, attempt=attempt, events=events))
-        return replace(supervised, job=job, attempt=attempt if attempt is not None else supervised.attempt)
 
     def _job_dir(self, job: Job) -> Path:
         return self._site.root / job.id

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import BackendUnavailable
+from orchestrator.domain.errors import BackendUnavailable, StoreUnavailable
 from orchestrator.domain.observation import Observation, Presence, Sighting
 from orchestrator.intake import Intake
 from orchestrator.ports import Backend, Supervised, SupervisorStore
@@ -18,8 +18,20 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Facts:
+    """What one pass saw: the jobs that are not at rest, and of each live attempt what the cluster says."""
+
     supervised: Sequence[Supervised]
+    sightings: Mapping[AttemptKey, Sighting]
     slots: int | None
+
+    def observation(self, supervised: Supervised) -> Observation | None:
+        """What was seen of the job's attempt; None when that is not live."""
+        attempt = supervised.attempt
+        if attempt is None or attempt.state.terminal or attempt.key not in self.sightings:
+            return None
+        return Observation(
+            sighting=self.sightings[attempt.key], training=supervised.training, exits=dict(supervised.exits)
+        )
 
 
 class Observer:
@@ -30,7 +42,6 @@ class Observer:
         self._store = store
         self._backend = backend
         self._intake = intake
-        self._sightings: Mapping[AttemptKey, Sighting] = {}
 
     def observe(self) -> Facts:
         """Look at everything once. Raises StoreUnavailable; a silent cluster makes its attempts UNKNOWN.
@@ -40,19 +51,10 @@ class Observer:
         """
         supervised = self._store.supervised(self._cluster)
         live = [s.attempt.key for s in supervised if s.attempt is not None and not s.attempt.state.terminal]
-        self._sightings = self._look(live)
-        if self._intake.collect(live):
-            supervised = self._store.supervised(self._cluster)
-        return Facts(supervised, self._backend.slots())
-
-    def observation(self, supervised: Supervised) -> Observation | None:
-        """What this pass saw of the job's attempt; None when that is not live or is newer than the look."""
-        attempt = supervised.attempt
-        if attempt is None or attempt.state.terminal or attempt.key not in self._sightings:
-            return None
-        return Observation(
-            sighting=self._sightings[attempt.key], training=supervised.training, exits=dict(supervised.exits)
-        )
+        sightings = dict(self._look(live))
+        unread = dict(self._read(live))
+        supervised = self._store.supervised(self._cluster) if live else supervised
+        return Facts(supervised, sightings | unread, self._backend.slots())
 
     def _look(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
         try:
@@ -61,3 +63,16 @@ class Observer:
             log.warning("cluster does not answer", cluster=self._cluster, reason=str(error))
             evidence = f"cluster {self._cluster} does not answer: {error}"
             return {key: Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence) for key in keys}
+
+    def _read(self, keys: Collection[AttemptKey]) -> Iterator[tuple[AttemptKey, Sighting]]:
+        """Take in the run directories. Attempts whose cannot be read are UNKNOWN: their last word may stand there."""
+        for key in keys:
+            try:
+                self._intake.collect(key)
+            except StoreUnavailable:
+                raise
+            except Exception as error:
+                # An edge of the loop: whatever one job's files hold, its neighbours are supervised.
+                log.exception("run directory cannot be read", attempt=str(key))
+                evidence = f"its run directory cannot be read: {error}"
+                yield key, Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence)

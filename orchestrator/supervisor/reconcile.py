@@ -2,37 +2,45 @@
 
 A pass looks at every job of a cluster that is not at rest: what the store says was asked and decided, what the
 cluster says is there, what the run directories say training did (`observe`). From that it builds one Situation per
-job, asks the policy (`domain.decide`), and carries the decision out (`act`). A decision may lead to the next one at
-once, until there is nothing to do but wait. Nothing is remembered between passes: a crash at any point is followed
-by a pass that sees the same facts.
+job, asks the policy (`domain.decide`), and carries the decision out (`act`). What may lead to another decision is
+followed by the next pass at once. Nothing is remembered between passes: a crash at any point is followed by a pass
+that sees the same facts.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 import structlog
 
 from orchestrator.domain.admission import Admission, admit
 from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import Decision, Wait
-from orchestrator.domain.errors import Refused, Unavailable
+from orchestrator.domain.errors import OrchestratorError, StoreUnavailable
 from orchestrator.domain.situation import Situation
-from orchestrator.ports import Clock, Supervised
+from orchestrator.ports import Clock, Supervised, SupervisorStore
 from orchestrator.supervisor.act import Actor
-from orchestrator.supervisor.observe import Observer
+from orchestrator.supervisor.observe import Facts, Observer
 
 log = structlog.get_logger()
 
-_MOST_DECISIONS = 8  # about one job in one pass: more would be a policy that goes in circles
+_AT_ONCE = timedelta(milliseconds=10)
 
 
 class Reconciler:
     """Supervises one cluster. Not thread-safe: one thread per cluster."""
 
     def __init__(
-        self, observer: Observer, actor: Actor, clock: Clock, *, gpus_per_node: int, stop_timeout_s: float
+        self,
+        store: SupervisorStore,
+        observer: Observer,
+        actor: Actor,
+        clock: Clock,
+        *,
+        gpus_per_node: int,
+        stop_timeout_s: float,
     ) -> None:
+        self._store = store
         self._observer = observer
         self._actor = actor
         self._clock = clock
@@ -40,47 +48,43 @@ class Reconciler:
         self._stop_timeout_s = stop_timeout_s
 
     def reconcile(self) -> datetime | None:
-        """One pass over the cluster; returns when to look again at the latest, if a decision said so.
+        """One pass over the cluster, one decision for each job; returns when to look again at the latest.
 
         Raises StoreUnavailable, after which nothing has been lost.
         """
-        seen = self._observer.observe()
-        admissions = admit((each.job for each in seen.supervised), slots=seen.slots, gpus_per_node=self._gpus_per_node)
-        looks = [self._settle_alone(each, admissions.get(each.job.id)) for each in seen.supervised]
+        facts = self._observer.observe()
+        admissions = admit(
+            (each.job for each in facts.supervised), slots=facts.slots, gpus_per_node=self._gpus_per_node
+        )
+        looks = [self._decide_and_act(each, facts, admissions) for each in facts.supervised]
         return min((look for look in looks if look is not None), default=None)
 
-    def _settle_alone(self, supervised: Supervised, admission: Admission | None) -> datetime | None:
+    def _decide_and_act(
+        self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]
+    ) -> datetime | None:
         """One job's trouble is evidence of nothing: the next pass looks again, its neighbours go on now."""
-        try:
-            return self._settle(supervised, admission)
-        except Unavailable as error:
-            log.warning("job left for the next pass", job=supervised.job.id, reason=str(error))
-        except (OSError, Refused) as error:
-            # A run directory that cannot be used, no port left: the owner reads it, and the next pass tries again.
-            log.warning("job cannot go on now", job=supervised.job.id, reason=str(error))
-            sentence = str(error) if isinstance(error, Refused) else f"its run directory cannot be used: {error}"
-            self._actor.act(supervised, Decision(action=Wait(), sentence=sentence), now=self._clock.now())
-        return None
-
-    def _settle(self, supervised: Supervised, admission: Admission | None) -> datetime | None:
-        """Decide and act until there is nothing left to do for this job; return when to look again."""
-        for _ in range(_MOST_DECISIONS):
-            situation = self._situation(supervised, admission)
-            if situation.at_rest():
-                return None
-            decision = decide(situation)
-            supervised = self._actor.act(supervised, decision, now=situation.now)
-            if isinstance(decision.action, Wait) or decision.touches_cluster:
-                return decision.look_again_at  # what follows needs a fresh look
-        log.warning("the policy goes in circles", job=supervised.job.id)
-        return None
-
-    def _situation(self, supervised: Supervised, admission: Admission | None) -> Situation:
-        return Situation(
+        job = supervised.job
+        situation = Situation(
             now=self._clock.now(),
-            job=supervised.job,
+            job=job,
             attempt=supervised.attempt,
-            observation=self._observer.observation(supervised),
-            admission=admission,
+            observation=facts.observation(supervised),
+            admission=admissions.get(job.id),
             stop_timeout_s=self._stop_timeout_s,
         )
+        if situation.at_rest():
+            return None
+        try:
+            decision = decide(situation)
+            self._actor.act(supervised, decision, now=situation.now)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            # The loop's edge for one job: a silent cluster, a full disk, no port left, or a defect of ours.
+            log.warning("job left for the next pass", job=job.id, exc_info=not isinstance(error, _EXPECTED))
+            self._store.note(job.id, f"cannot go on now: {error}", situation.now)
+            return None
+        return situation.now + _AT_ONCE if decision.settles else decision.look_again_at
+
+
+_EXPECTED = (OrchestratorError, OSError)

@@ -44,7 +44,14 @@ def a_job(state: JobState = JobState.RUNNING, **fields: Any) -> Job:
 
 def an_attempt(state: AttemptState = AttemptState.RUNNING, **fields: Any) -> Attempt:
     attempt = Attempt(
-        key=KEY, state=state, reason="so far", nonce="0a1b2c3d", port=20000, created_at=ago(90), started_at=ago(80)
+        key=KEY,
+        state=state,
+        reason="so far",
+        nonce="0a1b2c3d",
+        port=20000,
+        nodes="1",
+        created_at=ago(90),
+        started_at=ago(80),
     )
     return replace(attempt, **fields)
 

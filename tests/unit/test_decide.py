@@ -47,17 +47,42 @@ def test_success_wins_over_a_wish_to_cancel() -> None:
 
 def test_success_of_one_replica_of_two_is_not_the_end() -> None:
     observation = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits={0: an_exit(Outcome.SUCCEEDED)})
-    s = a_situation(a_job(spec=TWO_NODES), an_attempt(), observation)
+    s = a_situation(a_job(spec=TWO_NODES), an_attempt(nodes="2"), observation)
     assert isinstance(decide(s).action, Wait)
 
 
 def test_an_elastic_attempt_succeeds_without_the_replica_that_it_lost() -> None:
     job = a_job(spec=a_spec(topology={"nodes": "1:2"}))
+    attempt = an_attempt(nodes="1:2")
     exits = {0: an_exit(Outcome.SUCCEEDED)}
     lost = seen(Presence.GONE, DEAD, a_replica(Liveness.DEAD, 1), exits=exits)
-    assert decide(a_situation(job, an_attempt(), lost)).action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
+    assert decide(a_situation(job, attempt, lost)).action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
     alive = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits=exits)
-    assert isinstance(decide(a_situation(job, an_attempt(), alive)).action, Wait)
+    assert isinstance(decide(a_situation(job, attempt, alive)).action, Wait)
+
+
+def test_a_patched_topology_is_for_the_next_attempt() -> None:
+    job = a_job(spec=TWO_NODES, desired=RETRY)
+    observation = seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.SUCCEEDED)})
+    action = decide(a_situation(job, an_attempt(stopping_since=ago(1)), observation)).action
+    assert action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
+
+
+def test_a_record_of_a_replica_that_is_none_counts_for_nothing() -> None:
+    observation = seen(Presence.RUNNING, ALIVE, exits={7: an_exit(Outcome.SUCCEEDED)})
+    assert isinstance(decide(a_situation(a_job(), an_attempt(), observation)).action, Wait)
+
+
+def test_a_record_of_success_beside_a_living_agent_is_not_yet_the_end() -> None:
+    observation = seen(Presence.RUNNING, ALIVE, exits={0: an_exit(Outcome.SUCCEEDED)})
+    assert isinstance(decide(a_situation(a_job(), an_attempt(), observation)).action, Wait)
+
+
+def test_what_a_finished_attempt_left_running_is_ended_before_the_job() -> None:
+    observation = seen(Presence.GONE, ORPHANED, exits={0: an_exit(Outcome.SUCCEEDED)})
+    assert decide(a_situation(a_job(), an_attempt(), observation)).action == Stop(force=False)
+    overdue = an_attempt(stopping_since=ago(16))
+    assert decide(a_situation(a_job(), overdue, observation)).action == Stop(force=True)
 
 
 def test_a_refused_double_start_says_nothing_about_the_attempt() -> None:
@@ -75,14 +100,14 @@ def test_of_two_failures_the_earlier_is_the_cause() -> None:
     first = an_exit(Outcome.FAILED, FailureKind.NUMERIC, at="2026-11-20T11:58:00Z")
     later = an_exit(Outcome.FAILED, FailureKind.STORAGE)
     observation = seen(Presence.GONE, DEAD, a_replica(Liveness.DEAD, 1), exits={0: later, 1: first})
-    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(), observation)).action
+    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(nodes="2"), observation)).action
     assert action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, first.failure)
 
 
 def test_an_agent_that_lost_its_peer_is_a_consequence_of_the_peers_loss() -> None:
     lost_store = an_exit(Outcome.FAILED, FailureKind.RENDEZVOUS)
     observation = seen(Presence.GONE, DEAD, a_replica(Liveness.DEAD, 1), exits={1: lost_store})
-    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(), observation)).action
+    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(nodes="2"), observation)).action
     assert isinstance(action, EndAttempt)
     assert action.failure is not None
     assert (action.state, action.failure.kind) == (AttemptState.LOST, FailureKind.NODE)
@@ -105,7 +130,7 @@ def test_orphaned_workers_are_ended_by_force_before_the_attempt_counts_as_lost()
 
 def test_the_other_replica_of_a_dead_one_is_asked_to_end_first() -> None:
     observation = seen(Presence.RUNNING, DEAD, a_replica(number=1))
-    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(), observation)).action
+    action = decide(a_situation(a_job(spec=TWO_NODES), an_attempt(nodes="2"), observation)).action
     assert isinstance(action, Stop)
     assert not action.force
 
@@ -113,7 +138,7 @@ def test_the_other_replica_of_a_dead_one_is_asked_to_end_first() -> None:
 def test_within_an_elastic_range_a_dead_replica_is_left_to_the_agents() -> None:
     spec = a_spec(topology={"nodes": "1:2"})
     observation = seen(Presence.RUNNING, DEAD, a_replica(number=1))
-    assert isinstance(decide(a_situation(a_job(spec=spec), an_attempt(), observation)).action, Wait)
+    assert isinstance(decide(a_situation(a_job(spec=spec), an_attempt(nodes="1:2"), observation)).action, Wait)
 
 
 @pytest.mark.parametrize("state", [AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.RUNNING])

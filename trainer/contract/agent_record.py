@@ -45,5 +45,5 @@ def parse_agent_record(document: Mapping[str, object]) -> AgentRecord:
             incarnation=int(str(document["incarnation"])),
             at=str(document.get("at", "")),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"not an agent record: {error!r}") from error

@@ -45,7 +45,7 @@ def render_failure(failure: Failure) -> dict[str, object]:
 
 def parse_failure(document: Mapping[str, object]) -> Failure:
     """Parse a failure; an unknown kind reads as UNKNOWN, unknown fields are ignored."""
-    kind = document.get("kind")
+    kind = str(document.get("kind"))
     known = {member.value for member in FailureKind}
     return Failure(
         kind=FailureKind(kind) if kind in known else FailureKind.UNKNOWN,

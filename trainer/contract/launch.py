@@ -47,5 +47,5 @@ def render_desired(desired: DesiredDocument) -> dict[str, object]:
 def parse_desired(document: Mapping[str, object]) -> DesiredDocument:
     """An unknown wish reads as RUN: an old agent goes on training."""
     known = {member.value for member in DesiredState}
-    state = document.get("state")
+    state = str(document.get("state"))
     return DesiredDocument(state=DesiredState(state) if state in known else DesiredState.RUN)

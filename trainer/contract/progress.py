@@ -66,7 +66,7 @@ def parse_progress(document: dict[str, object]) -> Progress:
             memory_bytes=_optional_int(document.get("memory_bytes")),
             metrics={str(name): float(value) for name, value in metrics.items()},
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"not a progress line: {error}") from error
 
 

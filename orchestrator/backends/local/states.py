@@ -58,7 +58,8 @@ def _judge(trace: ReplicaTraces, machine: Machine) -> tuple[Liveness, str]:
             return Liveness.ALIVE, f"{name}'s agent is starting"
         return Liveness.DEAD, f"{name}'s agent never came up"
     process = trace.agent.process
-    if process.host != machine.host:
+    # A boot id belongs to one boot of one machine, whatever that is called by now.
+    if process.boot_id != machine.boot_id and process.host != machine.host:
         return Liveness.UNKNOWN, f"{name}'s agent ran on {process.host}, this is {machine.host}"
     if process.boot_id != machine.boot_id:
         return Liveness.DEAD, f"{name}'s agent ended when {machine.host} was rebooted"

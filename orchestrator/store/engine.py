@@ -92,10 +92,6 @@ class Database:
         with translated(self.name), Session(self._writing) as session, session.begin():
             yield session
 
-    def service_lock(self) -> sqlite.ServiceLock | None:
-        """The lock that one service takes on an SQLite file; None where several may serve one database."""
-        return None if self.file is None else sqlite.ServiceLock(self.file)
-
     def dispose(self) -> None:
         """Close all connections."""
         self.engine.dispose()

@@ -13,9 +13,11 @@ import pytest
 from trainer.contract import env
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome, parse_exit_record
 from trainer.contract.launch import DesiredState
+from trainer.elastic import elasticrun
 from trainer.elastic.claim import ClaimRefused, claim_attempt
 from trainer.elastic.files import append_line, read_lines
 from trainer.elastic.record import Record, identify_process, open_record
+from trainer.elastic.stop import StopRequest
 
 RACE = """
 import sys
@@ -130,3 +132,24 @@ def test_an_unreadable_wish_means_run(tmp_path: Path) -> None:
     assert record.desired().state is DesiredState.RUN
     (record.attempt_dir / "desired.json").write_text('{"state": "stop"}')
     assert record.desired().state is DesiredState.STOP
+
+
+def test_a_full_disk_delays_the_exit_record_and_does_not_lose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = build_record(tmp_path)
+    attempts = iter([OSError(28, "No space left on device"), OSError(28, "No space left on device"), None])
+    finish = Record.finish
+
+    def fail_at_first(self: Record, exit_record: ExitRecord) -> None:
+        error = next(attempts)
+        if error is not None:
+            raise error
+        finish(self, exit_record)
+
+    monkeypatch.setattr(Record, "finish", fail_at_first)
+    monkeypatch.setattr(elasticrun, "_FINISH_INTERVAL_S", 0.0)
+    done = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-11-20T12:00:00Z", generation=1, restarts=0)
+    elasticrun.finish_patiently(record, done, StopRequest())
+    assert parse_exit_record(json.loads((record.incarnation_dir / "exit.json").read_text())) == done
+    assert capsys.readouterr().err.count("trying again") == 2

@@ -152,17 +152,13 @@ def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
 
 
 def test_a_second_service_on_one_file_is_refused_and_told_who_has_it(database_file: Path) -> None:
-    database = Database(f"sqlite:///{database_file}")
-    first, second = database.service_lock(), database.service_lock()
-    assert first is not None
-    assert second is not None
+    first, second = sqlite.ServiceLock(database_file), sqlite.ServiceLock(database_file)
     first.acquire()
     with pytest.raises(AlreadyRunning, match=rf"process {os.getpid()}\) works on {database_file}"):
         second.acquire()
     first.release()
     second.acquire()
     second.release()
-    database.dispose()
 
 
 def test_the_lock_ends_with_its_process(database_file: Path) -> None:

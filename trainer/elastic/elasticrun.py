@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
@@ -33,6 +33,7 @@ from trainer.elastic.report import start_reporter
 from trainer.elastic.stop import StopRequest, watch_desired
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
+_FINISH_PATIENCE_S, _FINISH_INTERVAL_S = 600.0, 1.0
 _EXIT_USAGE = 2
 _EXIT_REFUSED = 3
 # torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
@@ -82,12 +83,25 @@ def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) 
         outcome=exit_record.outcome,
         restarts=exit_record.restarts,
     )
-    with suppress(OSError):  # a full disk: the report still carries it
-        record.finish(exit_record)
+    finish_patiently(record, exit_record, stop)
     if reporter is not None:
         reporter.close(exit_record)
     print(f"elasticrun: {sentence}", file=sys.stderr, flush=True)
     return _EXIT_CODES[exit_record.outcome]
+
+
+def finish_patiently(record: Record, exit_record: ExitRecord, stop: StopRequest) -> None:
+    """Write the exit record; while the disk is full, again until told to go: without it all would be done twice."""
+    deadline = time.monotonic() + _FINISH_PATIENCE_S
+    while True:
+        try:
+            record.finish(exit_record)
+            return
+        except OSError as error:
+            if stop.signal is not None or time.monotonic() > deadline:
+                return
+            print(f"elasticrun: the exit record cannot be written, trying again: {error}", file=sys.stderr, flush=True)
+        time.sleep(_FINISH_INTERVAL_S)
 
 
 def _run_safely(body: Body, argv: list[str], record: Record, stop: StopRequest) -> tuple[ExitRecord, str]:

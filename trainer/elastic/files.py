@@ -18,10 +18,14 @@ def write_document(path: Path, document: Mapping[str, object]) -> None:
 def write_temporary(path: Path, content: bytes) -> Path:
     """Write `content`, flushed to the disk, to a new file beside `path` and return its path."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs no litter
+        raise
     return temporary
 
 
@@ -29,7 +33,7 @@ def read_document(path: Path) -> dict[str, object] | None:
     """The JSON object in `path`; None when it is absent or not an object."""
     try:
         document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

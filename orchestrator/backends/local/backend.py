@@ -7,6 +7,7 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import rundir
@@ -18,6 +19,8 @@ from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
 from trainer.contract import env, layout
+
+_LAST_WORDS_BYTES = 4096
 
 
 class LocalBackend:
@@ -85,9 +88,22 @@ class LocalBackend:
                 _traces(replica, lives.get(replica), None if marks is None else marks.count(replica))
                 for replica in range(replicas)
             ]
-            return sight(key, traces, claimed=rundir.was_claimed(job_dir, key.number), machine=self._machine)
+            sighting = sight(key, traces, claimed=rundir.was_claimed(job_dir, key.number), machine=self._machine)
+            if sighting.presence is Presence.ABSENT:
+                return replace(sighting, evidence=sighting.evidence + self._last_words(job_dir, key))
+            return sighting
         except OSError as error:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
+
+    def _last_words(self, job_dir: Path, key: AttemptKey) -> str:
+        """What an agent that never came up printed last."""
+        file = rundir.open_regular(layout.replica_dir(job_dir, key.number, 0) / layout.AGENT_LOG)
+        if file is None:
+            return ""
+        with file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+            lines = file.read(_LAST_WORDS_BYTES).decode(errors="replace").strip().splitlines()
+        return f"; its last words: {lines[-1][:200]}" if lines else ""
 
     def _agents(self, key: AttemptKey) -> set[int]:
         """Pids of the attempt's agents, as recorded and as started by this service."""

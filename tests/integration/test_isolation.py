@@ -1,0 +1,115 @@
+"""One job's trouble stays with that job."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from tests.jobs import ended, python_job, running, until
+
+pytestmark = pytest.mark.timeout(120)
+
+FOREVER = "import time; time.sleep(600)"
+
+
+def life_of(service: ThrowawayService, job_id: str) -> Path:
+    return service.root / job_id / "attempts/1/replica-0/1"
+
+
+def test_a_run_directory_that_cannot_be_read_leaves_its_neighbours_alone(
+    service: ThrowawayService, client: Client
+) -> None:
+    sick = until(client, client.submit(python_job(FOREVER)).id, running)
+    folder = life_of(service, sick.id).parents[1]
+    shutil.move(folder, folder.with_name("away"))
+    folder.symlink_to(folder.name)  # a loop: the file system refuses to say what is there
+    healthy = until(client, client.submit(python_job("pass")).id, ended)
+    assert healthy.state == "SUCCEEDED"
+    assert client.job(sick.id).state == "RUNNING", "what cannot be read is evidence of nothing"
+    folder.unlink()
+    shutil.move(folder.with_name("away"), folder)
+    client.cancel(sick.id)
+    assert until(client, sick.id, ended).state == "CANCELLED"
+
+
+def test_a_report_with_wild_offsets_is_refused_and_stops_nobody(service: ThrowawayService, client: Client) -> None:
+    job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
+    wild = {"job_id": job.id, "attempt": 1, "replica": 0, "incarnation": 1, "progress_to": 2**62}
+    answer = httpx.post(f"{service.url}/api/v1/reports", json=wild)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/progress"
+    assert until(client, job.id, ended).state == "SUCCEEDED"
+
+
+def test_jobs_beyond_the_last_port_wait_and_say_so(tmp_path: Path) -> None:
+    settings = {"ORCHESTRATOR_RENDEZVOUS_PORTS": "[29901, 29901]", "ORCHESTRATOR_LOCAL_SLOTS": "4"}
+    with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
+        first = client.submit(python_job("import time; time.sleep(3)"))
+        second = client.submit(python_job("pass"))
+        waiting = until(client, second.id, lambda job: "ports" in job.reason)
+        assert waiting.state == "QUEUED"
+        assert until(client, first.id, ended).state == "SUCCEEDED"
+        assert until(client, second.id, ended).state == "SUCCEEDED"
+
+
+def test_a_child_that_a_finished_worker_left_behind_is_ended(service: ThrowawayService, client: Client) -> None:
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True)"
+    job = until(client, client.submit(python_job(code)).id, ended)
+    assert job.state == "SUCCEEDED"
+    assert list(service.processes()) == []
+
+
+def test_a_job_that_finishes_while_its_retry_with_another_topology_arrives_still_ends(
+    service: ThrowawayService, client: Client
+) -> None:
+    job = until(client, client.submit(python_job("import time; time.sleep(2)")).id, running)
+    os.kill(service.pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 30
+        while list(service.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        retry = [sys.executable, "-m", "orchestrator.cli", "retry", job.id]
+        asking = subprocess.Popen(retry, env={**os.environ, "ORCHESTRATOR_URL": service.url})
+        time.sleep(1)
+    finally:
+        os.kill(service.pid, signal.SIGCONT)
+    assert asking.wait(timeout=60) == 0
+    assert until(client, job.id, ended).state == "SUCCEEDED"
+
+
+def test_a_service_whose_log_nobody_reads_goes_on(tmp_path: Path) -> None:
+    service = ThrowawayService(tmp_path, {"ORCHESTRATOR_POLL_S": "0.1"})
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", "serve"],
+        env=service.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=writer,
+        start_new_session=True,
+    )
+    os.close(writer)
+    os.close(reader)
+    try:
+        announced = tmp_path / "service.json"
+        deadline = time.monotonic() + 30
+        while not announced.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with Client(json.loads(announced.read_text())["url"]) as client:
+            assert until(client, client.submit(python_job("pass")).id, ended).state == "SUCCEEDED"
+            assert until(client, client.submit(python_job("pass")).id, ended).state == "SUCCEEDED"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        service.end()

@@ -1,0 +1,138 @@
+"""Run directories that somebody or something has damaged: what cannot be read is passed over, never followed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator import rundir
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.ports import JournalBatch, JournalOffsets
+from trainer.contract.fence import Term
+
+KEY = AttemptKey("train-abc", 1)
+LINE = json.dumps({"at": "2026-11-20T12:00:00Z", "rank": 0, "phase": "step", "step": 1})
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Path:
+    folder = tmp_path / "attempts/1/replica-0/1"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def news(job_dir: Path, known: JournalOffsets | None = None) -> list[JournalBatch]:
+    return list(rundir.read_news(job_dir, KEY, {} if known is None else {(0, 1): known}))
+
+
+def test_whole_lines_are_read_and_a_torn_last_one_waits(tmp_path: Path, life: Path) -> None:
+    (life / "progress.jsonl").write_text(f"{LINE}\n{LINE}\n{LINE[:20]}")
+    (batch,) = news(tmp_path)
+    assert len(batch.progress) == 2
+    assert batch.progress_to == 2 * (len(LINE) + 1)
+    assert news(tmp_path, JournalOffsets(progress=batch.progress_to)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "x", "[]", "null", "[" * 200_000, '{"at":1}', LINE[:-1] + ', "metrics": {"loss": 1' + "0" * 400 + "}}", "\0"],
+)
+def test_a_line_that_is_none_is_passed_over(tmp_path: Path, life: Path, line: str) -> None:
+    (life / "progress.jsonl").write_text(f"{line}\n{LINE}\n")
+    (life / "events.jsonl").write_text(f"{line}\n")
+    (batch,) = news(tmp_path)
+    assert [progress.step for _, progress in batch.progress] == [1]
+    assert batch.progress_to == (life / "progress.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 200_000,
+        '{"outcome": "odd"}',
+        '{"outcome": ["succeeded"]}',
+        '{"outcome": "failed", "generation": "x"}',
+    ],
+)
+def test_an_exit_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path, text: str) -> None:
+    (life / "exit.json").write_text(text)
+    assert news(tmp_path) == []
+
+
+def test_a_cause_of_an_unknown_kind_is_kept_as_unknown(tmp_path: Path, life: Path) -> None:
+    (life / "exit.json").write_text('{"outcome": "failed", "failure": {"kind": ["a"], "message": "m"}}')
+    (batch,) = news(tmp_path)
+    assert batch.exit_record is not None
+    assert batch.exit_record.failure is not None
+    assert batch.exit_record.failure.kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    "process", ['{"pid": Infinity}', "7", '{"pid": 1}', '{"pid": "x", "start_ticks": 1, "boot_id": "b"}']
+)
+def test_an_agent_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path, process: str) -> None:
+    (life / "agent.json").write_text(f'{{"claim": "c", "incarnation": 1, "process": {process}}}')
+    (found,) = rundir.incarnations(tmp_path, 1)
+    assert found.agent() is None
+
+
+@pytest.mark.parametrize("name", ["progress.jsonl", "events.jsonl", "exit.json", "agent.json"])
+def test_a_pipe_a_folder_or_a_loop_in_a_files_place_holds_nobody(tmp_path: Path, life: Path, name: str) -> None:
+    os.mkfifo(life / name)
+    assert news(tmp_path) == []
+    (life / name).unlink()
+    (life / name).mkdir()
+    assert news(tmp_path) == []
+    (life / name).rmdir()
+    (life / name).symlink_to(name)
+    assert news(tmp_path) == []
+    (life / name).unlink()
+    (life / name).symlink_to("/dev/zero")
+    assert news(tmp_path) == []
+
+
+def test_folders_that_are_no_replicas_are_passed_over(tmp_path: Path, life: Path) -> None:
+    attempt = life.parents[1]
+    (attempt / ("replica-" + "9" * 25) / "1").mkdir(parents=True)
+    (attempt / "replica-x").mkdir()
+    (attempt / "replica-1").write_text("a file")
+    (attempt / "replica-0" / "2").symlink_to("2")
+    assert [(found.replica, found.number) for found in rundir.incarnations(tmp_path, 1)] == [(0, 1)]
+
+
+@pytest.mark.parametrize("replicas", ['"abc"', "-1", "0", "1" + "0" * 9, "null", "1.5"])
+def test_a_number_of_replicas_beyond_reason_is_none(tmp_path: Path, life: Path, replicas: str) -> None:
+    (tmp_path / "attempts/1/launch.json").write_text(f'{{"replicas": {replicas}}}')
+    assert rundir.read_replicas(tmp_path, 1) is None
+
+
+def test_a_journal_that_was_cut_is_read_from_its_beginning(tmp_path: Path, life: Path) -> None:
+    (life / "progress.jsonl").write_text(f"{LINE}\n")
+    (batch,) = news(tmp_path, JournalOffsets(progress=2**62))
+    assert batch.progress_cut
+    assert (batch.progress_from, len(batch.progress)) == (0, 1)
+
+
+def test_the_exit_record_waits_for_the_end_of_long_journals(
+    tmp_path: Path, life: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rundir, "MAX_READ_BYTES", 3 * len(LINE))
+    (life / "progress.jsonl").write_text(f"{LINE}\n" * 5)
+    (life / "exit.json").write_text('{"outcome": "succeeded"}')
+    (first,) = news(tmp_path)
+    assert first.exit_record is None
+    (rest,) = news(tmp_path, JournalOffsets(progress=first.progress_to))
+    (last,) = news(tmp_path, JournalOffsets(progress=rest.progress_to)) if rest.exit_record is None else (rest,)
+    assert last.exit_record is not None
+
+
+def test_a_fence_holds_off_every_attempt_before_it(tmp_path: Path) -> None:
+    rundir.fence(tmp_path, 3)
+    rundir.fence(tmp_path, 3)
+    assert [path.name for path in (tmp_path / "fence").iterdir()] == [Term(3, 0).file_name]

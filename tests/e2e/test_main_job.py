@@ -20,7 +20,7 @@ from tests.jobs import ended, until
 pytestmark = pytest.mark.timeout(240)
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-STEPS = 80
+STEPS, LONG = 80, 150
 
 
 def training(**trainer: Any) -> dict[str, Any]:
@@ -50,15 +50,17 @@ def kill(service: ThrowawayService, *, only_rank: int | None = None) -> None:
 
 
 def test_three_kills_do_not_change_the_curve(service: ThrowawayService, client: Client) -> None:
-    calm = until(client, client.submit(training()).id, ended)
-    job = client.submit(training())
+    # Steps long enough that no fault comes after the end, however slowly a service starts here.
+    spec = training(steps=LONG, seq_len=128, global_batch=16, micro_batch=8)
+    calm = until(client, client.submit(spec).id, ended, timeout_s=120)
+    job = client.submit(spec)
     at_step(client, job.id, 15)
     kill(service, only_rank=1)
-    at_step(client, job.id, 35)
+    at_step(client, job.id, 30)
     service.kill()
     service.start()
     with Client(service.url) as again:
-        at_step(again, job.id, 55)
+        at_step(again, job.id, 45)
         kill(service)
         done = until(again, job.id, ended, timeout_s=120)
         kinds = [event.kind for event in again.events(job.id)]
@@ -67,7 +69,7 @@ def test_three_kills_do_not_change_the_curve(service: ThrowawayService, client: 
     assert "restart.in_place" in kinds
     assert kinds.count("restored") >= 2
     first, second = curve(service, calm), curve(service, done)
-    assert sorted(first) == sorted(second) == list(range(1, STEPS + 1))
+    assert sorted(first) == sorted(second) == list(range(1, LONG + 1))
     assert max(abs(first[step] - second[step]) for step in first) <= 1e-6
 
 

@@ -1,0 +1,129 @@
+"""Terms and snapshots under any interleaving: what a reader restores is never what a fenced-off group wrote.
+
+A generation begins in two steps (look and choose, then write its term down) and commits in two (check, then rename), so
+that commits of all others may happen in between. Of two generations that begin at once only the later one does: when
+the earlier writes its term down after the later has looked, its base can hide a snapshot that the later restored.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from trainer.contract.fence import Term, TermRecord, may_commit, parse_term
+from trainer.contract.manifest import SnapshotName, parse_snapshot_name, restore_order
+
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+which = st.integers(min_value=0, max_value=9)  # of what there is, modulo
+
+
+@dataclass
+class Group:
+    """One generation's workers: stale ones go on as long as Hypothesis likes."""
+
+    term: Term
+    restored: SnapshotName | None
+    step: int
+    checked: int | None = None  # a commit of this step has passed its check and is not yet renamed in
+
+
+class FenceMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[TermRecord] = []
+        self.committed: list[SnapshotName] = []
+        self.choosing: Group | None = None  # it has looked, its term is not written down yet
+        self.groups: list[Group] = []
+        self.attempts = 0
+
+    @initialize()
+    def first_attempt(self) -> None:
+        self.supervisor_fences()
+
+    @rule()
+    def supervisor_fences(self) -> None:
+        self.attempts += 1
+        self.records.append(TermRecord(term=Term(self.attempts, 0), base_step=None))
+
+    @rule(late_by=st.sampled_from([0, 0, 0, 1]), back=st.sampled_from([0, 0, 1, 2]))
+    def group_chooses(self, late_by: int, back: int) -> None:
+        """A new generation of the newest attempt, or of the one before it, which does not know yet that it is stale.
+
+        `back`: its owner wants it to go on from an older snapshot of the lineage.
+        """
+        attempt = max(1, self.attempts - late_by)
+        generations = [group.term.generation for group in self.groups if group.term.attempt == attempt]
+        term = Term(attempt, max(generations, default=0) + 1)
+        if may_commit(term, self._terms()):
+            order = restore_order(self.committed, self.records)
+            restored = order[min(back, len(order) - 1)] if order else None
+            self.choosing = Group(term, restored, 0 if restored is None else restored.step)
+
+    @rule()
+    def group_begins(self) -> None:
+        group, self.choosing = self.choosing, None
+        if group is None:
+            return
+        self.records.append(TermRecord(term=group.term, base_step=group.step))
+        self.groups.append(group)
+
+    @rule(which=which, steps=st.integers(min_value=1, max_value=3))
+    def group_checks_a_commit(self, which: int, steps: int) -> None:
+        if not self.groups:
+            return
+        group = self.groups[which % len(self.groups)]
+        group.step += steps
+        group.checked = group.step if may_commit(group.term, self._terms()) else None
+
+    @rule(which=which)
+    def group_commits(self, which: int) -> None:
+        """However late: between check and rename anything may have happened."""
+        checked = [group for group in self.groups if group.checked is not None]
+        if checked:
+            group = checked[which % len(checked)]
+            assert group.checked is not None
+            self.committed.append(SnapshotName(group.checked, group.term))
+            group.checked = None
+
+    @invariant()
+    def nothing_stale_beyond_a_later_base_is_restored(self) -> None:
+        for name in restore_order(self.committed, self.records):
+            later = [group for group in self.groups if group.term > name.term]
+            bases = [0 if group.restored is None else group.restored.step for group in later]
+            assert all(name.step <= base for base in bases), f"{name} lies beyond one of {bases}"
+
+    @invariant()
+    def the_current_group_finds_its_own(self) -> None:
+        if not self.groups:
+            return
+        current = max(self.groups, key=lambda group: group.term)
+        order = restore_order(self.committed, self.records)
+        own = {name for name in self.committed if name.term == current.term}
+        assert own <= set(order), f"{own - set(order)} is lost"
+        if current.restored is not None:
+            assert current.restored in order, f"{current.term} restored {current.restored}, which is lost"
+        if own:
+            assert order[0] == max(own, key=lambda name: name.step), f"{order[0]} hides {own}"
+
+    @invariant()
+    def names_can_be_read_back(self) -> None:
+        assert all(parse_snapshot_name(str(name)) == name for name in self.committed)
+        assert all(parse_term(record.term.file_name) == record.term for record in self.records)
+
+    def _terms(self) -> list[Term]:
+        return [record.term for record in self.records]
+
+
+TestTheFenceHolds = FenceMachine.TestCase
+TestTheFenceHolds.settings = settings(
+    max_examples=20_000 if LONG else 1000,
+    stateful_step_count=40,
+    derandomize=not LONG,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

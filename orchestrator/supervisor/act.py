@@ -114,14 +114,14 @@ class Actor:
 
     def _note_running(self, supervised: Supervised, decision: Decision, action: NoteRunning, now: datetime) -> None:
         job, attempt = supervised.job, _live(supervised)
+        running = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
         events = []
         if attempt.state is not AttemptState.RUNNING:
-            events.append(_attempt_event(attempt, decision, now, "has a living agent", {}))
-        attempt = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
+            events.append(_attempt_event(running, decision, now, "has a living agent", {}))
         job = job.to(JobState.RUNNING if action.formed else job.state, reason=decision.sentence, now=now)
         if action.formed:
             events.append(_job_event(job, decision, now))
-        self._apply(job, attempt, events)
+        self._apply(job, running, events)
 
     def _stop(self, supervised: Supervised, decision: Decision, action: Stop, now: datetime) -> None:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""

@@ -56,7 +56,7 @@ class FakeCluster:
         self._require_answer()
         self._check(plan)
         fate, self.fate = self.fate, Fate.STARTS
-        if fate is Fate.REFUSED:
+        if fate is Fate.REFUSED and plan.key not in self.attempts:  # what could start once is not refused later
             raise LaunchRefused(f"{plan.workdir} is no folder on this cluster")
         attempt = self.attempts.setdefault(plan.key, FakeAttempt(plan, self._clock))
         self._submissions += 1
@@ -67,11 +67,11 @@ class FakeCluster:
             case Fate.PARTLY:
                 attempt.spawn(token, range(1))
                 attempt.partial = plan.max_nodes > 1
-            case Fate.STARTS | Fate.UNHEARD:
+            case Fate.STARTS | Fate.UNHEARD | Fate.REFUSED:
                 attempt.spawn(token, range(plan.max_nodes))
             case Fate.LOST:
                 pass
-        if fate is not Fate.STARTS:
+        if fate not in (Fate.STARTS, Fate.REFUSED):
             raise BackendUnavailable(f"no answer to the submission of {plan.key}")
         self._acknowledged.add(plan.key)
         return token

@@ -22,7 +22,8 @@ class Facts:
 
     supervised: Sequence[Supervised]
     sightings: Mapping[AttemptKey, Sighting]
-    slots: int | None
+    answers: bool  # whether the cluster answers at all; while it does not, nobody is admitted
+    slots: int | None  # None: the cluster queues by itself
 
     def observation(self, supervised: Supervised) -> Observation | None:
         """What was seen of the job's attempt; None when that is not live."""
@@ -51,18 +52,16 @@ class Observer:
         """
         supervised = self._store.supervised(self._cluster)
         live = [s.attempt.key for s in supervised if s.attempt is not None and not s.attempt.state.terminal]
-        sightings = dict(self._look(live))
-        unread = dict(self._read(live))
-        supervised = self._store.supervised(self._cluster) if live else supervised
-        return Facts(supervised, sightings | unread, self._backend.slots())
-
-    def _look(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
         try:
-            return self._backend.observe(keys)
+            sightings, slots, answers = dict(self._backend.observe(live)), self._backend.slots(), True
         except BackendUnavailable as error:
             log.warning("cluster does not answer", cluster=self._cluster, reason=str(error))
             evidence = f"cluster {self._cluster} does not answer: {error}"
-            return {key: Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence) for key in keys}
+            sightings = {key: Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence) for key in live}
+            slots, answers = None, False
+        unread = dict(self._read(live))
+        supervised = self._store.supervised(self._cluster) if live else supervised
+        return Facts(supervised, sightings | unread, answers, slots)
 
     def _read(self, keys: Collection[AttemptKey]) -> Iterator[tuple[AttemptKey, Sighting]]:
         """Take in the run directories. Attempts whose cannot be read are UNKNOWN: their last word may stand there."""

@@ -53,9 +53,8 @@ class Reconciler:
         Raises StoreUnavailable, after which nothing has been lost.
         """
         facts = self._observer.observe()
-        admissions = admit(
-            (each.job for each in facts.supervised), slots=facts.slots, gpus_per_node=self._gpus_per_node
-        )
+        jobs = [each.job for each in facts.supervised] if facts.answers else []
+        admissions = admit(jobs, slots=facts.slots, gpus_per_node=self._gpus_per_node)
         looks = [self._decide_and_act(each, facts, admissions) for each in facts.supervised]
         return min((look for look in looks if look is not None), default=None)
 

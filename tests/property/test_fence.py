@@ -49,8 +49,8 @@ class FenceMachine(RuleBasedStateMachine):
         self.attempts += 1
         self.records.append(TermRecord(term=Term(self.attempts, 0), base_step=None))
 
-    @rule(late_by=st.sampled_from([0, 0, 0, 1]), back=st.sampled_from([0, 0, 1, 2]))
-    def group_chooses(self, late_by: int, back: int) -> None:
+    @rule(late_by=st.sampled_from([0, 0, 0, 1]), back=st.sampled_from([0, 0, 1, 2]), at_once=st.booleans())
+    def group_chooses(self, late_by: int, back: int, at_once: bool) -> None:
         """A new generation of the newest attempt, or of the one before it, which does not know yet that it is stale.
 
         `back`: its owner wants it to go on from an older snapshot of the lineage.
@@ -62,6 +62,8 @@ class FenceMachine(RuleBasedStateMachine):
             order = restore_order(self.committed, self.records)
             restored = order[min(back, len(order) - 1)] if order else None
             self.choosing = Group(term, restored, 0 if restored is None else restored.step)
+        if at_once:
+            self.group_begins()
 
     @rule()
     def group_begins(self) -> None:
@@ -71,23 +73,22 @@ class FenceMachine(RuleBasedStateMachine):
         self.records.append(TermRecord(term=group.term, base_step=group.step))
         self.groups.append(group)
 
-    @rule(which=which, steps=st.integers(min_value=1, max_value=3))
-    def group_checks_a_commit(self, which: int, steps: int) -> None:
+    @rule(which=which, steps=st.integers(min_value=1, max_value=3), at_once=st.booleans())
+    def group_checks_a_commit(self, which: int, steps: int, at_once: bool) -> None:
         if not self.groups:
             return
         group = self.groups[which % len(self.groups)]
         group.step += steps
         group.checked = group.step if may_commit(group.term, self._terms()) else None
+        if at_once:
+            self._commit(group)
 
     @rule(which=which)
     def group_commits(self, which: int) -> None:
         """However late: between check and rename anything may have happened."""
         checked = [group for group in self.groups if group.checked is not None]
         if checked:
-            group = checked[which % len(checked)]
-            assert group.checked is not None
-            self.committed.append(SnapshotName(group.checked, group.term))
-            group.checked = None
+            self._commit(checked[which % len(checked)])
 
     @invariant()
     def nothing_stale_beyond_a_later_base_is_restored(self) -> None:
@@ -113,6 +114,11 @@ class FenceMachine(RuleBasedStateMachine):
     def names_can_be_read_back(self) -> None:
         assert all(parse_snapshot_name(str(name)) == name for name in self.committed)
         assert all(parse_term(record.term.file_name) == record.term for record in self.records)
+
+    def _commit(self, group: Group) -> None:
+        if group.checked is not None:
+            self.committed.append(SnapshotName(group.checked, group.term))
+            group.checked = None
 
     def _terms(self) -> list[Term]:
         return [record.term for record in self.records]

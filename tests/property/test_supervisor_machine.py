@@ -196,11 +196,14 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.world.cluster.before_look = lambda: self.group_succeeds(which)
         self.world.run_pass()
 
-    @rule(which=which)
-    def agent_succeeds(self, which: int) -> None:
+    @rule(which=which, peers_unseen=st.booleans())
+    def agent_succeeds(self, which: int, peers_unseen: bool) -> None:
         for key, agent in self._agents(which):
-            if self._formed(key):
+            attempt = self.world.cluster.attempts[key]
+            if attempt.formed:
                 agent.exit(Outcome.SUCCEEDED)
+                if peers_unseen:
+                    self.world.cluster.hidden |= {(key, peer.replica) for peer in attempt.working}
 
     @rule(which=which)
     def group_succeeds(self, which: int) -> None:
@@ -244,9 +247,6 @@ class SupervisorMachine(RuleBasedStateMachine):
         """One agent at work, if there is any."""
         working = [(key, each) for key, attempt in self.world.cluster.attempts.items() for each in attempt.working]
         return [working[which % len(working)]] if working else []
-
-    def _formed(self, key: AttemptKey) -> bool:
-        return self.world.cluster.attempts[key].formed
 
     def _harm(self, key: AttemptKey) -> None:
         self.world.harm[key.job_id] += 1

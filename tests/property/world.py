@@ -119,13 +119,13 @@ class Ledger:
         if budget is not None:
             self.failed[job.id][budget] += 1
         real = self.cluster.attempts.get(after.key)
-        if real is None or not real.agents:
-            if real is not None and real.delayed:
-                self._say(f"{after.key} ended {after.state} while its submission was under way")
+        if real is None:
             return
+        if real.runs:
+            self._say(f"{after.key} ended {after.state} while it still runs")
         records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
         dead = [agent for agent in real.agents if not agent.running and agent.exit_record is None]
-        if not records and not dead:
+        if real.agents and not records and not dead:
             self._say(f"{after.key} ended {after.state} though all its agents are well")
         outcomes = [record.outcome for record in records]
         if outcomes.count(Outcome.SUCCEEDED) == real.plan.max_nodes and after.state is not AttemptState.SUCCEEDED:

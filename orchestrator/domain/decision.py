@@ -58,7 +58,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class BeginRetry:
-    """Honour the owner's retry: a fresh account, and back into the queue or on to the next attempt."""
+    """Honour the owner's retry: a fresh account, and back into the queue."""
 
 
 Action = Wait | Start | Submit | NoteRunning | Stop | EndAttempt | Finish | BeginRetry

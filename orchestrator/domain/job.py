@@ -60,6 +60,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.RECOVERING: frozenset(
         {
             JobState.STARTING,  # the next attempt was submitted
+            JobState.QUEUED,  # its owner asked for another attempt
             JobState.FAILED,  # the budget is spent
             JobState.CANCELLED,
         }

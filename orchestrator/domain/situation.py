@@ -46,16 +46,17 @@ class Situation:
         return sorted((one for one in told if one.outcome is not Outcome.REFUSED), key=lambda record: record.at)
 
     def all_succeeded(self) -> bool:
-        """Enough replicas left a record of success, none another one, and no agent is alive.
+        """Enough replicas left a record of success, none another one, and no agent is alive or out of sight.
 
         Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
         """
         exits = self.exits()
         if self.live is None or self.observation is None or len(exits) < self.live.min_nodes:
             return False
-        sighting = self.observation.sighting
-        someone_works = any(seen.liveness is Liveness.ALIVE for seen in sighting.replicas)
-        return not someone_works and all(record.outcome is Outcome.SUCCEEDED for record in exits)
+        replicas = self.observation.sighting.replicas
+        if self._unaccounted() or any(seen.liveness is Liveness.ALIVE for seen in replicas):
+            return False
+        return all(record.outcome is Outcome.SUCCEEDED for record in exits)
 
     def ended_badly(self) -> ExitRecord | None:
         """The record of the first cause: the earliest end that is no success and no mere consequence of another."""
@@ -78,7 +79,25 @@ class Situation:
         return "; ".join(seen.evidence for seen in gone)
 
     def leftovers(self) -> bool:
-        return self.observation is not None and self.observation.sighting.leftovers
+        """Whether anything of the attempt runs, or may run: until it was stopped by force, and a while after."""
+        if self.observation is None:
+            return False
+        return self.observation.sighting.leftovers or (self._unaccounted() and not self._stopped_long_ago())
+
+    def _unaccounted(self) -> bool:
+        """Whether there is a replica of which neither a record nor a judgement exists."""
+        if self.live is None or self.observation is None:
+            return False
+        sighting = self.observation.sighting
+        if sighting.presence in (Presence.ABSENT, Presence.GONE):
+            return False
+        judged = {seen.replica for seen in sighting.replicas if seen.liveness is not Liveness.UNKNOWN}
+        return any(number not in judged | self.observation.exits.keys() for number in range(self.live.max_nodes))
+
+    def _stopped_long_ago(self) -> bool:
+        """Long enough after the stop by force, which fences: what still breathes out of sight can change nothing."""
+        since = None if self.live is None else self.live.stopping_since
+        return since is not None and self.now - since >= 2 * timedelta(seconds=self.stop_timeout_s)
 
     def at_rest(self) -> bool:
         return self.job.state.terminal and not self.retry_wished

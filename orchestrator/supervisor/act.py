@@ -154,8 +154,7 @@ class Actor:
     def _begin_retry(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
         job = supervised.job
         fresh = replace(job, retries_done=job.desired.retry_number, spent={}, fruitless=0, retry_at=None)
-        state = JobState.QUEUED if job.state.terminal else job.state
-        fresh = fresh.to(state, reason=decision.sentence, now=now)
+        fresh = fresh.to(JobState.QUEUED, reason=decision.sentence, now=now)
         self._apply(fresh, None, [_job_event(fresh, decision, now)])
 
     def _reserve_port(self, job: Job, key: AttemptKey, last: Attempt | None) -> int:

@@ -16,7 +16,7 @@ from trainer.contract import layout
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.fence import Term, TermRecord, counts, may_commit, parse_term
-from trainer.contract.manifest import Manifest, SnapshotName, restore_order
+from trainer.contract.manifest import Manifest, SnapshotName, parse_snapshot_name, restore_order
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
 
 Tell = Callable[[EventKind, str, dict[str, object]], None]
@@ -98,10 +98,18 @@ def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) ->
         restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell)
         base_step = 0 if restore is None else restore.manifest.step
         fence.begin(TermRecord(term=term, base_step=base_step, retry=place.retry))
+        _check_again(restore, fence)
         _sweep(snapshots, term)
     except OSError as error:
         raise SnapshotError(f"{error.filename or snapshots} cannot be used: {error.strerror}") from error
     return Beginning(term=term, restore=restore)
+
+
+def _check_again(restore: Restore | None, fence: Fence) -> None:
+    """An older term may have begun, from an earlier step, while we verified: then our snapshot is of no lineage."""
+    name = None if restore is None or not restore.is_own else parse_snapshot_name(restore.path.name)
+    if name is not None and not counts(name.term, name.step, fence.read()):
+        raise StaleTerm(f"another term began while {name} was being verified; the next generation chooses again")
 
 
 def choose_restore(

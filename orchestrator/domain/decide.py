@@ -67,7 +67,7 @@ def adopt_end(s: Situation) -> Decision | None:
     if s.live is None or record is None or (is_consequence(record) and s.vanished() is not None):
         return None
     if s.live.failure is not None:
-        return _end(s, _state_of(s.live.failure), s.live.failure)
+        return _end(s, _stopped_as(s.live.failure), s.live.failure)
     if record.outcome is Outcome.PREEMPTED:
         failure = Failure(kind=FailureKind.PREEMPTED, message="the attempt was told to go by its cluster")
         return _end(s, AttemptState.PREEMPTED, failure)
@@ -82,10 +82,9 @@ def notice_loss(s: Situation) -> Decision | None:
     evidence = s.vanished()
     if s.live is None or evidence is None:
         return None
-    if s.live.failure is None and s.live.stopping_since is not None:
-        return _end(s, AttemptState.CANCELLED, None)
-    failure = s.live.failure or Failure(kind=FailureKind.NODE, message=evidence)
-    return _end(s, _state_of(failure), failure)
+    if s.live.stopping_since is not None:
+        return _end(s, _stopped_as(s.live.failure), s.live.failure)
+    return _end(s, AttemptState.LOST, Failure(kind=FailureKind.NODE, message=evidence))
 
 
 def notice_failed_launch(s: Situation) -> Decision | None:
@@ -112,6 +111,9 @@ def go_on_stopping(s: Situation) -> Decision | None:
     """A stop that was begun is seen through, by force after the stop time-out."""
     if s.live is None or s.live.stopping_since is None:
         return None
+    if s.observation is not None and s.observation.sighting.presence is Presence.ABSENT:
+        # It was stopped before any agent could claim it: nothing of it is left.
+        return _end(s, _stopped_as(s.live.failure), s.live.failure)
     return Decision(action=Stop(force=s.stop_overdue, failure=s.live.failure), sentence=s.live.reason)
 
 
@@ -270,7 +272,10 @@ def _pause(s: Situation) -> str:
     return f"waits {(until - last.ended_at).total_seconds():.0f} s before its next attempt{cause}"
 
 
-def _state_of(failure: Failure) -> AttemptState:
+def _stopped_as(failure: Failure | None) -> AttemptState:
+    """How an attempt ended that we stopped: for a fault, or because its owner wished it."""
+    if failure is None:
+        return AttemptState.CANCELLED
     return AttemptState.LOST if failure.kind is FailureKind.NODE else AttemptState.FAILED
 
 

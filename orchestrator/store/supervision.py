@@ -75,6 +75,9 @@ class SqlSupervisorStore:
                 raise NotFound(f"there is no job {job.id}")
             if change.attempt is not None:
                 _write_attempt(session, change.attempt)
+            if job.state.terminal:
+                # Also a port that was reserved for an attempt which a crash kept from being written down.
+                session.execute(delete(ReservationRow).where(ReservationRow.job_id == job.id))
             append_events(session, [(job.id, event) for event in change.events])
 
     def note(self, job_id: str, reason: str, now: datetime) -> None:

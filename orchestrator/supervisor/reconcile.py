@@ -16,7 +16,7 @@ import structlog
 
 from orchestrator.domain.admission import Admission, admit
 from orchestrator.domain.decide import decide
-from orchestrator.domain.errors import OrchestratorError, StoreUnavailable
+from orchestrator.domain.errors import Refused, StoreUnavailable, Unavailable
 from orchestrator.domain.situation import Situation
 from orchestrator.ports import Clock, Supervised, SupervisorStore
 from orchestrator.supervisor.act import Actor
@@ -86,4 +86,4 @@ class Reconciler:
         return situation.now + _AT_ONCE if decision.settles else decision.look_again_at
 
 
-_EXPECTED = (OrchestratorError, OSError)
+_EXPECTED = (Unavailable, Refused, OSError)

@@ -292,7 +292,3 @@ TestTheSupervisorKeepsItsPromises.settings = settings(
 )
 if LONG:
     TestTheSupervisorKeepsItsPromises = pytest.mark.timeout(7200)(TestTheSupervisorKeepsItsPromises)
-# Strict: it turns red with the mending of what it has found, and this line goes.
-TestTheSupervisorKeepsItsPromises = pytest.mark.xfail(
-    strict=True, reason="open: stale state in the running event, a silent cluster's slots, unaccounted replicas, ..."
-)(TestTheSupervisorKeepsItsPromises)

@@ -179,3 +179,11 @@ def test_no_two_live_attempts_ever_hold_one_port(
                 stores.supervisor.reserve_port(key, cluster, PORTS, after=after)
     assert len(set(held.values())) == len(held)
     assert set(held.values()) <= set(PORTS)
+
+
+def test_a_job_that_ends_frees_a_port_whose_attempt_was_never_written_down(stores: Stores) -> None:
+    job = stores.add()
+    assert stores.supervisor.reserve_port(AttemptKey("job-1", 1), "local", range(7, 8), after=None) == 7
+    stores.apply(job.to(JobState.CANCELLED, reason="cancelled", now=at(1)))
+    stores.add("job-2")
+    assert stores.supervisor.reserve_port(AttemptKey("job-2", 1), "local", range(7, 8), after=None) == 7

@@ -220,3 +220,17 @@ def test_a_removed_snapshot_is_uncommitted_first(tmp_path, monkeypatch):
     snapshot.remove(directory)
     assert snapshot.list_committed(tmp_path) == []
     assert list(directory.iterdir())
+
+
+def test_a_term_that_an_older_one_overtook_while_it_verified_does_not_go_on(job, monkeypatch):
+    job.commit(10)
+    verify = snapshot.verify
+
+    def overtaken(path):
+        (job.root / "fence").mkdir(exist_ok=True)
+        (job.root / "fence/a00001-g00002.json").write_text('{"base_step": 0}')
+        return verify(path)
+
+    monkeypatch.setattr(snapshot, "verify", overtaken)
+    with pytest.raises(StaleTerm, match="chooses again"):
+        job.begin(attempt=1, generation=3)

@@ -202,6 +202,13 @@ def test_a_retry_brings_an_ended_job_back(state: JobState) -> None:
     assert decide(a_situation(a_job(state, desired=RETRY), ended)).action == BeginRetry()
 
 
+def test_an_attempt_stopped_before_it_could_claim_its_place_ends() -> None:
+    failure = Failure(kind=FailureKind.NODE, message="replica 1 never came up")
+    stopping = an_attempt(AttemptState.INTENDED, stopping_since=ago(1), failure=failure)
+    action = decide(a_situation(a_job(JobState.STARTING), stopping, seen(Presence.ABSENT))).action
+    assert action == EndAttempt(AttemptState.LOST, JobState.RECOVERING, failure)
+
+
 def test_a_stop_that_was_begun_is_seen_through() -> None:
     hang = Failure(kind=FailureKind.HANG, message="no progress")
     s = a_situation(a_job(), an_attempt(stopping_since=ago(16), failure=hang), seen(Presence.RUNNING, ALIVE))

@@ -22,7 +22,7 @@ serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve
 
 test: $(VENV)/.installed ## all tests; what needs a missing service skips by name unless CI=true
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

@@ -51,7 +51,7 @@ def kill(service: ThrowawayService, *, only_rank: int | None = None) -> None:
 
 def test_three_kills_do_not_change_the_curve(service: ThrowawayService, client: Client) -> None:
     # Steps long enough that no fault comes after the end, however slowly a service starts here.
-    spec = training(steps=LONG, seq_len=128, global_batch=16, micro_batch=8)
+    spec = training(steps=LONG, seq_len=128)
     calm = until(client, client.submit(spec).id, ended, timeout_s=120)
     job = client.submit(spec)
     at_step(client, job.id, 15)

@@ -79,10 +79,10 @@ class Situation:
         return "; ".join(seen.evidence for seen in gone)
 
     def leftovers(self) -> bool:
-        """Whether anything of the attempt runs, or may run: until it was stopped by force, and a while after."""
+        """Whether anything of the attempt runs, or may run for all we know."""
         if self.observation is None:
             return False
-        return self.observation.sighting.leftovers or (self._unaccounted() and not self._stopped_long_ago())
+        return self.observation.sighting.leftovers or self._unaccounted()
 
     def _unaccounted(self) -> bool:
         """Whether there is a replica of which neither a record nor a judgement exists."""
@@ -93,11 +93,6 @@ class Situation:
             return False
         judged = {seen.replica for seen in sighting.replicas if seen.liveness is not Liveness.UNKNOWN}
         return any(number not in judged | self.observation.exits.keys() for number in range(self.live.max_nodes))
-
-    def _stopped_long_ago(self) -> bool:
-        """Long enough after the stop by force, which fences: what still breathes out of sight can change nothing."""
-        since = None if self.live is None else self.live.stopping_since
-        return since is not None and self.now - since >= 2 * timedelta(seconds=self.stop_timeout_s)
 
     def at_rest(self) -> bool:
         return self.job.state.terminal and not self.retry_wished

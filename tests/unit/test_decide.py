@@ -85,13 +85,13 @@ def test_what_a_finished_attempt_left_running_is_ended_before_the_job() -> None:
     assert decide(a_situation(a_job(), overdue, observation)).action == Stop(force=True)
 
 
-def test_a_replica_out_of_sight_holds_the_end_up_until_it_was_stopped_by_force() -> None:
+def test_a_replica_out_of_sight_holds_the_end_up_and_is_stopped_by_force_in_time() -> None:
     failed = {0: an_exit(Outcome.FAILED, FailureKind.APPLICATION)}
     observation = seen(Presence.UNKNOWN, DEAD, a_replica(Liveness.UNKNOWN, 1), exits=failed)
     job = a_job(spec=TWO_NODES)
-    for stopping, expected in ((None, Stop), (ago(29), Stop), (ago(31), EndAttempt)):
+    for stopping, force in ((None, False), (ago(14), False), (ago(16), True), (ago(9999), True)):
         attempt = an_attempt(nodes="2", stopping_since=stopping)
-        assert isinstance(decide(a_situation(job, attempt, observation)).action, expected)
+        assert decide(a_situation(job, attempt, observation)).action == Stop(force=force)
 
 
 def test_a_refused_double_start_says_nothing_about_the_attempt() -> None:

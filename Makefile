@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check format bench clean
+.PHONY: help demo serve test mutate crash soak check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +22,16 @@ serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve
 
 test: $(VENV)/.installed ## all tests; what needs a missing service skips by name unless CI=true
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
+
+mutate: $(VENV)/.installed ## take each guard and each policy rule out in turn: some test must notice
+	@$(BIN)/python -m deploy.dev.mutate
+
+crash: $(VENV)/.installed ## kill and stop the service at every crash point (ARGS="--sample 60" for some of them)
+	@$(BIN)/python -m deploy.dev.crash_points $(ARGS)
+
+soak: $(VENV)/.installed ## train under a hundred random faults (ARGS=--short: a dozen)
+	@$(BIN)/python -m deploy.dev.soak $(ARGS)
 
 check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

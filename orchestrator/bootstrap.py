@@ -6,18 +6,17 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
-import signal
+import secrets
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
+from typing import Protocol
 
 import structlog
-import uvicorn
 from fastapi import FastAPI
 
 from orchestrator import rundir
@@ -28,29 +27,39 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands import Commands
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.views import build_router
+from orchestrator.domain.admission import Limits, Quota
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.launch import Site, build_plan
+from orchestrator.domain.lease import Lease
+from orchestrator.domain.webhook import Webhook
 from orchestrator.intake import Intake
+from orchestrator.inventory import Inventory
 from orchestrator.logs import Logs
+from orchestrator.outbox import Endpoint, Outbox
 from orchestrator.queries import Queries
+from orchestrator.reception import Reception
 from orchestrator.settings import Settings
 from orchestrator.store import schema
+from orchestrator.store.clusters import SqlClusterReader
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.outbox import SqlOutboxStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.sqlite import ServiceLock
 from orchestrator.store.supervision import SqlSupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.reconcile import Reconciler
-from orchestrator.telemetry import Metrics, configure_logging
+from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.telemetry import Metrics
+from orchestrator.wire import WebhookView
 
 log = structlog.get_logger()
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_SUBMIT_TIMEOUT_S = 1.0  # a start of processes on this machine is over at once, or it did not happen
 _AGENT_GRACE_S = 5.0  # beyond the agent's own stop time-out, before we use force
 
 
@@ -59,52 +68,19 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-class _Server(uvicorn.Server):
-    """Tells streams of a shutdown when it begins: uvicorn waits for them before the application hears of it.
+class Thread(Protocol):
+    """A part of the service that works on its own."""
 
-    Uvicorn would end the process by the signal it caught; here the supervisor finishes its pass first.
-    """
+    def start(self) -> None: ...
 
-    def __init__(self, config: uvicorn.Config, closing: threading.Event) -> None:
-        super().__init__(config)
-        self._closing = closing
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._closing.set()
-        super().handle_exit(sig, frame)
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     app: FastAPI
-    supervisor: SupervisorLoop
+    threads: Sequence[Thread]  # in the order in which they start; they stop in the opposite one
     closing: threading.Event  # set: streams end
-
-
-def serve(settings: Settings) -> None:
-    """Run the service until SIGTERM or SIGINT; running jobs go on without it. Raises ConfigurationError."""
-    configure_logging()
-    settings = _checked(settings)
-    with contextlib.ExitStack() as stack:
-        database = stack.enter_context(_database(settings))
-        listener = stack.enter_context(_listener(settings))
-        url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
-        service = build(settings, database, url)
-        service.supervisor.start()
-        stack.callback(service.supervisor.stop)
-        stack.enter_context(_announced(settings.root, url))
-        print(f"orchestrator is at {url}, run directory {settings.root}", flush=True)
-        config = uvicorn.Config(service.app, log_config=None, timeout_graceful_shutdown=5)
-        _Server(config, service.closing).run(sockets=[listener])
 
 
 def build(settings: Settings, database: Database, url: str) -> Service:
@@ -124,31 +100,61 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         gpus=gpus,
     )
     reader, history = SqlJobReader(database), SqlHistoryReader(database)
-    store = SqlSupervisorStore(database)
+    leases, limits = SqlLeaseStore(database), _limits(settings, gpus)
     intake = Intake(SqlJournalStore(database), reader, clock, lambda job_id: settings.root / job_id)
-    reconciler = Reconciler(
-        store,
-        Observer(cluster.name, store, backend, intake),
-        Actor(store, backend, site, ports=ports),
-        clock,
-        gpus_per_node=gpus,
+    reception = Reception(intake)
+    terms = Terms(
+        limits=limits,
         stop_timeout_s=settings.stop_timeout_s + _AGENT_GRACE_S,
+        submit_timeout_s=_SUBMIT_TIMEOUT_S,
     )
-    supervisor = SupervisorLoop(cluster.name, reconciler, clock, metrics, poll_s=settings.poll_s)
+
+    folders = rundir.LocalRunDirectories(settings.root)
+
+    def supervise(lease: Lease, in_office: Callable[[], None]) -> Reconciler:
+        store = SqlSupervisorStore(database, lease)
+        cooldown_s = settings.node_cooldown_s
+        observer = Observer(cluster.name, store, backend, intake, clock, node_cooldown_s=cooldown_s)
+        actor = Actor(store, backend, folders, site, ports=ports, in_office=in_office)
+        return Reconciler(store, observer, actor, clock, terms)
+
+    supervisor = SupervisorLoop(
+        cluster.name,
+        leases,
+        supervise,
+        clock,
+        metrics,
+        holder=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+        poll_s=settings.poll_s,
+        lease_s=settings.lease_s,
+    )
+    outbox = Outbox(SqlOutboxStore(database), _endpoints(settings), metrics)
     closing = threading.Event()
     services = Services(
-        commands=Commands(SqlJobStore(database), {cluster.name: cluster}, clock, supervisor.wake),
+        commands=Commands(
+            SqlJobStore(database), reader, {cluster.name: cluster}, clock, supervisor.wake, webhooks=settings.webhooks
+        ),
         queries=Queries(reader, history),
-        intake=intake,
+        inventory=Inventory(
+            SqlClusterReader(database),
+            leases,
+            {cluster.name: cluster},
+            clock,
+            limits=limits,
+            node_cooldown_s=settings.node_cooldown_s,
+        ),
+        intake=reception,
         logs=Logs(reader, history, {cluster.name: cluster}),
         ready=supervisor.alive,
         metrics=metrics,
         version=importlib.metadata.version("elastic-orchestrator"),
+        webhooks=_webhook_views(settings),
         hosts=(settings.host,),
         closing=closing.is_set,
     )
-    pages = build_router(services.queries, services.commands, services.logs, clock)
-    return Service(create_app(services, pages=[pages], problem_page=render_problem), supervisor, closing)
+    pages = build_router(services.queries, services.inventory, services.commands, services.logs, clock)
+    app = create_app(services, pages=[pages], problem_page=render_problem)
+    return Service(app, (outbox, reception, supervisor), closing)
 
 
 def upgrade_database(settings: Settings) -> str:
@@ -164,29 +170,8 @@ def check_database(settings: Settings) -> None:
     schema.check(settings.resolved_database_url)
 
 
-def _checked(settings: Settings) -> Settings:
-    """Settings with an absolute root that can be written. Raises ConfigurationError."""
-    if settings.host not in _LOOPBACK:
-        raise ConfigurationError(
-            f"ORCHESTRATOR_HOST is {settings.host}: this version signs nobody in and serves loopback only; "
-            "reach it from elsewhere through an SSH tunnel"
-        )
-    low, high = settings.rendezvous_ports
-    if not 1024 <= low <= high <= 65535:
-        raise ConfigurationError(f"ORCHESTRATOR_RENDEZVOUS_PORTS is {low}, {high}: not a range within 1024 .. 65535")
-    root = settings.root.expanduser().absolute()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        root = root.resolve()
-        rundir.write_document(root / ".writable", {})
-        (root / ".writable").unlink()
-    except OSError as error:
-        raise ConfigurationError(f"the run directory {root} cannot be written: {error.strerror}") from error
-    return settings.model_copy(update={"root": root})
-
-
 @contextlib.contextmanager
-def _database(settings: Settings) -> Iterator[Database]:
+def open_database(settings: Settings) -> Iterator[Database]:
     """The database, of our version, and with SQLite for this process alone."""
     url = settings.resolved_database_url
     file = sqlite_file(parse_url(url))
@@ -198,39 +183,9 @@ def _database(settings: Settings) -> Iterator[Database]:
             if schema.is_empty(url):
                 schema.upgrade(url)
         schema.check(url)
-        database = Database(url)
+        database = Database(url, subscriptions=[endpoint.webhook for endpoint in _endpoints(settings)])
         stack.callback(database.dispose)
         yield database
-
-
-@contextlib.contextmanager
-def _listener(settings: Settings) -> Iterator[socket.socket]:
-    """A bound socket: port 0 becomes a free one. Raises ConfigurationError for a port that is taken."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-        listener.listen(2048)  # whoever reads the announcement may connect at once
-        yield listener
-    except OSError as error:
-        raise ConfigurationError(
-            f"port {settings.port} of {settings.host} cannot be used ({error.strerror}): "
-            "set ORCHESTRATOR_PORT to another one, or to 0 for any free one"
-        ) from error
-    finally:
-        listener.close()
-
-
-@contextlib.contextmanager
-def _announced(root: Path, url: str) -> Iterator[None]:
-    """`service.json` while the service runs, so that clients on this machine find it."""
-    version = importlib.metadata.version("elastic-orchestrator")
-    rundir.write_document(root / "service.json", {"url": url, "pid": os.getpid(), "version": version})
-    try:
-        yield
-    finally:
-        (root / "service.json").unlink(missing_ok=True)
 
 
 def _site(settings: Settings, gpus: int) -> Site:
@@ -243,7 +198,31 @@ def _site(settings: Settings, gpus: int) -> Site:
         report_url=None if settings.advertise_url is None else f"{settings.advertise_url.rstrip('/')}/api/v1/reports",
         stop_timeout_s=settings.stop_timeout_s,
         log_limit_bytes=int(settings.log_limit_mb * 1024 * 1024),
+        failure_patterns=tuple(each.pattern() for each in settings.failure_patterns),
     )
+
+
+def _limits(settings: Settings, gpus: int) -> Limits:
+    quotas = {
+        name: Quota(max_jobs=project.max_jobs, max_devices=project.max_devices)
+        for name, project in settings.projects.items()
+    }
+    return Limits(gpus_per_node=gpus, max_jobs=settings.max_jobs, quotas=quotas)
+
+
+def _endpoints(settings: Settings) -> list[Endpoint]:
+    """Raises ConfigurationError for a secret that is not there."""
+    return [
+        Endpoint(webhook=Webhook(name=name, events=one.events, all_jobs=one.all_jobs), url=one.url, key=one.read_key())
+        for name, one in sorted(settings.webhooks.items())
+    ]
+
+
+def _webhook_views(settings: Settings) -> list[WebhookView]:
+    return [
+        WebhookView(name=name, host=one.host, events=list(one.events), all_jobs=one.all_jobs)
+        for name, one in sorted(settings.webhooks.items())
+    ]
 
 
 def _trainer_folder() -> Path:
@@ -256,7 +235,3 @@ def _trainer_folder() -> Path:
 def _gpu_count() -> int:
     """NVIDIA devices of this machine, as the driver lists them."""
     return sum(1 for path in Path("/dev").glob("nvidia[0-9]*") if path.name.removeprefix("nvidia").isdigit())
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

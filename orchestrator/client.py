@@ -23,12 +23,16 @@ from orchestrator.domain.spec import JobSpec
 from orchestrator.settings import Settings
 from orchestrator.wire import (
     AttemptView,
+    ClusterView,
     EventView,
     JobView,
     MetricsView,
+    NodeView,
     Page,
     PlanView,
+    ProjectView,
     RetryRequest,
+    ScaleRequest,
     SnapshotView,
     WorkerView,
 )
@@ -130,6 +134,23 @@ class Client:
         """Wish for the job's end; returns before it comes. Idempotent."""
         return self._post(f"{_path(job_id)}/cancel", JobView, repeatable=True)
 
+    def suspend(self, job_id: str) -> JobView:
+        """Wish that the job stops at a snapshot and rests until it is resumed; returns before it does. Idempotent."""
+        return self._post(f"{_path(job_id)}/suspend", JobView, repeatable=True)
+
+    def resume(self, job_id: str) -> JobView:
+        """Withdraw the suspension: the job goes back into the queue. Idempotent."""
+        return self._post(f"{_path(job_id)}/resume", JobView, repeatable=True)
+
+    def snapshot(self, job_id: str) -> JobView:
+        """Wish a snapshot of the running attempt, which goes on; returns before it is taken."""
+        return self._post(f"{_path(job_id)}/snapshot", JobView, repeatable=False)
+
+    def scale(self, job_id: str, nodes: str | int) -> JobView:
+        """Wish another number of nodes, or a range as "2:8"; returns before the job has them. Idempotent."""
+        body = ScaleRequest(nodes=nodes).model_dump(mode="json")
+        return self._post(f"{_path(job_id)}/scale", JobView, body=body, repeatable=True)
+
     def retry(
         self, job_id: str, *, restore_from: str | None = None, patch: Mapping[str, object] | None = None
     ) -> JobView:
@@ -166,6 +187,18 @@ class Client:
         wanted = {"names": names, "since_step": since_step, "points": points}
         params = {name: value for name, value in wanted.items() if value is not None}
         return self._get(f"{_path(job_id)}/metrics", MetricsView, params)
+
+    def clusters(self) -> list[ClusterView]:
+        """Every configured cluster."""
+        return self._get("/clusters", Page[ClusterView]).items
+
+    def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
+        """Nodes with failures in their record."""
+        return self._get("/nodes", Page[NodeView], None if cluster is None else {"cluster": cluster}).items
+
+    def projects(self) -> list[ProjectView]:
+        """Projects that have a quota, or jobs that are not at rest."""
+        return self._get("/projects", Page[ProjectView]).items
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
         """The last lines that the workers wrote."""

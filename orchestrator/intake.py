@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+
+import structlog
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.ports import Clock, JobReader, JournalBatch, JournalStore
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound, StoreUnavailable
+from orchestrator.ports import Clock, JobReader, JournalBatch, JournalStore, Wished
 from orchestrator.wire import DesiredView, ReportBody
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
 
+log = structlog.get_logger()
+
+News = Sequence[JournalBatch]
+
 _MOST_READINGS = 8  # of one attempt in one pass: its neighbours wait
+_IN_ONE_GO = 250  # attempts in one transaction
 
 
 class Intake:
@@ -22,31 +29,102 @@ class Intake:
         self._clock = clock
         self._job_dir = job_dir
 
-    def collect(self, key: AttemptKey) -> bool:
-        """Read what the attempt's run directory holds beyond the store; returns whether there was anything.
+    def collect(self, keys: Collection[AttemptKey]) -> dict[AttemptKey, str]:
+        """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
 
-        A journal longer than a few readings is finished by the next calls. Raises OSError, StoreUnavailable.
+        A journal longer than a few readings is finished by the next calls. Raises StoreUnavailable.
         """
-        for reading in range(_MOST_READINGS):
-            batches = list(rundir.read_news(self._job_dir(key.job_id), key, self._journals.offsets(key)))
-            if not batches:
-                return reading > 0
+        unread: dict[AttemptKey, str] = {}
+        left: Collection[AttemptKey] = keys
+        for _ in range(_MOST_READINGS):
+            news = self._read(left, unread)
+            if not news:
+                break
+            found = list(news.items())
+            for start in range(0, len(found), _IN_ONE_GO):
+                self._store(dict(found[start : start + _IN_ONE_GO]), unread)
+            left = [key for key, batches in news.items() if key not in unread and any(map(rundir.goes_on, batches))]
+        return unread
+
+    def _read(self, keys: Collection[AttemptKey], unread: dict[AttemptKey, str]) -> dict[AttemptKey, News]:
+        """New lines by attempt; an attempt without any is left out."""
+        offsets = self._journals.offsets(keys)
+        found: dict[AttemptKey, News] = {}
+        for key in keys:
+            try:
+                batches = list(rundir.read_news(self._job_dir(key.job_id), key, offsets.get(key, {})))
+            except Exception as error:
+                # An edge: whatever one job's files hold, its neighbours are supervised.
+                log.exception("run directory cannot be read", attempt=str(key))
+                unread[key] = str(error)
+                continue
+            if batches:
+                found[key] = batches
+        return found
+
+    def _store(self, news: Mapping[AttemptKey, News], unread: dict[AttemptKey, str]) -> None:
+        """Many attempts in one transaction; where one of them spoils it, each in its own."""
+        try:
+            together = [batch for batches in news.values() for batch in batches]
+            self._journals.ingest(together, arrived_at=self._clock.now())
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(news) > 1:
+                for key, batches in news.items():
+                    self._store({key: batches}, unread)
+                return
+            for key in news:
+                log.exception("journals cannot be stored", attempt=str(key))
+                unread[key] = str(error)
+
+    def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
+        """Take reports in one transaction; of each, what is desired of its attempt, or why it is refused.
+
+        Idempotent. Raises StoreUnavailable, and then none is stored.
+        """
+        batches = [_batch(body) for body in bodies]
+        good = [batch for batch in batches if isinstance(batch, JournalBatch)]
+        unknown = self._ingest(good)
+        wished = self._jobs.wished({batch.key.job_id for batch in good})
+        answers: list[DesiredView | NotFound | InvalidSpec] = []
+        for batch in batches:
+            if not isinstance(batch, JournalBatch):
+                answers.append(batch)
+            elif batch.key in unknown or batch.key.job_id not in wished:
+                answers.append(NotFound(f"there is no attempt {batch.key}"))
+            else:
+                answers.append(desired_of(wished[batch.key.job_id], batch.key))
+        return answers
+
+    def _ingest(self, batches: Sequence[JournalBatch]) -> set[AttemptKey]:
+        """Store what belongs to an attempt that exists; returns the others."""
+        try:
             self._journals.ingest(batches, arrived_at=self._clock.now())
-        return True
-
-    def accept(self, body: ReportBody) -> DesiredView:
-        """Take a report and answer what is desired of the attempt. Idempotent. Raises NotFound, InvalidSpec."""
-        key = AttemptKey(body.job_id, body.attempt)
-        self._journals.ingest([_batch(key, body)], arrived_at=self._clock.now())
-        standing = self._jobs.standing(body.job_id)
-        stale = standing.attempt is not None and standing.attempt.key != key
-        stopping = standing.attempt is not None and standing.attempt.stopping_since is not None
-        return DesiredView(state="stop" if stale or stopping or standing.job.desired.cancelled else "run")
+        except NotFound:
+            if len(batches) == 1:
+                return {batches[0].key}
+            return {key for batch in batches for key in self._ingest([batch])}
+        return set()
 
 
-def _batch(key: AttemptKey, body: ReportBody) -> JournalBatch:
+def desired_of(wished: Wished, key: AttemptKey) -> DesiredView:
+    """What is wished of this attempt of the job."""
+    desired, stale = wished.desired, wished.newest is not None and wished.newest != key.number
+    stop = stale or wished.stopping or desired.cancelled or desired.suspended
+    return DesiredView(state="stop" if stop else "run", snapshot=desired.snapshot_number, number=desired.number)
+
+
+def _batch(body: ReportBody) -> JournalBatch | InvalidSpec:
+    try:
+        return _parse_batch(body)
+    except InvalidSpec as error:
+        return error
+
+
+def _parse_batch(body: ReportBody) -> JournalBatch:
     return JournalBatch(
-        key=key,
+        key=AttemptKey(body.job_id, body.attempt),
         replica=body.replica,
         incarnation=body.incarnation,
         progress=rundir.parse_progress_lines(_lines("/progress", body.progress, body.progress_from, body.progress_to)),

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from orchestrator.domain.admission import Claimant
 from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Sighting, Training
+from orchestrator.domain.lease import Lease, LeaseStanding
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import RankWord, Sighting, Training
 from orchestrator.domain.spec import JobSpec
 from trainer.contract.exit_record import ExitRecord, JournalEvent
+from trainer.contract.launch import DesiredDocument
 from trainer.contract.progress import Progress
 
 
@@ -41,6 +45,48 @@ class Backend(Protocol):
         """How many workers fit on the cluster altogether; None where the cluster itself queues."""
 
 
+class RunDirectories(Protocol):
+    """The run directories of a cluster's jobs, as the supervisor writes them. Each raises OSError; each is idempotent,
+    so that the next pass repeats what failed."""
+
+    def fence(self, job_id: str, attempt: int) -> None:
+        """From now on nothing that an attempt before this one commits counts."""
+
+    def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
+        """Tell the attempt's agents what is wished of it."""
+
+    def withdraw(self, job_id: str, attempt: int) -> bool:
+        """Let no agent begin the attempt any more, also one of a submission that is still to come. False where one has
+        begun it."""
+
+
+class Journals(Protocol):
+    """What agents leave behind, read for the supervisor."""
+
+    def collect(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, str]:
+        """Store what the attempts told since the last call; of those that cannot be read, says why. Raises
+        StoreUnavailable."""
+
+
+class LeaseStore(Protocol):
+    """Who supervises which cluster. Times are the store's own, so that the clocks of the services do not matter."""
+
+    def acquire(self, cluster: str, holder: str, *, ttl_s: float) -> Lease | None:
+        """Take the cluster for `ttl_s` where nobody holds it or its holder's time is over; else None.
+
+        The token is higher than every one before. The holder itself gets its lease again with a new token.
+        """
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> bool:
+        """Hold on for `ttl_s` from now. False when another one has it or the time was over: it is lost for good."""
+
+    def release(self, lease: Lease) -> None:
+        """Give it up at once. A lease that is lost already is no error."""
+
+    def leases(self) -> Sequence[LeaseStanding]:
+        """Every cluster that was ever leased."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervised:
     """A job that is not at rest, with its newest attempt and what that attempt's journals told."""
@@ -58,19 +104,37 @@ class Change:
     job: Job
     attempt: Attempt | None
     events: Sequence[Event]
+    node_failures: Sequence[NodeFailure] = ()
 
 
 class SupervisorStore(Protocol):
-    """The store as the supervisor sees it. Writes status only, never `desired`. Raises StoreUnavailable."""
+    """The store as the holder of a lease sees it. Writes status only, never `desired`.
+
+    Every write is refused with LeaseLost, and changes nothing, once another one holds the lease. Raises
+    StoreUnavailable.
+    """
+
+    def live(self, cluster: str) -> Sequence[AttemptKey]:
+        """The live attempts of the cluster."""
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Every job of the cluster that is not at rest: not terminal, or terminal with a retry wished."""
 
     def apply(self, change: Change) -> None:
-        """Write status of job and attempt (inserted where new) and the events. An ended attempt frees its port."""
+        """Write status of job and attempt (inserted where new), the marks of nodes (each attempt marks a node once) and
+        the events. An ended attempt frees its port; it is never written again: InvalidTransition."""
 
     def note(self, job_id: str, reason: str, now: datetime) -> None:
         """Write only why the job stands still. An unknown job is no error."""
+
+    def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
+        """How these jobs stand; one that does not exist is left out."""
+
+    def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
+        """The newest word of every rank of the attempt."""
+
+    def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
+        """What stands in the records of the cluster's nodes."""
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Reserve for the attempt a port that no other live attempt of the cluster holds; the next above `after`,
@@ -99,8 +163,9 @@ class JobStore(Protocol):
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""
 
-    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> None:
-        """Write what is desired (and a patched spec) without touching status. Raises NotFound."""
+    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
+        """Write what is desired (and a patched spec) without touching status, where no other wish came in between:
+        `desired.number` is one above the stored one. False where it is not: nothing is written. Raises NotFound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +200,8 @@ class JournalOffsets:
 class JournalStore(Protocol):
     """The store as intake sees it."""
 
-    def offsets(self, key: AttemptKey) -> Mapping[tuple[int, int], JournalOffsets]:
-        """What is stored already, by (replica, incarnation)."""
+    def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
+        """What is stored already of these attempts, by (replica, incarnation); nothing stored: left out."""
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
         """Store batches in one transaction, each line once however often and by whatever road it comes: progress into
@@ -211,6 +276,15 @@ class MetricPoint:
     values: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wished:
+    """What is wished of a job, and of which attempt."""
+
+    desired: Desired
+    newest: int | None  # the number of the newest attempt
+    stopping: bool  # whether that one was asked to end
+
+
 class JobReader(Protocol):
     """Pages of jobs. A page is (rows, cursor of the next page or None); a foreign cursor raises Refused."""
 
@@ -221,6 +295,9 @@ class JobReader(Protocol):
 
     def standing(self, job_id: str) -> JobStanding:
         """Raises NotFound."""
+
+    def wished(self, job_ids: Collection[str]) -> Mapping[str, Wished]:
+        """What is wished of these jobs; one that does not exist is left out."""
 
     def count_by_state(self) -> Mapping[JobState, int]:
         """How many jobs there are in each state; a state without jobs may be left out."""
@@ -245,3 +322,48 @@ class HistoryReader(Protocol):
 
     def metrics(self, job_id: str, *, since_step: int, points: int) -> Sequence[MetricPoint]:
         """At most `points` of the steps above `since_step`, evenly thinned; the newest is always among them."""
+
+
+class ClusterReader(Protocol):
+    """What the clusters hold. Raises StoreUnavailable."""
+
+    def claimants(self, cluster: str) -> Sequence[Claimant]:
+        """The cluster's jobs that are not terminal, each with its newest attempt; the suspended ones included."""
+
+    def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
+        """What stands in the records of the nodes of every cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One event that is owed to one webhook, claimed for its `tries`-th try."""
+
+    id: int
+    webhook: str
+    message_id: str  # the same over all tries
+    tries: int
+    age_s: float  # since the event was written
+    job: Mapping[str, str]  # id, name, project, cluster
+    event: StoredEvent
+
+
+class OutboxStore(Protocol):
+    """The store as the outbox sees it. Times are the store's own. Raises StoreUnavailable."""
+
+    def claim(self, webhook: str, *, limit: int, hold_s: float) -> Sequence[Delivery]:
+        """Deliveries that are due; nobody else gets them for `hold_s`, then they are due again.
+
+        Of a job only the earliest that is owed, unless that one has failed for ten minutes.
+        """
+
+    def delivered(self, delivery: Delivery) -> None:
+        """It is owed no more."""
+
+    def failed(self, delivery: Delivery, error: str, *, retry_in_s: float | None) -> None:
+        """Owed again later; None: given up. One that was claimed again since is left alone."""
+
+    def oldest_due_s(self, webhook: str) -> float | None:
+        """The age of the oldest that is due now; None: nothing is."""
+
+    def sweep(self, *, delivered_s: float, owed_s: float) -> int:
+        """Forget what was delivered longer ago than `delivered_s`, and what was not delivered within `owed_s`."""

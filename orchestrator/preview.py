@@ -38,6 +38,7 @@ def render_plan(spec: JobSpec, cluster: Cluster, now: datetime) -> PlanView:
         reason="is a dry run",
         nonce=NONCE,
         nodes=job.spec.topology.nodes,
+        asked=job.spec.topology.nodes,
         port=cluster.ports.start,
         created_at=now,
     )

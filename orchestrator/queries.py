@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.observation import Training
+from orchestrator.domain.spec import Budgets
+from orchestrator.domain.wish import pending_wishes
 from orchestrator.ports import (
     AttemptStanding,
     HistoryReader,
@@ -67,6 +71,21 @@ class Queries:
         return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}))
 
 
+def view_of_new_job(job: Job) -> JobView:
+    """A job as it was stored a moment ago: nothing has been tried yet."""
+    standing = JobStanding(
+        job=job,
+        attempt=None,
+        training=Training(),
+        attempts=0,
+        world_size=None,
+        loss=None,
+        tokens_per_s=None,
+        newest_snapshot=None,
+    )
+    return view_of_job(standing)
+
+
 def view_of_job(standing: JobStanding) -> JobView:
     job, training, attempt = standing.job, standing.training, standing.attempt
     return JobView(
@@ -78,6 +97,9 @@ def view_of_job(standing: JobStanding) -> JobView:
         reason=job.reason,
         cancelling=job.desired.cancelled and not job.state.terminal,
         retrying=job.desired.retry_number > job.retries_done,
+        suspended=job.desired.suspended and not job.state.terminal,
+        suspending=job.desired.suspended and not job.state.terminal and job.state is not JobState.SUSPENDED,
+        pending=pending_wishes(job, attempt),
         priority=job.spec.priority,
         labels=job.spec.labels,
         created_at=job.created_at,
@@ -85,6 +107,10 @@ def view_of_job(standing: JobStanding) -> JobView:
         finished_at=job.finished_at,
         attempt=None if attempt is None else attempt.key.number,
         attempts=standing.attempts,
+        nodes=None if attempt is None else attempt.nodes,
+        asked=job.spec.topology.nodes,
+        phase=training.phase,
+        spent=_spent(standing),
         generation=training.generation,
         restarts=training.restarts,
         step=training.step,
@@ -97,6 +123,14 @@ def view_of_job(standing: JobStanding) -> JobView:
         failure=None if attempt is None else _view_of_failure(attempt.failure),
         spec=job.spec,
     )
+
+
+def _spent(standing: JobStanding) -> dict[str, int]:
+    """What is charged already, and what the live attempt has used in place, which is charged at its end."""
+    spent = Counter(standing.job.spent)
+    if standing.attempt is not None and not standing.attempt.state.terminal:
+        spent += Counter(application=standing.training.restarts, node=standing.training.shrinks)
+    return {budget: count for budget, count in spent.items() if count and budget in Budgets.model_fields}
 
 
 def estimate_eta_s(standing: JobStanding) -> float | None:
@@ -118,6 +152,9 @@ def _view_of_attempt(standing: AttemptStanding) -> AttemptView:
         rendezvous_id=attempt.rendezvous_id,
         port=attempt.port,
         handle=attempt.handle,
+        nodes=attempt.nodes,
+        asked=attempt.asked,
+        excluded_nodes=list(attempt.excluded_nodes),
         restore_from=attempt.restore_from,
         restored=standing.training.restored,
         created_at=attempt.created_at,

@@ -11,11 +11,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.event import EventKind
 from orchestrator.ports import JournalBatch, JournalOffsets
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, parse_agent_record
@@ -32,6 +33,8 @@ MAX_REPLICAS = 100_000
 # What a text that is no document of ours may raise while it is parsed.
 UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError, AttributeError)
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_OURS = frozenset(kind.value for kind in EventKind)
+_WITHDRAWN = "withdrawn"  # in place of a submission's token
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
@@ -94,7 +97,10 @@ def read_replicas(job_dir: Path, attempt: int) -> int | None:
 
 
 def write_desired(job_dir: Path, attempt: int, desired: DesiredDocument) -> None:
-    write_document(layout.attempt_dir(job_dir, attempt) / layout.DESIRED, render_desired(desired))
+    """Idempotent, and cheap where it is written already."""
+    path, document = layout.attempt_dir(job_dir, attempt) / layout.DESIRED, render_desired(desired)
+    if read_document(path) != document:
+        write_document(path, document)
 
 
 def fence(job_dir: Path, attempt: int) -> None:
@@ -102,6 +108,40 @@ def fence(job_dir: Path, attempt: int) -> None:
     path = layout.fence_dir(job_dir) / Term(attempt, 0).file_name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(exist_ok=True)
+
+
+def withdraw(job_dir: Path, attempt: int) -> bool:
+    """Claim the attempt for nobody, so that every agent of it is refused; False when one holds the claim. Idempotent.
+
+    The claim appears whole: agents pass over an empty one.
+    """
+    path = layout.attempt_dir(job_dir, attempt) / layout.CLAIM
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(_WITHDRAWN)
+        os.link(temporary, path)
+    except FileExistsError:
+        return path.read_text().strip() == _WITHDRAWN
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRunDirectories:
+    """Implements ports.RunDirectories on a file system that the service mounts."""
+
+    root: Path
+
+    def fence(self, job_id: str, attempt: int) -> None:
+        fence(self.root / job_id, attempt)
+
+    def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
+        write_desired(self.root / job_id, attempt, desired)
+
+    def withdraw(self, job_id: str, attempt: int) -> bool:
+        return withdraw(self.root / job_id, attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +199,12 @@ def read_news(
         )
 
 
+def goes_on(batch: JournalBatch) -> bool:
+    """Whether a journal may be longer than what was read of it in one go."""
+    longest = max(batch.progress_to - batch.progress_from, batch.events_to - batch.events_from)
+    return longest > MAX_READ_BYTES // 2
+
+
 Line = tuple[int, bytes]  # (offset behind the line's end, its bytes without the end)
 
 
@@ -174,7 +220,7 @@ class Chunk:
 
 def read_journal(path: Path, offset: int) -> Chunk:
     """Whole lines from `offset` on, at most MAX_READ_BYTES. A file that was cut is read from its beginning."""
-    file = open_regular(path)
+    file = None if _holds(path, offset) else open_regular(path)
     if file is None:
         return Chunk([], offset, offset)
     with file:
@@ -189,6 +235,14 @@ def read_journal(path: Path, offset: int) -> Chunk:
         return Chunk([], start, start + len(content) if more else start, more)
     lines, end = split_lines(whole, start)
     return Chunk(lines, start, end, more)
+
+
+def _holds(path: Path, size: int) -> bool:
+    """Whether the file is just so long: then there is no news in it, and no need to open it."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False  # opening it tells why
 
 
 def split_lines(whole: bytes, offset: int) -> tuple[list[Line], int]:
@@ -206,7 +260,11 @@ def parse_progress_lines(lines: list[Line]) -> list[tuple[int, Progress]]:
 
 
 def parse_event_lines(lines: list[Line]) -> list[tuple[int, JournalEvent]]:
-    return [(end, parsed) for end, line in lines if (parsed := _line(line, parse_journal_event)) is not None]
+    """Lines that are none are passed over. What only the service may say is marked as somebody else's word."""
+    parsed = [(end, event) for end, line in lines if (event := _line(line, parse_journal_event)) is not None]
+    return [
+        (end, replace(event, kind=f"reported.{event.kind}") if event.kind in _OURS else event) for end, event in parsed
+    ]
 
 
 def _line(line: bytes, parse: Callable[[dict[str, object]], Document]) -> Document | None:
@@ -228,15 +286,13 @@ def _parsed(path: Path, parse: Callable[[dict[str, object]], Document]) -> Docum
 def _numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
     """Sub-folders named by the prefix and a whole number of at most nine digits."""
     try:
-        paths = list(folder.iterdir())
+        with os.scandir(folder) as entries:
+            named = [entry for entry in entries if entry.name.startswith(prefix)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [(path.name.removeprefix(prefix), path) for path in paths if path.name.startswith(prefix)]
-    return sorted((int(number), path) for number, path in found if _NUMBER.match(number) and _is_folder(path))
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except FileNotFoundError:
-        return False
+    numbers = [(entry.name.removeprefix(prefix), entry) for entry in named]
+    return sorted(
+        (int(number), folder / entry.name)
+        for number, entry in numbers
+        if _NUMBER.match(number) and entry.is_dir(follow_symlinks=False)
+    )

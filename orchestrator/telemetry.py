@@ -40,6 +40,18 @@ class Metrics:
             ["method", "route", "status"],
             registry=self._registry,
         )
+        self.webhook_deliveries = Counter(
+            "orchestrator_webhook_deliveries",
+            "Messages to webhooks by outcome of the try: delivered, failed (is tried again) or given_up.",
+            ["webhook", "outcome"],
+            registry=self._registry,
+        )
+        self.webhook_oldest_due_s = Gauge(
+            "orchestrator_webhook_oldest_due_seconds",
+            "Age of the oldest event that is due to be sent to the webhook; 0 when nothing is.",
+            ["webhook"],
+            registry=self._registry,
+        )
         self._jobs = Gauge("orchestrator_jobs", "Jobs by state.", ["state"], registry=self._registry)
 
     def render(self, jobs_by_state: Mapping[str, int] | None) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
@@ -67,6 +67,9 @@ class JobView(Answer):
     reason: str
     cancelling: bool  # a wish to cancel is recorded and the job has not ended yet
     retrying: bool = False  # another attempt is wished and has not begun yet
+    suspended: bool = False  # its owner wishes that it rests until it is resumed
+    suspending: bool = False  # so it is wished, and it does not rest yet
+    pending: list[str] = Field(default_factory=list)  # wishes that are recorded and not carried out yet, by their verb
     priority: int
     labels: dict[str, str]
     created_at: datetime
@@ -74,6 +77,10 @@ class JobView(Answer):
     finished_at: datetime | None
     attempt: int | None
     attempts: int
+    nodes: str | None = None  # what the newest attempt was given
+    asked: str = "1"  # what the spec asks for now
+    phase: str | None = None  # of the newest attempt
+    spent: dict[str, int] = Field(default_factory=dict)  # of spec.supervise.budgets, restarts in place included
     generation: int | None
     restarts: int  # in place, in the newest attempt
     step: int | None
@@ -99,6 +106,9 @@ class AttemptView(Answer):
     rendezvous_id: str
     port: int
     handle: str | None
+    nodes: str | None = None  # what it was given
+    asked: str | None = None  # what the spec asked for when it was made
+    excluded_nodes: list[str] = Field(default_factory=list)  # which it had to avoid
     restore_from: str | None  # what its owner asked for
     restored: str | None = None  # what its newest generation continued from
     created_at: datetime
@@ -177,6 +187,80 @@ class RetryRequest(Request):
     patch: dict[str, Any] | None = None
 
 
+class ScaleRequest(Request):
+    """`nodes` as in a spec's topology: a number, or a range as "2:8"."""
+
+    nodes: StrictStr | StrictInt
+
+
+class SlotsView(Answer):
+    """One slot for each worker. `total` and `free` are null where the cluster queues by itself or does not answer."""
+
+    used: int
+    total: int | None
+    free: int | None
+
+
+class LeaseView(Answer):
+    """Which service process supervises a cluster. Times are the database's."""
+
+    holder: str
+    since: datetime | None
+    expires_at: datetime
+    expired: bool
+
+
+class ClusterView(Answer):
+    name: str
+    kind: str
+    answers: bool
+    detail: str  # where it does not answer: why
+    slots: SlotsView
+    max_jobs: int | None
+    jobs: dict[str, int]  # by state; those that have ended are left out
+    lease: LeaseView | None
+
+
+class QueuedView(Answer):
+    """A job in the order in which the queue is to start; `reason` says what it waits for."""
+
+    id: str
+    name: str
+    project: str
+    priority: int
+    reason: str
+    created_at: datetime
+
+
+class NodeView(Answer):
+    """A node that has failures in its record."""
+
+    cluster: str
+    name: str
+    excluded_until: datetime | None  # new attempts avoid it until then
+    failures: int
+    last_at: datetime
+    last_kind: str
+    last_sentence: str
+    last_job: str
+
+
+class UseView(Answer):
+    cluster: str
+    jobs: int  # that hold a place
+    devices: int
+    queued: int
+
+
+class ProjectView(Answer):
+    """A project that has a quota, or jobs that are not at rest. The quota holds on each cluster; null is no limit."""
+
+    name: str
+    max_jobs: int | None
+    max_devices: int | None
+    use: list[UseView]
+
+
 class ReportBody(BaseModel):
     """New journal lines of one replica. Offsets are bytes in the journal files: sending lines twice changes nothing."""
 
@@ -198,6 +282,8 @@ class ReportBody(BaseModel):
 
 class DesiredView(Answer):
     state: Literal["run", "stop"] = "run"
+    snapshot: int = 0
+    number: int = 0
 
 
 class ReportAnswer(Answer):
@@ -208,3 +294,12 @@ class Health(Answer):
     status: str
     version: str
     detail: str = ""
+
+
+class WebhookView(Answer):
+    """A webhook as it is configured; its URL and its secret are not told."""
+
+    name: str
+    host: str
+    events: list[str]  # patterns
+    all_jobs: bool

@@ -44,6 +44,7 @@ def make_attempt(job_id: str = "job-1", number: int = 1, **fields: Any) -> Attem
         "reason": "is written down",
         "nonce": "c0ffee",
         "nodes": "1",
+        "asked": fields.get("nodes", "1"),
         "port": 20000,
         "created_at": NOW,
     }

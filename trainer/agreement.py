@@ -7,20 +7,25 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from trainer.waits import Waits
+
 T = TypeVar("T")
 
 
-def on_rank_zero(action: Callable[[], T]) -> T:
+def on_rank_zero(action: Callable[[], T], waits: Waits) -> T:
     """Run `action` on rank 0 and give every rank its result, or raise its exception on every rank."""
     outcome = [_attempt(action) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(outcome, src=0)
+    with waits.waiting():
+        dist.broadcast_object_list(outcome, src=0)
     return _unwrap(outcome[0])
 
 
-def on_every_rank(action: Callable[[], T]) -> list[T]:
+def on_every_rank(action: Callable[[], T], waits: Waits) -> list[T]:
     """Run `action` on every rank and give every rank all results, or raise the lowest failing rank's exception."""
     outcomes: list[tuple[T | None, Exception | None] | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(outcomes, _attempt(action))
+    outcome = _attempt(action)
+    with waits.waiting():
+        dist.all_gather_object(outcomes, outcome)
     return [_unwrap(outcome) for outcome in outcomes]
 
 

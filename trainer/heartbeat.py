@@ -31,9 +31,36 @@ class Heartbeat:
         self._progress = None if folder is None else Journal(folder / layout.PROGRESS)
         self._events = None if folder is None else Journal(folder / layout.EVENTS)
         self._printed_at = float("-inf")
+        self._phase = Phase.START
+        self._step: int | None = None
 
     def beat(self, phase: Phase, step: int | None = None, metrics: dict[str, float] | None = None) -> None:
-        """Say what this rank does now; `step` counts completed steps."""
+        """Say what this rank does now; `step` counts completed steps, None where it has not changed."""
+        self._phase, self._step = phase, self._step if step is None else step
+        self._write(phase, step, metrics or {})
+        if metrics:
+            self._print_step(step, metrics)
+
+    def wait(self) -> None:
+        """Say that this rank waits for its peers. Callable from any thread, as is `repeat`."""
+        self._write(Phase.WAITING, self._step, {})
+
+    def repeat(self) -> None:
+        """Say the last phase again: the wait is over."""
+        self._write(self._phase, self._step, {})
+
+    def tell(self, kind: EventKind, sentence: str, evidence: dict[str, object]) -> None:
+        """Journal an event for the job's owner. Call it on one rank only."""
+        event = JournalEvent(
+            at=_now(), kind=kind.value, sentence=sentence, generation=self._place.generation, evidence=evidence
+        )
+        if self._events is not None:
+            self._events.append(render_journal_event(event))
+        print(sentence, flush=True)
+
+    def _write(self, phase: Phase, step: int | None, metrics: dict[str, float]) -> None:
+        if self._progress is None:
+            return
         place = self._place
         line = Progress(
             at=_now(),
@@ -46,21 +73,9 @@ class Heartbeat:
             step=step,
             total_steps=self._total_steps,
             memory_bytes=_memory_bytes(),
-            metrics=metrics or {},
+            metrics=metrics,
         )
-        if self._progress is not None:
-            self._progress.append(render_progress(line))
-        if metrics:
-            self._print_step(step, metrics)
-
-    def tell(self, kind: EventKind, sentence: str, evidence: dict[str, object]) -> None:
-        """Journal an event for the job's owner. Call it on one rank only."""
-        event = JournalEvent(
-            at=_now(), kind=kind.value, sentence=sentence, generation=self._place.generation, evidence=evidence
-        )
-        if self._events is not None:
-            self._events.append(render_journal_event(event))
-        print(sentence, flush=True)
+        self._progress.append(render_progress(line))
 
     def _print_step(self, step: int | None, metrics: dict[str, float]) -> None:
         now = time.monotonic()

@@ -28,6 +28,7 @@ from trainer.contract.env import WorkerPlace
 from trainer.errors import DeviceError
 from trainer.model import SHAPES, Decoder, build_initial
 from trainer.optim import build_optimizer
+from trainer.waits import Waits
 
 # `auto`: AdamW in fp32 keeps 16 bytes per parameter, so that beyond this a replica takes 16 GB of each device.
 AUTO_FSDP_PARAMETERS = 1_000_000_000
@@ -55,6 +56,21 @@ class Trainee:
         if isinstance(self.forward, DistributedDataParallel):
             self.forward.require_backward_grad_sync = is_last
 
+    @property
+    def exchanges_throughout(self) -> bool:
+        """FSDP gathers parameters in every layer; DDP exchanges gradients alone, once the backward pass is done."""
+        return self.strategy == "fsdp"
+
+    def on_backward_done(self, action: Callable[[], None]) -> None:
+        """Call `action` when this rank has computed all its gradients and has only to exchange them, under DDP.
+
+        The embedding's gradient is the last: autograd accumulates a gradient as soon as it is there.
+        """
+        if isinstance(self.forward, DistributedDataParallel):
+            self.model.embed.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's
+                lambda _: action()
+            )
+
     def autocast(self) -> AbstractContextManager[object]:
         """bf16 arithmetic under DDP; FSDP casts by its own policy."""
         enabled = self.precision == "bf16" and self.strategy == "ddp"
@@ -62,17 +78,15 @@ class Trainee:
 
 
 @contextmanager
-def process_group(place: WorkerPlace) -> Iterator[torch.device]:
+def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
     """Join the group and take this rank's device; leave it at the end, whatever happens."""
     device = _take_device(place)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    if place.world_size == 1:
-        store: Store = HashStore()
-    else:
-        # The store may outlive a generation, and its keys with it: each generation gets its own.
-        shared, _, _ = next(rendezvous("env://", timeout=_GROUP_TIMEOUT))
-        store = PrefixStore(f"trainer/a{place.attempt}-g{place.generation}", shared)
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, timeout=_GROUP_TIMEOUT)
+    with waits.waiting():
+        store = _open_store(place)
+        dist.init_process_group(
+            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=_GROUP_TIMEOUT
+        )
     try:
         yield device
     except BaseException as error:
@@ -133,6 +147,14 @@ def refuse_unwritten(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if torch.isnan(_local(parameter)).any():
             raise RuntimeError(f"parameter {name} holds NaN before the first step: it was never written")
+
+
+def _open_store(place: WorkerPlace) -> Store:
+    if place.world_size == 1:
+        return HashStore()
+    # The store may outlive a generation, and its keys with it: each generation gets its own.
+    shared, _, _ = next(rendezvous("env://", timeout=_GROUP_TIMEOUT))
+    return PrefixStore(f"trainer/a{place.attempt}-g{place.generation}", shared)
 
 
 def _take_device(place: WorkerPlace) -> torch.device:

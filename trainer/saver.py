@@ -23,8 +23,9 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import FileEntry, Manifest, SnapshotName, restore_order
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.heartbeat import Heartbeat
-from trainer.lineage import Beginning, Fence
+from trainer.lineage import Beginning, Fence, Restore
 from trainer.state import RunState, write_state
+from trainer.waits import Waits
 
 
 class Saver:
@@ -40,21 +41,27 @@ class Saver:
         strategy: str,
         data: dict[str, object],
         heartbeat: Heartbeat,
+        waits: Waits,
     ) -> None:
         self._directory, self._fence, self._config, self._heartbeat = directory, fence, config, heartbeat
+        self._waits = waits
         self._term, self._strategy, self._data = beginning.term, strategy, data
         restore = beginning.restore
         self._parent = None if restore is None else restore.path.name
+        self.answered_wishes = _answered_wishes(restore)
         self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
 
-    def save(self, state: RunState) -> bool:
-        """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm."""
+    def save(self, state: RunState, *, wishes: int = 0) -> bool:
+        """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
+
+        `wishes` is, on rank 0, how many of the service's wishes for a snapshot have got one by now, this one included.
+        """
         if self.saved_step == state.step:
             return True
         started = time.monotonic()
         path = self._directory / str(SnapshotName(state.step, self._term))
         try:
-            manifest = self._write(state, path)
+            manifest = self._write(state, path, wishes)
         except (OSError, StaleTerm) as error:
             self._give_up(path, state.step, error)
             if isinstance(error, StaleTerm):
@@ -66,13 +73,14 @@ class Saver:
             self._delete_old()
         return True
 
-    def _write(self, state: RunState, path: Path) -> Manifest:
-        on_rank_zero(lambda: self._open(path))
-        write_state(state, path)
+    def _write(self, state: RunState, path: Path, wishes: int) -> Manifest:
+        on_rank_zero(lambda: self._open(path), self._waits)
+        write_state(state, path, self._waits)
         rank = dist.get_rank()
-        parts = on_every_rank(lambda: snapshot.checksum_files(path, snapshot.files_of_rank(path, rank)))
-        manifest = self._describe(state, {name: entry for part in parts for name, entry in part.items()})
-        on_rank_zero(lambda: self._commit(path, manifest))
+        parts = on_every_rank(lambda: snapshot.checksum_files(path, snapshot.files_of_rank(path, rank)), self._waits)
+        files = {name: entry for part in parts for name, entry in part.items()}
+        manifest = self._describe(state, files, wishes)
+        on_rank_zero(lambda: self._commit(path, manifest), self._waits)
         return manifest
 
     def _open(self, path: Path) -> None:
@@ -83,7 +91,7 @@ class Saver:
         self._fence.check(self._term)
         snapshot.commit(path, manifest)
 
-    def _describe(self, state: RunState, files: dict[str, FileEntry]) -> Manifest:
+    def _describe(self, state: RunState, files: dict[str, FileEntry], wishes: int) -> Manifest:
         return Manifest(
             step=state.step,
             attempt=self._term.attempt,
@@ -95,7 +103,7 @@ class Saver:
             samples_seen=state.samples_seen,
             files=files,
             versions={"torch": torch.__version__, "python": platform.python_version(), "trainer": _own_version()},
-            details={"data": self._data, "config": asdict(self._config)},
+            details={"data": self._data, "config": asdict(self._config), "wishes": wishes},
         )
 
     def _give_up(self, path: Path, step: int, error: Exception) -> None:
@@ -130,7 +138,7 @@ class Saver:
             self._heartbeat.tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", {"name": str(name)})
 
 
-def refuse_unwritable(directory: Path) -> None:
+def refuse_unwritable(directory: Path, waits: Waits) -> None:
     """Fail at once, on all ranks, when one of them cannot write snapshots at all. Raises SnapshotError."""
     rank = dist.get_rank()
 
@@ -141,9 +149,15 @@ def refuse_unwritable(directory: Path) -> None:
         path.unlink()
 
     try:
-        on_every_rank(probe)
+        on_every_rank(probe, waits)
     except OSError as error:
         raise SnapshotError(f"snapshots cannot be written to {directory}: {error.strerror}") from error
+
+
+def _answered_wishes(restore: Restore | None) -> int:
+    """How many wishes for a snapshot had got theirs when the restored one was written."""
+    wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
+    return wishes if isinstance(wishes, int) else 0
 
 
 def _own_version() -> str:

@@ -15,12 +15,16 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from trainer.errors import SnapshotError
+from trainer.waits import Waits
 
 _PROBE_BYTES = 1024 * 1024
 
@@ -58,21 +62,51 @@ class RunState(Stateful):
         self.step, self.samples_seen = state_dict["step"], state_dict["samples_seen"]
 
 
-def write_state(state: RunState, directory: Path) -> None:
+def write_state(state: RunState, directory: Path, waits: Waits) -> None:
     """Write the state's files and fsync them. Collective. Raises OSError, on every rank, when one rank cannot."""
     try:
-        save({"run": state}, storage_writer=FileSystemWriter(directory, sync_files=True))
+        with waits.waiting():
+            save({"run": state}, storage_writer=_Writer(directory, waits))
     except CheckpointException as error:
         _refuse_full(directory)
         raise _first_cause(error, directory) from error
 
 
-def read_state(state: RunState, directory: Path) -> None:
+def read_state(state: RunState, directory: Path, waits: Waits) -> None:
     """Load a verified snapshot into the attached model and optimizer. Collective. Raises SnapshotError."""
     try:
-        load({"run": state}, storage_reader=FileSystemReader(directory))
+        with waits.waiting():
+            load({"run": state}, storage_reader=_Reader(directory, waits))
     except CheckpointException as error:
         raise SnapshotError(f"{directory} cannot be loaded: {_first_cause(error, directory)}") from error
+
+
+class _Writer(FileSystemWriter):
+    """A save is an exchange of plans and results, during which this rank waits for its peers, and this between."""
+
+    def __init__(self, directory: Path, waits: Waits) -> None:
+        super().__init__(directory, sync_files=True)
+        self._waits = waits
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        self._waits.end()
+        written = super().write_data(plan, planner)
+        self._waits.begin()
+        return written
+
+
+class _Reader(FileSystemReader):
+    """As `_Writer`."""
+
+    def __init__(self, directory: Path, waits: Waits) -> None:
+        super().__init__(directory)
+        self._waits = waits
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        self._waits.end()
+        read = super().read_data(plan, planner)
+        self._waits.begin()
+        return read
 
 
 def _first_cause(error: CheckpointException, directory: Path) -> OSError:

@@ -37,6 +37,8 @@ from trainer.saver import Saver, refuse_unwritable
 from trainer.seeds import seed_of
 from trainer.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.state import RunState, read_state
+from trainer.waits import Waits
+from trainer.wishes import SnapshotWishes, desired_of
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,15 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     """Train to the last step and return the exit code: 0, or 143 when SIGTERM asked for an end and got a snapshot."""
     gc.freeze()  # what the imports left is never garbage: no collection has to look at it again
     heartbeat = Heartbeat(place, config.steps)
-    heartbeat.beat(Phase.START)
+    heartbeat.beat(Phase.DATA)
     data = open_data(config)  # before the group forms: a rank without data must not keep the others waiting
-    with process_group(place) as device:
+    heartbeat.beat(Phase.START)
+    waits = Waits(heartbeat)
+    if place.world_size > 1:
+        waits.start()
+    with process_group(place, waits) as device:
         # A function of its own: what it made of the group must be gone when the group is destroyed.
-        return _run_in_group(config, place, data, device, heartbeat, stop)
+        return _run_in_group(config, place, data, device, heartbeat, waits, stop)
 
 
 def _run_in_group(
@@ -74,15 +80,16 @@ def _run_in_group(
     data: Data,
     device: torch.device,
     heartbeat: Heartbeat,
+    waits: Waits,
     stop: StopFlag,
 ) -> int:
-    _refuse_different_data(data)
     directory, fence = snapshots_of(place), fence_of(place)
-    refuse_unwritable(directory)
+    _refuse_different_data(data, waits)
+    refuse_unwritable(directory, waits)
     heartbeat.beat(Phase.RESTORE)
-    beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell))
+    beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell), waits)
     state = RunState()
-    write_values = partial(_write_values, config, data, beginning, state)
+    write_values = partial(_write_values, config, data, beginning, state, waits)
     trainee = build_trainee(config, vocab_size=data.vocab_size, device=device, write_values=write_values)
     _tell_beginning(beginning, heartbeat)
     saver = Saver(
@@ -93,8 +100,12 @@ def _run_in_group(
         strategy=trainee.strategy,
         data=data.fingerprint,
         heartbeat=heartbeat,
+        waits=waits,
     )
-    return _train(config, trainee, data, state, saver, heartbeat, stop)
+    trainee.on_backward_done(waits.begin)
+    wishes = SnapshotWishes(desired_of(place), answered=saver.answered_wishes)
+    heartbeat.beat(Phase.STEP)
+    return _train(config, trainee, data, state, saver, wishes, heartbeat, waits, stop)
 
 
 def _train(
@@ -103,42 +114,59 @@ def _train(
     data: Data,
     state: RunState,
     saver: Saver,
+    wishes: SnapshotWishes,
     heartbeat: Heartbeat,
+    waits: Waits,
     stop: StopFlag,
 ) -> int:
     cadence = Cadence(parse_interval(config.snapshot_interval), started_at=time.monotonic())
+    is_first = dist.get_rank() == 0
     while state.step < config.steps:
-        started = time.perf_counter()
-        save_due = cadence.is_due(state.step + 1, time.monotonic())
-        result = take_step(config, trainee, data, state, stop=stop.is_set, save_due=save_due)
-        _beat_step(config, state, result, time.perf_counter() - started, heartbeat)
+        started, now = time.perf_counter(), time.monotonic()
+        save_due = is_first and (cadence.is_due(state.step + 1, now) or wishes.is_due(now))
+        result = take_step(config, trainee, data, state, waits, stop=stop.is_set, save_due=save_due)
+        step_s = time.perf_counter() - started
+        waits.expect(step_s)
+        _beat_step(config, state, result, step_s, heartbeat)
         if result.save or result.stop or state.step == config.steps:
-            _save(saver, state, cadence, heartbeat)
+            _save(saver, state, cadence, wishes, heartbeat)
         if result.stop and state.step < config.steps:
             return STOPPED_EXIT_CODE
-    if not saver.save(state):
+    if saver.saved_step != state.step:
+        heartbeat.beat(Phase.SNAPSHOT, state.step)
+    if not saver.save(state, wishes=wishes.answer()):
         raise SnapshotError(f"training ended at step {state.step}, and its last snapshot could not be written")
     heartbeat.beat(Phase.DONE, state.step)
     return 0
 
 
 def take_step(
-    config: TrainerConfig, trainee: Trainee, data: Data, state: RunState, *, stop: bool, save_due: bool
+    config: TrainerConfig,
+    trainee: Trainee,
+    data: Data,
+    state: RunState,
+    waits: Waits,
+    *,
+    stop: bool,
+    save_due: bool,
 ) -> StepResult:
     """One optimizer step on the next global batch. Raises NonFiniteLoss, before anything is changed."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     shares = assign_microbatches(rank, world_size, config.global_batch // config.sequences_per_microbatch)
     local_loss = torch.zeros((), dtype=torch.float64, device=trainee.device)
     for position, share in enumerate(shares):
+        waits.end()
         trainee.synchronise(is_last=position == len(shares) - 1)
-        loss = _microbatch_loss(config, trainee, data, state, share)
+        loss = _microbatch_loss(config, trainee, data, state, share, waits)
         (loss * world_size).backward()  # type: ignore[no-untyped-call]  # both strategies average over ranks: undo it
         local_loss += loss.detach()
+    waits.begin()
     grad_norm = _clip(trainee.model, config.grad_clip)
     # What ranks wish for travels with the loss, so that agreeing costs nothing.
     wishes_3 = torch.stack((local_loss, local_loss.new_tensor(stop), local_loss.new_tensor(save_due and rank == 0)))
     dist.all_reduce(wishes_3)
     loss_sum, stops, saves = wishes_3.tolist()
+    waits.end()
     if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
         raise NonFiniteLoss(f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}")
     set_learning_rate(trainee.optimizer, learning_rate_at(state.step, config))
@@ -155,7 +183,9 @@ def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
     return [Share(k % count, 1.0 if k < count else 0.0) for k in mine]
 
 
-def _microbatch_loss(config: TrainerConfig, trainee: Trainee, data: Data, state: RunState, share: Share) -> Tensor:
+def _microbatch_loss(
+    config: TrainerConfig, trainee: Trainee, data: Data, state: RunState, share: Share, waits: Waits
+) -> Tensor:
     """The microbatch's part of the global mean: its summed loss over the tokens of the whole batch."""
     size = config.sequences_per_microbatch
     windows_B = draw_windows(
@@ -167,6 +197,8 @@ def _microbatch_loss(config: TrainerConfig, trainee: Trainee, data: Data, state:
     tokens_BT = torch.from_numpy(data.read_windows(windows_B, config.seq_len)).to(trainee.device)
     if config.dropout > 0:
         torch.manual_seed(seed_of("dropout", config.seed, state.step, share.microbatch))
+    if trainee.exchanges_throughout:
+        waits.begin()
     with trainee.autocast():
         logits_BTV = trainee.forward(tokens_BT[:, :-1])
     total = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
@@ -179,10 +211,10 @@ def _clip(model: nn.Module, limit: float) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
-def _save(saver: Saver, state: RunState, cadence: Cadence, heartbeat: Heartbeat) -> None:
+def _save(saver: Saver, state: RunState, cadence: Cadence, wishes: SnapshotWishes, heartbeat: Heartbeat) -> None:
     started = time.monotonic()
     heartbeat.beat(Phase.SNAPSHOT, state.step)
-    saver.save(state)
+    saver.save(state, wishes=wishes.answer())
     cadence.saved(started_at=started, ended_at=time.monotonic())
     heartbeat.beat(Phase.STEP, state.step)
 
@@ -192,6 +224,7 @@ def _write_values(
     data: Data,
     beginning: Beginning,
     state: RunState,
+    waits: Waits,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> None:
@@ -201,7 +234,7 @@ def _write_values(
         initialise(model, config.seed)
         return
     _refuse_other_run(config, data, beginning.restore)
-    read_state(state, beginning.restore.path)
+    read_state(state, beginning.restore.path, waits)
 
 
 def _refuse_other_run(config: TrainerConfig, data: Data, restore: Restore) -> None:
@@ -220,9 +253,9 @@ def _refuse_other_run(config: TrainerConfig, data: Data, restore: Restore) -> No
         )
 
 
-def _refuse_different_data(data: Data) -> None:
+def _refuse_different_data(data: Data, waits: Waits) -> None:
     """Raise DataError on all ranks when one of them sees other data than rank 0."""
-    fingerprints = on_every_rank(lambda: data.fingerprint)
+    fingerprints = on_every_rank(lambda: data.fingerprint, waits)
     for rank, fingerprint in enumerate(fingerprints):
         difference = describe_difference(fingerprint, fingerprints[0])
         if difference is not None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,8 +22,9 @@ _USER = "postgres"  # the server refuses to run as root; this is the user that t
 _START_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Nothing here needs to survive a crash.
-_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB")
+# Nothing here needs to survive a crash of the machine; what was committed survives one of the server, if it has to.
+_FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB")
+_FORGETFUL = ("synchronous_commit=off",)
 
 
 class NoPostgres(Exception):
@@ -41,24 +42,54 @@ def find_binaries() -> Path:
     raise NoPostgres("no PostgreSQL server here: install one (Debian: apt-get install postgresql)")
 
 
+class Postgres:
+    """A server on a Unix socket, with an empty cluster. `durable`: what was committed survives its sudden end.
+
+    Call it from the main thread: the server ends with the thread that started it.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        """Raises NoPostgres."""
+        self.url = f"postgresql://{_USER}@/postgres?host={folder}"
+        self._folder = folder
+        self._settings = _FAST if durable else (*_FAST, *_FORGETFUL)
+        self._binaries = find_binaries()
+        self._account = _USER if os.geteuid() == 0 else None
+        self._server: subprocess.Popen[bytes] | None = None
+        if self._account:
+            shutil.chown(folder, self._account, self._account)
+        _initialise(self._binaries, folder, self._account)
+
+    def start(self) -> None:
+        self._server = _start(self._binaries, self._folder, self._account, self._settings)
+        _wait_until_ready(self._binaries, self._folder, self._server)
+
+    def stop(self) -> None:
+        """At once, as `pg_ctl stop -m immediate` does."""
+        if self._server is not None:
+            _stop(self._server)
+
+
+@contextmanager
+def running_postgres(*, durable: bool) -> Iterator[Postgres]:
+    """A server that its user may stop and start. Raises NoPostgres."""
+    folder = Path(tempfile.mkdtemp(prefix="orchestrator-postgres-"))
+    try:
+        server = Postgres(folder, durable=durable)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """Serve an empty cluster on a Unix socket; gives the URL of its database `postgres`. Raises NoPostgres."""
-    binaries = find_binaries()
-    account = _USER if os.geteuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="orchestrator-postgres-"))
-    try:
-        if account:
-            shutil.chown(folder, account, account)
-        _initialise(binaries, folder, account)
-        server = _start(binaries, folder, account)
-        try:
-            _wait_until_ready(binaries, folder, server)
-            yield f"postgresql://{_USER}@/postgres?host={folder}"
-        finally:
-            _stop(server)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with running_postgres(durable=False) as server:
+        yield server.url
 
 
 def _version(folder: Path) -> float:
@@ -81,9 +112,9 @@ def _initialise(binaries: Path, folder: Path, account: str | None) -> None:
         raise RuntimeError(f"initdb failed: {done.stderr}")
 
 
-def _start(binaries: Path, folder: Path, account: str | None) -> subprocess.Popen[bytes]:
-    settings = [f"unix_socket_directories={folder}", "listen_addresses=", *_FAST]
-    with (folder / "log").open("wb") as log:
+def _start(binaries: Path, folder: Path, account: str | None, settings: Sequence[str]) -> subprocess.Popen[bytes]:
+    settings = [f"unix_socket_directories={folder}", "listen_addresses=", *settings]
+    with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [binaries / "postgres", "-D", folder / "data", *(f"--{setting}" for setting in settings)],
             user=account,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 from trainer.contract import env
+
+_ADDRESS = re.compile(rb"orchestrator is at (\S+), run directory")
 
 
 class ServiceFailed(Exception):
@@ -32,11 +34,22 @@ class Marked:
 
 
 class ThrowawayService:
-    """`orchestrator serve` on a free loopback port. Leaving the context ends it and all of its jobs."""
+    """`orchestrator serve` on a free loopback port. Leaving the context ends it and all of its jobs.
 
-    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
+    Several on one root (and one PostgreSQL) need names of their own.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        name: str = "service",
+        log_folder: Path | None = None,
+    ) -> None:
         self.root = root.resolve()
         self.url = ""
+        self._log = (log_folder or self.root) / f"{name}.log"
         self._settings = dict(settings or {})
         self._port = self._settings.pop("ORCHESTRATOR_PORT", "0")
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,9 +70,8 @@ class ThrowawayService:
     def start(self, *, timeout_s: float = 30) -> None:
         """Start the service and wait until it is ready. Raises ServiceFailed."""
         self.root.mkdir(parents=True, exist_ok=True)
-        announced = self.root / "service.json"
-        announced.unlink(missing_ok=True)
-        with (self.root / "service.log").open("ab") as log:
+        with self._log.open("ab") as log:
+            before = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator.cli", "serve"],
                 env=self.environment(),
@@ -70,8 +82,9 @@ class ThrowawayService:
             )
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                self.url = json.loads(announced.read_text())["url"]
+            found = _ADDRESS.search(self._log.read_bytes()[before:])
+            if found is not None:
+                self.url = found[1].decode()
                 self._port = self.url.rpartition(":")[2]  # a restart keeps the address
                 return
             time.sleep(0.02)
@@ -83,13 +96,23 @@ class ThrowawayService:
         return {**outer, "ORCHESTRATOR_ROOT": str(self.root), "ORCHESTRATOR_PORT": self._port, **self._settings}
 
     def printed(self) -> str:
-        return (self.root / "service.log").read_text(errors="replace")
+        return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
         """SIGKILL: the service alone, its jobs go on."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: all of its threads stand still."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
@@ -115,15 +138,20 @@ class ThrowawayService:
             time.sleep(0.1)
 
     def processes(self) -> Iterator[Marked]:
-        """Everything that runs for this service's jobs, found by its mark in the environment."""
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-                variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-                folder = Path(variables.get(env.JOB_DIR, "/"))
-                if folder.parent == self.root:
-                    rank = variables.get("LOCAL_RANK")
-                    local_rank = int(rank) if rank is not None else None
-                    yield Marked(int(entry.name), folder.name, int(variables.get(env.REPLICA, "0")), local_rank)
+        """Everything that runs for this service's jobs."""
+        return processes_of(self.root)
+
+
+def processes_of(root: Path) -> Iterator[Marked]:
+    """Everything that runs for the jobs of a run directory, found by its mark in the environment."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+            folder = Path(variables.get(env.JOB_DIR, "/"))
+            if folder.parent == root:
+                rank = variables.get("LOCAL_RANK")
+                local_rank = int(rank) if rank is not None else None
+                yield Marked(int(entry.name), folder.name, int(variables.get(env.REPLICA, "0")), local_rank)

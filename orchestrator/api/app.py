@@ -11,7 +11,7 @@ from orchestrator.api.deps import Services
 from orchestrator.api.edge import Edge
 from orchestrator.api.errors import ProblemPage, install_handlers
 from orchestrator.api.openapi import describe
-from orchestrator.api.routes import history, jobs, logs, meta, reports
+from orchestrator.api.routes import clusters, history, jobs, logs, meta, reports, webhooks, wishes
 
 
 def create_app(
@@ -27,7 +27,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.services = services
-    for module in (jobs, history, logs, reports, meta):
+    for module in (jobs, wishes, history, logs, clusters, reports, webhooks, meta):
         app.include_router(module.router)
     for router in pages:
         app.include_router(router, include_in_schema=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from functools import partial
+from typing import Annotated, Protocol, TypeVar
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 
 from orchestrator.api.documents import parse_document
 from orchestrator.api.errors import HttpProblem
@@ -16,18 +19,23 @@ from orchestrator.commands import Commands
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec
 from orchestrator.domain.validation import parse_model, parse_spec
+from orchestrator.inventory import Inventory
 from orchestrator.logs import Logs
 from orchestrator.queries import Queries
 from orchestrator.telemetry import Metrics
-from orchestrator.wire import DesiredView, ReportBody, RetryRequest
+from orchestrator.wire import DesiredView, ReportBody, RetryRequest, ScaleRequest, WebhookView
+
+Parsed = TypeVar("Parsed")
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
+_SHORT_BYTES = 8 * 1024  # a millisecond of JSON or some of YAML
 _DRAINED_BYTES = 64 * 1024 * 1024  # of a body too long: read and forgotten, so that its sender gets the answer
 
 
 class ReportIntake(Protocol):
-    def accept(self, body: ReportBody) -> DesiredView:
-        """Store a report and say what is desired of its attempt. Idempotent. Raises NotFound, InvalidSpec."""
+    def receive(self, body: ReportBody) -> Future[DesiredView]:
+        """Store a report and say what is desired of its attempt. Idempotent. The future raises NotFound, InvalidSpec,
+        Unavailable."""
 
 
 def _never() -> bool:
@@ -40,11 +48,13 @@ class Services:
 
     commands: Commands
     queries: Queries
+    inventory: Inventory
     intake: ReportIntake
     logs: Logs
     metrics: Metrics
     ready: Callable[[], tuple[bool, str]]
     version: str
+    webhooks: Sequence[WebhookView] = ()
     hosts: tuple[str, ...] = ()  # names, without a port, that the service may be called by besides the loopback ones
     closing: Callable[[], bool] = _never
 
@@ -74,30 +84,34 @@ def _query_names(dependant: Dependant) -> set[str]:
     return names.union(*(_query_names(below) for below in dependant.dependencies))
 
 
-async def _spec_bytes(request: Request) -> bytes:
-    return await read_body(request, MAX_SPEC_BYTES)
+async def _spec_body(request: Request) -> JobSpec:
+    return await _parse(request, await read_body(request, MAX_SPEC_BYTES), parse_spec)
 
 
-async def _report_bytes(request: Request) -> bytes:
-    return await read_body(request, MAX_REPORT_BYTES)
+async def _retry_body(request: Request) -> RetryRequest:
+    raw = await read_body(request, MAX_SPEC_BYTES)
+    return await _parse(request, raw, partial(parse_model, RetryRequest)) if raw.strip() else RetryRequest()
 
 
-def _spec_body(request: Request, raw: Annotated[bytes, Depends(_spec_bytes)]) -> JobSpec:
-    return parse_spec(parse_document(raw, request.headers.get("content-type")))
+async def _scale_body(request: Request) -> ScaleRequest:
+    return await _parse(request, await read_body(request, _SHORT_BYTES), partial(parse_model, ScaleRequest))
 
 
-def _retry_body(request: Request, raw: Annotated[bytes, Depends(_spec_bytes)]) -> RetryRequest:
-    if not raw.strip():
-        return RetryRequest()
-    return parse_model(RetryRequest, parse_document(raw, request.headers.get("content-type")))
+async def _report_body(request: Request) -> ReportBody:
+    return await _parse(request, await read_body(request, MAX_REPORT_BYTES), partial(parse_model, ReportBody))
 
 
-def _report_body(request: Request, raw: Annotated[bytes, Depends(_report_bytes)]) -> ReportBody:
-    return parse_model(ReportBody, parse_document(raw, request.headers.get("content-type")))
+async def _parse(request: Request, raw: bytes, parse: Callable[[object], Parsed]) -> Parsed:
+    """A short body is parsed at once: another thread would cost more. A long one must not hold the other requests."""
+    content_type = request.headers.get("content-type")
+    if len(raw) <= _SHORT_BYTES:
+        return parse(parse_document(raw, content_type))
+    return await run_in_threadpool(lambda: parse(parse_document(raw, content_type)))
 
 
 SpecBody = Annotated[JobSpec, Depends(_spec_body)]
 RetryBody = Annotated[RetryRequest, Depends(_retry_body)]
+ScaleBody = Annotated[ScaleRequest, Depends(_scale_body)]
 Report = Annotated[ReportBody, Depends(_report_body)]
 IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")

@@ -11,10 +11,10 @@ from pydantic.json_schema import models_json_schema
 
 from orchestrator.api.errors import MEDIA_TYPE
 from orchestrator.domain.spec import JobSpec
-from orchestrator.wire import Problem, ReportBody, RetryRequest
+from orchestrator.wire import Problem, ReportBody, RetryRequest, ScaleRequest
 
 _TEMPLATE = "#/components/schemas/{model}"
-_BODIES: tuple[type[BaseModel], ...] = (JobSpec, RetryRequest, ReportBody, Problem)
+_BODIES: tuple[type[BaseModel], ...] = (JobSpec, RetryRequest, ScaleRequest, ReportBody, Problem)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`ls`, `show`, `cancel` and `retry`: jobs as they stand, and what may be wished of them."""
+"""`ls` and `show`: jobs as they stand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobId, find_job, jsonable, print_json, reading, writing
 from orchestrator.cli.follow import attend
-from orchestrator.cli.render import clean, print_job, print_jobs
+from orchestrator.cli.render import print_job, print_jobs
 from orchestrator.domain.job import JobState
 
 Follow = Annotated[bool, typer.Option("--follow", help="Stay until it ends, and show progress and events.")]
@@ -56,29 +56,3 @@ def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJ
             print_json(job)
         else:
             print_job(job, client.url)
-
-
-def cancel(job_id: JobId, as_json: AsJson = False) -> None:
-    """End a job."""
-    with writing() as client:
-        job = client.cancel(find_job(client, job_id).id)
-    if as_json:
-        print_json(job)
-    else:
-        typer.echo(f"{job.id} {job.state}: {'is being cancelled' if job.cancelling else clean(job.reason)}")
-
-
-def retry(
-    job_id: JobId,
-    restore_from: Annotated[
-        str | None, typer.Option(metavar="SNAPSHOT", help="One of `orchestrator snapshots ID`; default: the newest.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Give a job another attempt."""
-    with writing() as client:
-        job = client.retry(find_job(client, job_id).id, restore_from=restore_from)
-    if as_json:
-        print_json(job)
-    else:
-        typer.echo(f"{job.id}: another attempt is asked for; watch it: orchestrator show {job.id} --follow")

@@ -27,8 +27,18 @@ COMMANDS = {
     "logs": ("orchestrator.cli.history", "Print what a job's workers wrote."),
     "events": ("orchestrator.cli.history", "Tell what happened to a job."),
     "snapshots": ("orchestrator.cli.history", "List a job's snapshots."),
-    "cancel": ("orchestrator.cli.jobs", "End a job."),
-    "retry": ("orchestrator.cli.jobs", "Give a job another attempt."),
+    "cancel": ("orchestrator.cli.wishes", "End a job."),
+    "suspend": ("orchestrator.cli.wishes", "Stop a job at a snapshot until it is resumed."),
+    "resume": ("orchestrator.cli.wishes", "Let a suspended job go on."),
+    "retry": ("orchestrator.cli.wishes", "Give a job another attempt."),
+    "snapshot": ("orchestrator.cli.wishes", "Take a snapshot of a running job now."),
+    "scale": ("orchestrator.cli.wishes", "Give a job another number of nodes, or a range as 2:8."),
+    "clusters": ("orchestrator.cli.clusters", "List the clusters and what they hold."),
+    "nodes": ("orchestrator.cli.clusters", "List the nodes with failures in their record."),
+    "simulate": (
+        "orchestrator.cli.simulate",
+        "Rehearse weeks of failures on a simulated cluster, with the service's own policy.",
+    ),
     "db": ("orchestrator.cli.service", "Upgrade the service's database, or check it."),
 }
 

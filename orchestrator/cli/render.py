@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.domain.job import JobState
-from orchestrator.wire import EventView, JobView, PlanView, SnapshotView
+from orchestrator.wire import ClusterView, EventView, JobView, NodeView, PlanView, SnapshotView
 
 _COLOURS = {
     JobState.QUEUED: "yellow",
@@ -78,11 +78,13 @@ def print_job(job: JobView, url: str) -> None:
         "job": job.id,
         "project": job.project,
         "cluster": job.cluster,
-        "state": f"{job.state} (being cancelled)" if job.cancelling else str(job.state),
+        "state": state(job),
         "reason": job.reason,
         "created": f"{moment(job.created_at)}, {age(job.created_at)} ago",
         "finished": moment(job.finished_at) if job.finished_at else "",
         "attempt": str(job.attempt or ""),
+        "nodes": nodes(job),
+        "phase": job.phase or "" if not job.state.terminal else "",
         "generation": str(job.generation or ""),
         "restarts": str(job.restarts) if job.restarts else "",
         "workers": str(job.world_size or ""),
@@ -91,6 +93,7 @@ def print_job(job: JobView, url: str) -> None:
         "speed": speed(job),
         "remaining": duration(job.eta_s) if job.eta_s is not None and not job.state.terminal else "",
         "snapshot": job.newest_snapshot or "",
+        "budgets": budgets(job),
         "labels": ", ".join(f"{name}={value}" for name, value in job.labels.items()),
         "page": f"{url}/jobs/{job.id}",
     }
@@ -119,6 +122,44 @@ def print_snapshots(snapshots: Iterable[SnapshotView]) -> None:
     print_table(("NAME", "STEP", "STATE", "SIZE", "AT"), rows)
 
 
+def print_clusters(clusters: Iterable[ClusterView]) -> None:
+    print_table(
+        ("CLUSTER", "KIND", "SLOTS", "FREE", "RUNNING", "QUEUED", "SUPERVISED BY", "SINCE"),
+        (
+            (
+                cluster.name,
+                cluster.kind if cluster.answers else f"{cluster.kind}, does not answer",
+                f"{cluster.slots.used}"
+                if cluster.slots.total is None
+                else f"{cluster.slots.used}/{cluster.slots.total}",
+                "" if cluster.slots.free is None else str(cluster.slots.free),
+                str(sum(cluster.jobs.get(state, 0) for state in JobState if state.holds_slots)),
+                str(cluster.jobs.get(JobState.QUEUED, 0)),
+                "nobody" if cluster.lease is None or cluster.lease.expired else cluster.lease.holder,
+                "" if cluster.lease is None or cluster.lease.since is None else moment(cluster.lease.since),
+            )
+            for cluster in clusters
+        ),
+    )
+
+
+def print_nodes(found: Iterable[NodeView]) -> None:
+    print_table(
+        ("NODE", "CLUSTER", "AVOIDED UNTIL", "FAILURES", "LAST", "REASON"),
+        (
+            (
+                node.name,
+                node.cluster,
+                moment(node.excluded_until) if node.excluded_until else "",
+                str(node.failures),
+                f"{age(node.last_at)} ago",
+                f"{node.last_kind}: {node.last_sentence}",
+            )
+            for node in found
+        ),
+    )
+
+
 def print_plan(plan: PlanView) -> None:
     out = console()
     for warning in plan.warnings:
@@ -135,6 +176,25 @@ def print_plan(plan: PlanView) -> None:
 
 def coloured(state: JobState) -> Text:
     return Text(str(state), style=_COLOURS[state])
+
+
+def state(job: JobView) -> str:
+    """With the wishes that are on their way."""
+    return f"{job.state} ({', '.join(f'{verb} is asked for' for verb in job.pending)})" if job.pending else job.state
+
+
+def nodes(job: JobView) -> str:
+    """What it has, and what it asks for where that is something else."""
+    if job.nodes is None or job.state.terminal or job.state is JobState.SUSPENDED:
+        return f"{job.asked} asked for"
+    return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} asked for"
+
+
+def budgets(job: JobView) -> str:
+    """What is spent, each of its limit."""
+    limits = job.spec.supervise.budgets.model_dump()
+    rows = ((name, count, limits.get(name)) for name, count in job.spent.items())
+    return ", ".join(f"{name} {count}" + ("" if limit is None else f" of {limit}") for name, count, limit in rows)
 
 
 def steps(job: JobView) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator import bootstrap
+from orchestrator import bootstrap, process
 from orchestrator.settings import Settings, load_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -25,7 +25,7 @@ def serve(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run the service here, until SIGTERM or Ctrl-C."""
-    bootstrap.serve(_settings(config, host=host, port=port, root=root, database_url=database_url))
+    process.serve(_settings(config, host=host, port=port, root=root, database_url=database_url))
 
 
 db = typer.Typer(

@@ -1,4 +1,4 @@
-"""Pages for people: the list of jobs and the page of one job. Reads by queries, wishes by commands.
+"""Pages for people: the list of jobs, the page of one job, and the clusters. Reads by queries, wishes by commands.
 
 No script is inline and nothing comes from elsewhere, so that the strict Content-Security-Policy holds.
 """
@@ -16,7 +16,8 @@ from orchestrator.commands import Commands
 from orchestrator.dashboard.curve import build_curve
 from orchestrator.dashboard.pages import ASSETS, render_page
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job import Job, JobState
+from orchestrator.inventory import Inventory
 from orchestrator.logs import LogRequest, Logs
 from orchestrator.ports import Clock, JobFilter
 from orchestrator.queries import Queries
@@ -25,27 +26,36 @@ from orchestrator.wire import RetryRequest
 JOBS_SHOWN = 50
 EVENTS_SHOWN = 50
 LOG_LINES_SHOWN = 120
+QUEUED_SHOWN = 100
 CURVE_POINTS = 380
 
 Fragment = Annotated[str | None, Header(alias="X-Fragment")]
 
 
-def build_router(queries: Queries, commands: Commands, logs: Logs, clock: Clock) -> APIRouter:
+def build_router(queries: Queries, inventory: Inventory, commands: Commands, logs: Logs, clock: Clock) -> APIRouter:
     """The routes of the pages. With the header `X-Fragment: main` a page is its <main>'s content only."""
     router = APIRouter(include_in_schema=False)
     router.add_api_route("/", _job_list(queries, clock.now), methods=["GET"])
     router.add_api_route("/jobs/{job_id}", _job_page(queries, logs, clock.now), methods=["GET"])
+    router.add_api_route("/clusters", _clusters_page(inventory, clock.now), methods=["GET"])
     router.add_api_route("/static/{name}", _asset, methods=["GET"])
-
-    @router.post("/jobs/{job_id}/cancel")
-    def cancel(job_id: str) -> Response:
-        return _back_to(commands.cancel(job_id).id)
-
-    @router.post("/jobs/{job_id}/retry")
-    def retry(job_id: str) -> Response:
-        return _back_to(commands.retry(job_id, RetryRequest()).id)
-
+    wishes: dict[str, Callable[[str], Job]] = {
+        "cancel": commands.cancel,
+        "suspend": commands.suspend,
+        "resume": commands.resume,
+        "snapshot": commands.snapshot,
+        "retry": lambda job_id: commands.retry(job_id, RetryRequest()),
+    }
+    for verb, wish in wishes.items():
+        router.add_api_route(f"/jobs/{{job_id}}/{verb}", _wishing(wish), methods=["POST"])
     return router
+
+
+def _wishing(wish: Callable[[str], Job]) -> Callable[..., Response]:
+    def post(job_id: str) -> Response:
+        return RedirectResponse(f"/jobs/{wish(job_id).id}", status_code=303)
+
+    return post
 
 
 def _job_list(queries: Queries, now: Callable[[], datetime]) -> Callable[..., Response]:
@@ -95,6 +105,22 @@ def _job_page(queries: Queries, logs: Logs, now: Callable[[], datetime]) -> Call
     return show
 
 
+def _clusters_page(inventory: Inventory, now: Callable[[], datetime]) -> Callable[..., Response]:
+    def show(fragment: Fragment = None) -> Response:
+        clusters = inventory.clusters()
+        return _page(
+            "clusters.html",
+            fragment,
+            now=now(),
+            clusters=clusters,
+            queues={cluster.name: inventory.queue(cluster.name, limit=QUEUED_SHOWN) for cluster in clusters},
+            nodes=inventory.nodes(),
+            projects=inventory.projects(),
+        )
+
+    return show
+
+
 def _asset(name: str) -> Response:
     if name not in ASSETS:
         raise NotFound(f"there is no file {name}")
@@ -106,10 +132,6 @@ def _asset(name: str) -> Response:
 def _page(template: str, fragment: str | None, **values: object) -> Response:
     content = render_page(template, fragment=fragment == "main", **values)
     return HTMLResponse(content, headers={"Vary": "X-Fragment"})
-
-
-def _back_to(job_id: str) -> Response:
-    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 def _log_tail(logs: Logs, job_id: str) -> list[str]:

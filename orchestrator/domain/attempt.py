@@ -60,14 +60,20 @@ class Attempt:
     reason: str
     nonce: str
     port: int
-    nodes: str  # as the spec's topology said when it was made: a patch of the spec is for the next one
+    nodes: str  # "least:most" or one number: what it was given, which may be less than what was asked for
+    asked: str  # as the spec's topology said when it was made: a changed spec is for the next one
     created_at: datetime
+    workers_per_node: int | None = None  # None: as the spec says
+    tried_at: datetime | None = None  # when its newest submission began: for a while nobody can tell what came of it
+    excluded_nodes: tuple[str, ...] = ()  # where it must not run
     restore_from: str | None = None
     handle: str | None = None
     started_at: datetime | None = None  # the first sight of a live agent
     stopping_since: datetime | None = None  # when we first asked it to end
     ended_at: datetime | None = None
     failure: Failure | None = None
+    marked_nodes: tuple[str, ...] = ()  # which have its failure in their record
+    snapshots_told: int = 0  # how many snapshots its agents have been asked for, as Desired.snapshot_number counts
 
     @property
     def min_nodes(self) -> int:

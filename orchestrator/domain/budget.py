@@ -1,8 +1,12 @@
-"""What a failure costs: the table from its kind to a budget, and how long to wait before the next attempt."""
+"""What a failure costs: the table from its kind to a budget, and how long to wait before the next attempt.
+
+The table is published in docs/failures.md.
+"""
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -10,6 +14,7 @@ from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job
 from orchestrator.domain.observation import Training
 from trainer.contract.failure import Failure, FailureKind, is_taken_port
+from trainer.contract.restart_policy import Setback, repeats
 
 # Which budget of the job's spec pays for an ended attempt.
 BUDGET_OF: dict[FailureKind, str] = {
@@ -30,6 +35,8 @@ BUDGET_OF: dict[FailureKind, str] = {
 
 # An attempt of a program that tells no steps counts as fruitful when it lived this long.
 FRUITFUL_S = 60.0
+# Taken ports are counted beside the budgets: after a few in a row it is no bad luck any more, and a pause is due.
+_PORTS, _PORTS_AT_ONCE = "port", 3
 
 
 def budget_of(failure: Failure) -> str | None:
@@ -40,31 +47,76 @@ def budget_of(failure: Failure) -> str | None:
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
     """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
     ran_s = 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
-    fruitful = training.step_s is not None or ran_s >= FRUITFUL_S or (failure is not None and is_taken_port(failure))
-    spent = _spend(job, failure, restarts=training.restarts, ran_s=ran_s)
-    charged = replace(job, spent=spent, fruitless=0 if fruitful else job.fruitless + 1)
+    spent = _spend(job, training, failure, refunded=_refunded(job, attempt, training, ran_s))
+    free = failure is None or (is_taken_port(failure) and spent[_PORTS] <= _PORTS_AT_ONCE)
+    fruitful = free or training.step_s is not None or ran_s >= FRUITFUL_S
+    charged = replace(
+        job,
+        spent=spent,
+        fruitless=0 if fruitful else job.fruitless + 1,
+        last_failure=_remembered(job, training, failure, ran_s),
+        farthest_step=max((step for step in (job.farthest_step, training.step) if step is not None), default=None),
+    )
     return replace(charged, retry_at=now + timedelta(seconds=backoff_s(charged, attempt.key.number)))
 
 
-def _spend(job: Job, failure: Failure | None, *, restarts: int, ran_s: float) -> dict[str, int]:
-    """Each restart in place was a failure of the application, the attempt's end is one more of its own class.
+def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:
+    """The failure, marked as repeated where an attempt before ended with the same error at the same step."""
+    last = job.last_failure
+    if last is None or last.step != failure.step:
+        return failure
+    before = Setback(failure=last, step=last.step, ran_s=0.0)
+    again = repeats(before, Setback(failure=failure, step=failure.step, ran_s=ran_s))
+    return replace(failure, repeated=failure.repeated or again)
 
-    An attempt that ran for `refund_after_s` gives back what was spent before it.
+
+def _remembered(job: Job, training: Training, failure: Failure | None, ran_s: float) -> Failure | None:
+    """The last failure of the application, until an attempt gets beyond it."""
+    if failure is not None and budget_of(failure) == "application":
+        return failure
+    last = job.last_failure
+    if last is None or (training.step is None and ran_s >= FRUITFUL_S):
+        return None
+    return None if training.step is not None and training.step > (last.step or 0) else last
+
+
+def _refunded(job: Job, attempt: Attempt, training: Training, ran_s: float) -> bool:
+    """Whether the attempt made progress for `refund_after_s`, and got farther than any before it.
+
+    Of a program that tells no steps, whether it ran so long.
     """
-    spent = {} if ran_s >= job.spec.supervise.refund_after_s else dict(job.spent)
-    if restarts:
-        spent["application"] = spent.get("application", 0) + restarts
+    if training.step_s is None or training.progress_at is None or attempt.started_at is None:
+        return ran_s >= job.spec.supervise.refund_after_s
+    healthy_s = (training.progress_at - attempt.started_at).total_seconds()
+    farther = job.farthest_step is None or (training.step or 0) > job.farthest_step
+    return farther and healthy_s >= job.spec.supervise.refund_after_s
+
+
+def _spend(job: Job, training: Training, failure: Failure | None, *, refunded: bool) -> dict[str, int]:
+    """A restart in place was a failure of the application, a shrink one of a node, the end is one of its own class."""
+    spent = Counter({} if refunded else job.spent)
+    spent += Counter(application=training.restarts, node=training.shrinks)
+    if failure is not None and is_taken_port(failure):
+        spent[_PORTS] += 1
     budget = None if failure is None else budget_of(failure)
     if budget is not None:
-        spent[budget] = spent.get(budget, 0) + 1
-    return spent
+        spent[budget] += 1
+    return dict(spent)
 
 
-def hopeless(failure: Failure) -> str | None:
-    """Why no further attempt can mend it: the program is missing, or failed the same way twice in a row."""
+def hopeless(job: Job, failure: Failure) -> str | None:
+    """Why no further attempt can mend it: the program is missing, has had its time, or failed the same way twice."""
     if failure.kind is FailureKind.LAUNCH:
         return "another attempt would not help"
+    if failure.kind is FailureKind.TIMEOUT and failure.message == overlong(job).message:
+        return "its owner gave it no more"
     return "the same error twice in a row" if failure.repeated and budget_of(failure) == "application" else None
+
+
+def overlong(job: Job) -> Failure:
+    """The failure of an attempt that its owner's own limit ended; a scheduler's limit costs a budget instead."""
+    limit = job.spec.supervise.max_runtime_s
+    return Failure(kind=FailureKind.TIMEOUT, message=f"it ran longer than max_runtime_s = {limit or 0:g}")
 
 
 def overspent(job: Job, failure: Failure) -> str | None:
@@ -87,3 +139,8 @@ def backoff_s(job: Job, attempt_number: int) -> float:
     first, last = job.spec.supervise.backoff_s
     base = min(last, first * 2.0 ** min(job.fruitless - 1, 30))
     return base * (1 + 0.1 * (zlib.crc32(f"{job.id}/{attempt_number}".encode()) % 1000) / 1000)
+
+
+def longest_backoff(job: Job) -> timedelta:
+    """A pause that ends later than this was set by a clock that has been set back since."""
+    return timedelta(seconds=1.1 * job.spec.supervise.backoff_s[1] + 1)

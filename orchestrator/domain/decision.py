@@ -17,12 +17,29 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Write down a new attempt, then submit it."""
+    """Write down a new attempt of so many nodes, then submit it."""
+
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     """Submit the attempt that was written down; a start that happened after all makes this one exit by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotePending:
+    """Write down that the cluster holds the attempt in a queue of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkNodes:
+    """Enter the nodes that the decision blames into their records."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskForSnapshot:
+    """Pass the owner's wish for a snapshot on to the agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,7 @@ class Stop:
 
     force: bool
     failure: Failure | None = None
+    grows: bool = False  # it makes room for a larger one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +69,7 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job ends without a live attempt."""
+    """The job stands so from now on, without a live attempt."""
 
     state: JobState
 
@@ -61,19 +79,35 @@ class BeginRetry:
     """Honour the owner's retry: a fresh account, and back into the queue."""
 
 
-Action = Wait | Start | Submit | NoteRunning | Stop | EndAttempt | Finish | BeginRetry
+Action = (
+    Wait
+    | Start
+    | Submit
+    | NotePending
+    | NoteRunning
+    | MarkNodes
+    | AskForSnapshot
+    | Stop
+    | EndAttempt
+    | Finish
+    | BeginRetry
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`sentence` is for the job's owner; `look_again_at` None means with the next news or pass."""
+    """`sentence` is for the job's owner; `look_again_at` None means with the next news or pass.
+
+    `blames`: the nodes in whose record the failure belongs.
+    """
 
     action: Action
     sentence: str
     rule: str = ""
     look_again_at: datetime | None = None
+    blames: tuple[str, ...] = ()
 
     @property
     def settles(self) -> bool:
         """Whether it changes only what is written down, so that another decision may follow at once."""
-        return isinstance(self.action, (NoteRunning, EndAttempt, Finish, BeginRetry))
+        return isinstance(self.action, (NotePending, NoteRunning, MarkNodes, EndAttempt, Finish, BeginRetry))

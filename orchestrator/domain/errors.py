@@ -9,6 +9,8 @@ OrchestratorError
 ├── InvalidTransition   a state was asked to change along no edge of its table: a bug
 ├── Unavailable         something outside does not answer: evidence of nothing
 │   ├── BackendUnavailable
+│   │   └── BackendBusy     it answers that it takes no more for now: a full queue, a limit; waiting, not failure
+│   ├── LeaseLost           another process supervises the cluster now
 │   └── StoreUnavailable
 └── ConfigurationError  the service cannot start as configured; the text says what to change
     ├── SchemaMismatch      the database is of another version
@@ -64,6 +66,14 @@ class Unavailable(OrchestratorError):
 
 
 class BackendUnavailable(Unavailable):
+    pass
+
+
+class BackendBusy(BackendUnavailable):
+    pass
+
+
+class LeaseLost(Unavailable):
     pass
 
 

@@ -13,8 +13,15 @@ class EventKind(StrEnum):
     JOB_SUBMITTED = "job.submitted"
     JOB_STATE = "job.state"
     CANCEL_REQUESTED = "cancel.requested"
+    SUSPEND_REQUESTED = "suspend.requested"
+    RESUME_REQUESTED = "resume.requested"
     RETRY_REQUESTED = "retry.requested"
+    SCALE_REQUESTED = "scale.requested"
+    SNAPSHOT_REQUESTED = "snapshot.requested"
     ATTEMPT_STATE = "attempt.state"
+    RECOVERED = "recovery.attempt"  # a new attempt's workers are up: with the seconds since the last end was seen
+    GREW_BACK = "recovery.grown"  # an attempt makes room for a larger one
+    NODE_MARKED = "node.marked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

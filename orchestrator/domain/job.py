@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from orchestrator.domain.errors import InvalidTransition
 from orchestrator.domain.spec import JobSpec
+from trainer.contract.failure import Failure
 
 
 class JobState(StrEnum):
@@ -36,6 +37,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset(
         {
             JobState.STARTING,  # admitted, first attempt submitted
+            JobState.SUSPENDED,  # its owner holds it back
             JobState.CANCELLED,  # cancelled before anything ran
             JobState.FAILED,  # can never start here
         }
@@ -44,6 +46,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
         {
             JobState.RUNNING,  # the worker group formed
             JobState.RECOVERING,  # the attempt ended before that
+            JobState.SUSPENDED,
             JobState.SUCCEEDED,  # it ended well while nobody looked
             JobState.FAILED,  # its budget was spent at once
             JobState.CANCELLED,
@@ -51,7 +54,8 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     ),
     JobState.RUNNING: frozenset(
         {
-            JobState.RECOVERING,  # the attempt was lost or failed
+            JobState.RECOVERING,  # the attempt was lost or failed, or makes room for one of another size
+            JobState.SUSPENDED,
             JobState.SUCCEEDED,
             JobState.FAILED,
             JobState.CANCELLED,
@@ -61,11 +65,17 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
         {
             JobState.STARTING,  # the next attempt was submitted
             JobState.QUEUED,  # its owner asked for another attempt
+            JobState.SUSPENDED,
             JobState.FAILED,  # the budget is spent
             JobState.CANCELLED,
         }
     ),
-    JobState.SUSPENDED: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+    JobState.SUSPENDED: frozenset(
+        {
+            JobState.QUEUED,  # its owner resumed it, or asked for another attempt
+            JobState.CANCELLED,
+        }
+    ),
     # The owner may ask for another attempt of an ended job; nothing else leaves these states.
     JobState.SUCCEEDED: frozenset({JobState.QUEUED}),
     JobState.FAILED: frozenset({JobState.QUEUED}),
@@ -77,12 +87,17 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 class Desired:
     """What the API wishes of a job; the supervisor never writes it.
 
+    `number` rises with every wish, a changed spec included: whoever writes one names the number that it has seen.
     `retry_number` counts the owner's retries: the supervisor acts while its own count (`Job.retries_done`) is behind.
+    `snapshot_number` counts the snapshots asked for: it is passed on to the agents, who compare it with their own.
     """
 
+    number: int = 0
     cancelled: bool = False
+    suspended: bool = False
     retry_number: int = 0
     restore_from: str | None = None  # a snapshot's name: the upper bound of the next restore
+    snapshot_number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +116,9 @@ class Job:
     spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
     fruitless: int = 0  # attempts in a row that ended before their first completed step: what back-off grows with
     retry_at: datetime | None = None  # while RECOVERING: not before
+    recovering_since: datetime | None = None  # when the last attempt was seen to end, until the next one trains
+    farthest_step: int | None = None  # that any attempt since the last retry has reached
+    last_failure: Failure | None = None  # of the application: the same one again ends the job
 
     def to(self, state: JobState, *, reason: str, now: datetime) -> Job:
         """Change the state along an edge of TRANSITIONS (or only the reason). Raises InvalidTransition."""

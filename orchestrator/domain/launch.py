@@ -19,6 +19,7 @@ from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.job import Job
 from orchestrator.domain.spec import JobSpec
 from trainer.contract import env
+from trainer.contract.failure import Pattern
 from trainer.contract.launch import LaunchPolicy
 
 RENDEZVOUS_CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
@@ -36,6 +37,7 @@ class Site:
     report_url: str | None
     stop_timeout_s: float
     log_limit_bytes: int
+    failure_patterns: tuple[Pattern, ...] = ()  # consulted before the built-in ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class LaunchPlan:
     min_nodes: int
     max_nodes: int
     workers_per_node: int
+    excluded_nodes: tuple[str, ...]  # where no replica may run; a cluster of one machine ignores it
     job_dir: str
     workdir: str
     commands: tuple[tuple[str, ...], ...]
@@ -67,12 +70,12 @@ class NativeRequest:
 
 def build_plan(job: Job, attempt: Attempt, site: Site) -> LaunchPlan:
     """Make the attempt concrete. The same job, attempt and site give the same plan."""
-    topology = job.spec.topology
-    replicas = range(topology.max_nodes)
     policy = LaunchPolicy(
         max_restarts=restarts_left(job),
         stop_timeout_s=site.stop_timeout_s,
         log_limit_bytes=site.log_limit_bytes,
+        patterns=site.failure_patterns,
+        refund_after_s=job.spec.supervise.refund_after_s,
     )
     return LaunchPlan(
         key=attempt.key,
@@ -80,13 +83,14 @@ def build_plan(job: Job, attempt: Attempt, site: Site) -> LaunchPlan:
         rendezvous_id=attempt.rendezvous_id,
         rendezvous_host=site.rendezvous_host,
         port=attempt.port,
-        min_nodes=topology.min_nodes,
-        max_nodes=topology.max_nodes,
+        min_nodes=attempt.min_nodes,
+        max_nodes=attempt.max_nodes,
+        excluded_nodes=attempt.excluded_nodes,
         workers_per_node=workers_per_node(job.spec, site.gpus_per_node),
         job_dir=str(site.root / job.id),
         workdir=job.spec.run.workdir,
-        commands=tuple(_command(job, attempt, site, policy, replica) for replica in replicas),
-        environments=tuple(_environment(job, attempt, site, replica) for replica in replicas),
+        commands=_commands(job, attempt, site, policy),
+        environments=_environments(job, attempt, site),
         policy=policy,
     )
 
@@ -103,24 +107,30 @@ def restarts_left(job: Job) -> int:
     return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
 
 
-def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, replica: int) -> tuple[str, ...]:
+def _commands(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[tuple[str, ...], ...]:
+    """Replica 0 hosts the rendezvous; all others are started alike, and there may be thousands of them."""
+    host, other = (_command(job, attempt, site, policy, is_host=is_host) for is_host in (True, False))
+    return (host, *[other] * (attempt.max_nodes - 1))
+
+
+def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
     launcher = (
         (site.python, "-m", "trainer.elastic.elasticrun")
         if job.spec.launcher == "elasticrun"
         else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
     )
     target = _target(job.spec) if job.spec.launcher == "elasticrun" else _wrapped_target(job.spec, site)
-    return (*launcher, *_group_flags(job, attempt, site, policy, replica), *target)
+    return (*launcher, *_group_flags(job, attempt, site, policy, is_host=is_host), *target)
 
 
-def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, replica: int) -> tuple[str, ...]:
+def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
     return (
-        f"--nnodes={job.spec.topology.nodes}",
+        f"--nnodes={attempt.nodes}",
         f"--nproc-per-node={workers_per_node(job.spec, site.gpus_per_node)}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
         f"--rdzv-id={attempt.rendezvous_id}",
-        f"--rdzv-conf=is_host={int(replica == 0)},{RENDEZVOUS_CONF}",
+        f"--rdzv-conf=is_host={int(is_host)},{RENDEZVOUS_CONF}",
         f"--local-addr={site.rendezvous_host}",
         f"--max-restarts={policy.max_restarts}",
         "--monitor-interval=0.1",
@@ -147,7 +157,13 @@ def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
     return ("--no-python", site.python, "-I", "-S", site.child, *program)
 
 
-def _environment(job: Job, attempt: Attempt, site: Site, replica: int) -> dict[str, str]:
+def _environments(job: Job, attempt: Attempt, site: Site) -> tuple[dict[str, str], ...]:
+    """They differ in the replica's number alone."""
+    common = _environment(job, attempt, site)
+    return tuple({**common, env.REPLICA: str(replica)} for replica in range(attempt.max_nodes))
+
+
+def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
     job_dir = site.root / job.id
     snapshots = {} if job.spec.snapshot.dir is None else {env.SNAPSHOT_DIR: str(Path(job.spec.snapshot.dir) / job.id)}
     restore_from = attempt.restore_from or job.spec.snapshot.source
@@ -161,7 +177,7 @@ def _environment(job: Job, attempt: Attempt, site: Site, replica: int) -> dict[s
         env.JOB_ID: job.id,
         env.JOB_DIR: str(job_dir),
         env.ATTEMPT: str(attempt.key.number),
-        env.REPLICA: str(replica),
+        env.REPLICA: "",  # its place in the order
         env.RETRY: str(job.retries_done),
         **snapshots,
         **restore,

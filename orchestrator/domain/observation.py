@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.domain.attempt import AttemptKey
 from trainer.contract.exit_record import ExitRecord
+from trainer.contract.failure import Failure
 
 
 class Liveness(StrEnum):
@@ -32,6 +34,7 @@ class ReplicaSighting:
     liveness: Liveness
     evidence: str  # a clause, such as "process 4711 is gone"
     leftovers: bool = False  # processes of a dead replica that still run
+    node: str | None = None  # where it is or was, as far as anybody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +45,33 @@ class Sighting:
     presence: Presence
     evidence: str
     replicas: tuple[ReplicaSighting, ...] = ()
+    cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
 
     @property
     def leftovers(self) -> bool:
         """Whether any process of the attempt still runs, an orphaned worker included."""
         return any(seen.liveness is Liveness.ALIVE or seen.leftovers for seen in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a phase has taken lately: `count` times observed, the middle one and the longest in seconds."""
+
+    count: int
+    typical_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWord:
+    """The newest word of one rank. `heard_at` is its arrival here, on our clock."""
+
+    rank: int
+    replica: int
+    generation: int
+    phase: str
+    step: int | None
+    heard_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +85,23 @@ class Training:
     progress_at: datetime | None = None
     phase: str | None = None
     step_s: float | None = None  # seconds of one step, a recent mean
-    restarts: int = 0
+    restarts: int = 0  # in place, after a worker failed
+    shrinks: int = 0  # in place, after a node was lost
+    resized_at: datetime | None = None  # when it last went on with another number of nodes
     restored: str | None = None  # the snapshot that its newest generation continued from
+    snapshots: int = 0  # committed by this attempt
+    pace: Mapping[str, Pace] = field(default_factory=dict)  # by phase; the first steps of a generation do not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All that is known of a live attempt at one moment. `exits` by replica are the truth where they exist."""
+    """All that is known of a live attempt at one moment. `exits` by replica are the truth where they exist.
+
+    `heard_since`: from when on we have listened without a gap; what was silent before may have spoken unheard.
+    """
 
     sighting: Sighting
     training: Training
-    exits: dict[int, ExitRecord]
+    exits: Mapping[int, ExitRecord]
+    heard_since: datetime
+    ranks: tuple[RankWord, ...] = ()  # looked up only where a hang is suspected

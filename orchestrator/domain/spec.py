@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config, parse_interval
 
 MAX_SPEC_BYTES = 1024 * 1024
-_NODES = re.compile(r"^(\d{1,5})(?::(\d{1,5}))?$")
+_NODES = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 
 
 def _without_nul(text: str) -> str:
@@ -105,7 +105,7 @@ class Topology(_Part):
     @field_validator("nodes")
     @classmethod
     def _nodes_parse(cls, value: str) -> str:
-        match = _NODES.match(value)
+        match = _NODES.fullmatch(value)
         if match is None:
             raise ValueError(f"is {value!r}, must be a number of nodes or a range as '2:8'")
         low, high = int(match[1]), int(match[2] or match[1])
@@ -113,7 +113,7 @@ class Topology(_Part):
             raise ValueError(f"is {value!r}, must be at least 1")
         if low > high:
             raise ValueError(f"is {value!r}, the range ends before it begins; did you mean '{high}:{low}'?")
-        return value
+        return str(low) if low == high else f"{low}:{high}"
 
     @property
     def min_nodes(self) -> int:
@@ -185,6 +185,7 @@ class Supervise(_Part):
     refund_after_s: Seconds = 3600
     backoff_s: tuple[Pause, Pause] = (5, 300)
     exclude_bad_nodes: bool = True
+    grow_back_after_s: Seconds | None = 600  # how long an elastic job trains with fewer nodes before it asks for more
 
     @field_validator("backoff_s")
     @classmethod

@@ -29,8 +29,6 @@ def _placement(name: str) -> Unsupported:
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("/run/secrets", lambda spec, _: bool(spec.run.secrets), "this version has no store of secrets yet"),
-    Unsupported("/after", lambda spec, _: bool(spec.after), "this version cannot make a job wait for others yet"),
-    Unsupported("/notify", lambda spec, _: bool(spec.notify), "this version has no webhooks yet"),
     Unsupported(
         "/snapshot/keep_every",
         lambda spec, _: spec.snapshot.keep_every is not None,

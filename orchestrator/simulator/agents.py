@@ -22,7 +22,7 @@ from trainer.contract.exit_record import (
     render_journal_event,
 )
 from trainer.contract.failure import Failure
-from trainer.contract.launch import DesiredState, parse_desired
+from trainer.contract.launch import DesiredDocument, DesiredState, newest, parse_desired
 from trainer.contract.progress import Phase, Progress, render_progress
 
 
@@ -33,24 +33,32 @@ class AgentState(StrEnum):
 
 
 class FakeAgent:
-    """The agent of one replica, from one submission (`token`). `deaf`: it never obeys a polite word."""
+    """One life of a replica's agent, from one submission (`token`). `deaf`: it never obeys a polite word."""
 
-    def __init__(self, job_dir: Path, key: AttemptKey, replica: int, token: str, clock: Clock) -> None:
+    def __init__(self, job_dir: Path, key: AttemptKey, replica: int, token: str, clock: Clock, *, node: str) -> None:
         self.replica = replica
         self.token = token
+        self.node = node
         self.state = AgentState.STARTING
         self.orphans = False  # workers that outlived it
         self.told_to_stop = False  # by a signal
         self.deaf = False
         self.exit_record: ExitRecord | None = None
         self.claimed = False
+        self.incarnation = 0
+        self.desired = DesiredDocument()
         self._attempt_dir = layout.attempt_dir(job_dir, key.number)
-        self._folder = layout.replica_dir(job_dir, key.number, replica) / "1"
+        self._replica_dir = layout.replica_dir(job_dir, key.number, replica)
         self._clock = clock
 
     @property
     def running(self) -> bool:
         return self.state is not AgentState.ENDED
+
+    @property
+    def folder(self) -> Path:
+        """Its books, once it has claimed the attempt."""
+        return self._replica_dir / str(self.incarnation)
 
     def claim(self) -> None:
         """The first act of an agent. The loser of a double start ends without a word."""
@@ -59,41 +67,51 @@ class FakeAgent:
             return
         self.claimed = True
         self.state = AgentState.WORKING
-        identity = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host="simulated")
-        record = AgentRecord(process=identity, claim=self.token, incarnation=1, at=self._now())
-        rundir.write_document(self._folder / layout.AGENT, render_agent_record(record))
+        self._replica_dir.mkdir(parents=True, exist_ok=True)
+        self.incarnation = 1 + len(list(self._replica_dir.iterdir()))
+        identity = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host=self.node)
+        record = AgentRecord(process=identity, claim=self.token, incarnation=self.incarnation, at=self._now())
+        rundir.write_document(self.folder / layout.AGENT, render_agent_record(record))
         self.journal(EventKind.AGENT_STARTED, 0)
 
-    def heed(self) -> None:
-        """Obey a signal or the desired state."""
-        wished = parse_desired(rundir.read_document(self._attempt_dir / layout.DESIRED) or {})
-        stop = wished.state is DesiredState.STOP
-        if self.state is AgentState.WORKING and not self.deaf and (stop or self.told_to_stop):
-            self.exit(Outcome.CANCELLED if stop else Outcome.PREEMPTED)
+    def hear(self) -> bool:
+        """Read what is desired; whether the agent is to stop, and would."""
+        document = parse_desired(rundir.read_document(self._attempt_dir / layout.DESIRED) or {})
+        self.desired = newest(self.desired, document)
+        stop = self.told_to_stop or self.desired.state is DesiredState.STOP
+        return stop and self.state is AgentState.WORKING and not self.deaf
 
-    def journal(self, kind: EventKind, generation: int) -> None:
+    def obey(self, generation: int) -> None:
+        """Stop as asked."""
+        stop = self.desired.state is DesiredState.STOP
+        self.exit(Outcome.CANCELLED if stop else Outcome.PREEMPTED, generation=generation)
+
+    def journal(self, kind: EventKind, generation: int, **evidence: object) -> None:
         sentence = f"replica {self.replica}: {kind.value}"
-        event = JournalEvent(at=self._now(), kind=kind.value, sentence=sentence, generation=generation)
+        event = JournalEvent(
+            at=self._now(), kind=kind.value, sentence=sentence, generation=generation, evidence=evidence
+        )
         self._append(layout.EVENTS, render_journal_event(event))
 
-    def tell_step(self, step: int, generation: int, world_size: int) -> None:
+    def tell(self, phase: Phase, step: int | None, *, rank: int, generation: int, world_size: int) -> None:
+        """Say as a worker that a phase begins; with a step in phase STEP, that it is complete."""
         line = Progress(
             at=self._now(),
-            rank=self.replica,
+            rank=rank,
             local_rank=0,
             world_size=world_size,
             generation=generation,
             pid=4712,
-            phase=Phase.STEP,
+            phase=phase,
             step=step,
-            metrics={"step_s": 1.0},
+            metrics={"step_s": 1.0} if phase is Phase.STEP and step else {},
         )
         self._append(layout.PROGRESS, render_progress(line))
 
     def exit(self, outcome: Outcome, failure: Failure | None = None, *, generation: int = 1) -> None:
         """Leave a record, then go."""
         record = ExitRecord(outcome=outcome, at=self._now(), generation=generation, restarts=0, failure=failure)
-        rundir.write_document(self._folder / layout.EXIT, render_exit_record(record))
+        rundir.write_document(self.folder / layout.EXIT, render_exit_record(record))
         self.exit_record = record
         self.state = AgentState.ENDED
 
@@ -113,7 +131,7 @@ class FakeAgent:
         return True
 
     def _append(self, name: str, document: Mapping[str, object]) -> None:
-        with (self._folder / name).open("a") as file:
+        with (self.folder / name).open("a") as file:
             file.write(json.dumps(document) + "\n")
 
     def _now(self) -> str:

@@ -7,23 +7,31 @@ in `breaches`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
 from orchestrator.ports import Clock
-from orchestrator.simulator.group import FakeAttempt
+from orchestrator.simulator.group import FakeAttempt, Stall
+from orchestrator.simulator.lineage import FakeLineage
 from trainer.contract import layout
 from trainer.contract.fence import Term
+from trainer.contract.progress import Phase
+
+LATE_S = 30.0  # from a submission that was not answered to its start, at the most
+_OLDEST_ANSWER = timedelta(seconds=20)  # of what a stale look may show
 
 
 class Fate(StrEnum):
     """What becomes of a submission."""
 
     STARTS = "starts"
+    QUEUED = "queued"  # the cluster holds it in a queue of its own
+    BUSY = "busy"  # the cluster takes no more for now
     REFUSED = "refused"  # it can never start
     LOST = "lost"  # no answer, and nothing started
     UNHEARD = "unheard"  # no answer, but it started
@@ -34,19 +42,24 @@ class Fate(StrEnum):
 class FakeCluster:
     """Implements ports.Backend. Agents act when `work` is called."""
 
-    def __init__(self, clock: Clock, *, slots: int) -> None:
+    def __init__(self, clock: Clock, *, slots: int | None, nodes: int = 8, agents_clock: Clock | None = None) -> None:
         self.attempts: dict[AttemptKey, FakeAttempt] = {}
+        self.lineages: dict[str, FakeLineage] = {}
         self.breaches: list[str] = []
         self.fate = Fate.STARTS  # of the next submission
+        self.never_forms = False  # the group of the next new attempt
         self.silent = False  # it answers nothing
         self.unknown: set[AttemptKey] = set()  # attempts that it cannot judge now
         self.hidden: set[tuple[AttemptKey, int]] = set()  # replicas of which it sees nothing now
+        self.forgets = False  # what has ended is as if it had never been submitted
         self.stale = False  # the next look shows what the last one showed
         self.before_look: Callable[[], None] = lambda: None  # what happens just before it looks
+        self.nodes = [f"node-{number}" for number in range(nodes)]
         self._slots = slots
         self._clock = clock
+        self._agents_clock = agents_clock or clock
         self._submissions = 0
-        self._answers: dict[AttemptKey, Sighting] = {}
+        self._answers: dict[AttemptKey, tuple[datetime, Sighting]] = {}
         self._acknowledged: set[AttemptKey] = set()
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
@@ -56,22 +69,30 @@ class FakeCluster:
         self._require_answer()
         self._check(plan)
         fate, self.fate = self.fate, Fate.STARTS
-        if fate is Fate.REFUSED and plan.key not in self.attempts:  # what could start once is not refused later
+        if fate is Fate.BUSY:
+            raise BackendBusy("the queue of the cluster is full")
+        known = plan.key in self.attempts
+        if fate is Fate.REFUSED and not known:  # what could start once is not refused later
             raise LaunchRefused(f"{plan.workdir} is no folder on this cluster")
-        attempt = self.attempts.setdefault(plan.key, FakeAttempt(plan, self._clock))
+        lineage = self.lineages.setdefault(plan.key.job_id, FakeLineage(Path(plan.job_dir)))
+        attempt = self.attempts.setdefault(plan.key, FakeAttempt(plan, self._agents_clock, lineage))
+        if self.never_forms and not known:
+            self.never_forms, attempt.stall = False, Stall(Phase.START, 0)
         self._submissions += 1
-        token = f"submission-{self._submissions}"
+        token, nodes = f"submission-{self._submissions}", self._place(plan)
         match fate:
             case Fate.LATE:
-                attempt.delayed.append(token)
+                attempt.delayed.append((self._agents_clock.now() + timedelta(seconds=LATE_S), token, nodes))
             case Fate.PARTLY:
-                attempt.spawn(token, range(1))
+                attempt.spawn(token, nodes, most=1)
                 attempt.partial = plan.max_nodes > 1
-            case Fate.STARTS | Fate.UNHEARD | Fate.REFUSED:
-                attempt.spawn(token, range(plan.max_nodes))
+            case Fate.QUEUED if not known:
+                attempt.queued = "waits in the cluster's queue: Priority"
             case Fate.LOST:
                 pass
-        if fate not in (Fate.STARTS, Fate.REFUSED):
+            case _:
+                attempt.spawn(token, nodes)
+        if fate in (Fate.LATE, Fate.PARTLY, Fate.LOST, Fate.UNHEARD):
             raise BackendUnavailable(f"no answer to the submission of {plan.key}")
         self._acknowledged.add(plan.key)
         return token
@@ -82,7 +103,7 @@ class FakeCluster:
         happens()
         stale, self.stale = self.stale, False
         seen = {key: self._stale(key) if stale else self._sight(key) for key in keys}
-        self._answers |= seen
+        self._answers |= {key: (self._clock.now(), sighting) for key, sighting in seen.items()}
         return seen
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
@@ -90,6 +111,7 @@ class FakeCluster:
         attempt = self.attempts.get(key)
         if attempt is None:
             return
+        attempt.leave_queue_for_good()
         if force:
             attempt.end_all()
             return
@@ -104,12 +126,30 @@ class FakeCluster:
     def work(self) -> None:
         """Let every agent act once."""
         for attempt in self.attempts.values():
+            before = attempt.at_work
             attempt.work()
+            if attempt.at_work and not before:
+                self._check_start(attempt)
+
+    def leave_queue(self, attempt: FakeAttempt) -> None:
+        """What waits in the cluster's own queue gets its place."""
+        if attempt.queued is not None:
+            attempt.queued = None
+            self._submissions += 1
+            attempt.spawn(f"submission-{self._submissions}", self._place(attempt.plan))
 
     def used_slots(self) -> int:
-        """By processes that really run."""
-        running = [attempt for attempt in self.attempts.values() if attempt.runs]
-        return sum(attempt.plan.max_nodes * attempt.plan.workers_per_node for attempt in running)
+        """By agents that really work, one to a replica."""
+        return sum(
+            attempt.plan.workers_per_node * len({agent.replica for agent in attempt.working})
+            for attempt in self.attempts.values()
+            if attempt.at_work
+        )
+
+    def _place(self, plan: LaunchPlan) -> list[str]:
+        """A node for each replica: free and not to be avoided, then free, then any."""
+        busy = {agent.node for attempt in self.attempts.values() for agent in attempt.agents if agent.running}
+        return sorted(self.nodes, key=lambda node: (node in busy, node in plan.excluded_nodes))[: plan.max_nodes]
 
     def _require_answer(self) -> None:
         if self.silent:
@@ -121,22 +161,27 @@ class FakeCluster:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence="the cluster cannot tell")
         if attempt is None:
             return Sighting(key=key, presence=Presence.ABSENT, evidence="it was never submitted")
+        if self.forgets and key in self._acknowledged and not attempt.runs:
+            return Sighting(key=key, presence=Presence.ABSENT, evidence="the cluster knows of no such attempt")
         return attempt.sight(frozenset(replica for of, replica in self.hidden if of == key))
 
     def _stale(self, key: AttemptKey) -> Sighting:
         """An old answer. Once a submission was acknowledged, no cluster may say that there never was one."""
         before = Sighting(key=key, presence=Presence.ABSENT, evidence="it was never submitted")
-        old = self._answers.get(key, before)
+        at, old = self._answers.get(key, (self._clock.now(), before))
+        if self._clock.now() - at > _OLDEST_ANSWER:
+            return self._sight(key)
         return self._sight(key) if old.presence is Presence.ABSENT and key in self._acknowledged else old
 
     def _check(self, plan: LaunchPlan) -> None:
         job_dir, key = Path(plan.job_dir), plan.key
         if not (layout.fence_dir(job_dir) / Term(key.number, 0).file_name).exists():
             self.breaches.append(f"{key} is submitted without a fence")
-        for other, attempt in self.attempts.items():
-            if other == key or not attempt.runs:
-                continue
-            if other.job_id == key.job_id:
-                self.breaches.append(f"{key} is submitted while {other} still runs")
-            if attempt.plan.port == plan.port:
-                self.breaches.append(f"{key} is submitted with the port of {other}")
+
+    def _check_start(self, started: FakeAttempt) -> None:
+        key = started.plan.key
+        for other in [each for each in self.attempts.values() if each is not started and each.at_work]:
+            if other.plan.key.job_id == key.job_id:
+                self.breaches.append(f"{key} starts while {other.plan.key} still runs")
+            if other.plan.port == started.plan.port:
+                self.breaches.append(f"{key} starts with the port of {other.plan.key}")

@@ -1,9 +1,10 @@
-"""Where the service can be struck: a fault is scheduled before or after the Nth effect that it has on the world."""
+"""Where a service can be struck: a fault is scheduled before or after the Nth effect that it has on the world."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -14,21 +15,28 @@ class ServiceCrash(BaseException):
     """The service's process is gone. No Exception: nothing in the service may catch it and go on."""
 
 
+class Strike(StrEnum):
+    CRASH = "crash"  # the process is gone
+    ERROR = "error"  # the effect's own error
+    PAUSE = "pause"  # the process stands still while the world goes on, then goes on as if nothing had happened
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`after`: the effect has happened, the service does not learn of it. `crash`: else the effect's own error."""
+    """`after`: the effect has happened; of a crash or an error the service does not learn that it did."""
 
     countdown: int  # 1: the next effect
     after: bool
-    crash: bool
+    strike: Strike
 
 
 class Faults:
-    """Counts effects and strikes once."""
+    """Counts the effects of one process and strikes once. `pause`: what the world does while the process stands."""
 
-    def __init__(self) -> None:
-        self._due: Fault | None = None
+    def __init__(self, pause: Callable[[], None] = lambda: None) -> None:
         self.struck: list[str] = []  # what was struck, oldest first
+        self._pause = pause
+        self._due: Fault | None = None
 
     def schedule(self, fault: Fault | None) -> None:
         self._due = fault
@@ -41,20 +49,26 @@ class Faults:
             if fault is None:
                 return effect(*args, **kwargs)
             name = getattr(effect, "__name__", str(effect))
-            self.struck.append(f"{'after' if fault.after else 'before'} {name}")
+            self.struck.append(f"{fault.strike} {'after' if fault.after else 'before'} {name}")
+            if not fault.after:
+                self._strike(fault, error)
+            result = effect(*args, **kwargs)
             if fault.after:
-                effect(*args, **kwargs)
-            raise (ServiceCrash if fault.crash else error)(f"struck {self.struck[-1]}")
+                self._strike(fault, error)
+            return result
 
         return struck
+
+    def _strike(self, fault: Fault, error: type[Exception]) -> None:
+        if fault.strike is Strike.PAUSE:
+            self._pause()
+            return
+        raise (ServiceCrash if fault.strike is Strike.CRASH else error)(f"struck {self.struck[-1]}")
 
     def _next(self) -> Fault | None:
         """The fault that strikes now, if one does."""
         due = self._due
         if due is None:
             return None
-        if due.countdown > 1:
-            self._due = Fault(countdown=due.countdown - 1, after=due.after, crash=due.crash)
-            return None
-        self._due = None
-        return due
+        self._due = None if due.countdown <= 1 else replace(due, countdown=due.countdown - 1)
+        return due if due.countdown <= 1 else None

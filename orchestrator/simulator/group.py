@@ -2,37 +2,86 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.ports import Clock
 from orchestrator.simulator.agents import AgentState, FakeAgent
+from orchestrator.simulator.lineage import FakeLineage, StaleTerm
+from trainer.contract import env
 from trainer.contract.exit_record import EventKind, Outcome
+from trainer.contract.failure import Failure
+from trainer.contract.fence import Term
+from trainer.contract.manifest import SnapshotName
+from trainer.contract.progress import Phase
+
+_STEPS_PER_SNAPSHOT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """From `phase` on the group stands still because of one replica; `told`: the others say that they wait for it."""
+
+    phase: Phase  # START: it never forms
+    culprit: int  # a place among the members
+    told: bool = False
 
 
 class FakeAttempt:
     """What the cluster really has of one attempt."""
 
-    def __init__(self, plan: LaunchPlan, clock: Clock) -> None:
+    def __init__(self, plan: LaunchPlan, clock: Clock, lineage: FakeLineage) -> None:
         self.plan = plan
+        self.lineage = lineage
         self.agents: list[FakeAgent] = []
-        self.delayed: list[str] = []  # tokens of submissions that will start later
+        self.delayed: list[tuple[datetime, str, list[str]]] = []  # submissions that start later: when, token, nodes
+        self.queued: str | None = None  # why the cluster lets it wait in its own queue
+        self.cause: Failure | None = None  # the cluster's own word on its end
+        self.ended_in_queue = False
+        self.cut_off = False  # its machines are out of reach: they count as dead, and go on
         self.generation = 0
+        self.members: list[FakeAgent] = []
+        self.phase = Phase.START
         self.step = 0
+        self.saved = 0  # the newest step that is in a snapshot
+        self.saves_on_wish = 0
+        self.checked: SnapshotName | None = None  # a commit that has passed its check and is not yet renamed in
+        self.stale = False
         self.restarts = 0
-        self.stalled = False
+        self.deaths = 0  # agents that went without a record, by no doing of the service
+        self.stall: Stall | None = None
+        self.stalled: Stall | None = None  # once it is in effect
+        self.quiet_until: datetime | None = None  # slow, not stalled
         self.polite_words = 0
         self.partial = False  # not all of its replicas were started
         self._clock = clock
 
-    def spawn(self, token: str, replicas: range) -> None:
+    def spawn(self, token: str, nodes: list[str], *, most: int | None = None) -> None:
         job_dir = Path(self.plan.job_dir)
-        self.agents += [FakeAgent(job_dir, self.plan.key, replica, token, self._clock) for replica in replicas]
+        self.agents += [
+            FakeAgent(job_dir, self.plan.key, replica, token, self._clock, node=node)
+            for replica, node in enumerate(nodes[:most])
+        ]
+
+    def come_back(self, agent: FakeAgent) -> None:
+        """The cluster starts a dead replica again: its next life, from the same submission."""
+        job_dir = Path(self.plan.job_dir)
+        self.agents.append(FakeAgent(job_dir, self.plan.key, agent.replica, agent.token, self._clock, node=agent.node))
 
     @property
     def working(self) -> list[FakeAgent]:
         return [agent for agent in self.agents if agent.state is AgentState.WORKING]
+
+    @property
+    def lost(self) -> int:
+        """Replicas that were at work, and went without a record or another life."""
+        mine = [[agent for agent in self.agents if agent.replica == replica] for replica in range(self.plan.max_nodes)]
+        gone = [all(not agent.running and agent.exit_record is None for agent in lives) for lives in mine if lives]
+        return sum(gone)
 
     @property
     def _finished(self) -> int:
@@ -45,9 +94,15 @@ class FakeAttempt:
         return self.generation > 0
 
     @property
+    def training(self) -> bool:
+        """Whether its term has begun: it restored something, or chose to begin at step 0."""
+        return self.formed and self.phase not in (Phase.START, Phase.RESTORE) and not self.stale
+
+    @property
     def runs(self) -> bool:
-        """Whether any process of it runs or will."""
-        return bool(self.delayed) or any(agent.running or agent.orphans for agent in self.agents)
+        """Whether any process of it runs or will, as far as the cluster reaches."""
+        present = any(agent.running or agent.orphans for agent in self.agents)
+        return bool(self.delayed or self.queued) or (present and not self.cut_off)
 
     @property
     def starts(self) -> int:
@@ -56,35 +111,48 @@ class FakeAttempt:
 
     def work(self) -> None:
         """One stage: agents obey, claim, form the group, or train a step."""
-        for token in self.delayed:
-            self.spawn(token, range(self.plan.max_nodes))
-        self.delayed = []
-        for agent in self.working:
-            agent.heed()
+        now = self._clock.now()
+        for due, token, nodes in [each for each in self.delayed if each[0] <= now]:
+            self.delayed.remove((due, token, nodes))
+            self.spawn(token, nodes)
+        self._heed()
         starting = [agent for agent in self.agents if agent.state is AgentState.STARTING]
         for agent in starting:
             agent.claim()
-        if starting or self.stalled or len(self.working) + self._finished < self.plan.min_nodes:
+        quiet = self.quiet_until is not None and now < self.quiet_until
+        if starting or quiet or self.stalled or len(self.working) + self._finished < self.plan.min_nodes:
             return
-        if not self.formed:
-            self._begin_generation()
-        else:
-            self.step += 1
-            for agent in self.working:
-                agent.tell_step(self.step, self.generation, len(self.working))
+        self.quiet_until = None
+        if {*self.members} - {agent for agent in self.members if agent.exit_record} != {*self.working}:
+            self._form_again()
+        elif self.working:
+            self._advance()
+
+    def be_quiet(self, seconds: float) -> None:
+        """Healthy but slow: nothing is told for so long."""
+        self.quiet_until = self._clock.now() + timedelta(seconds=seconds)
 
     def restart_in_place(self) -> None:
         """The agents answer a worker's failure by themselves, while the policy lets them."""
-        if self.formed and self.working and self.restarts < self.plan.policy.max_restarts:
+        if self.formed and self.working and self.restarts < self.plan.policy.max_restarts and not self.stalled:
             self.restarts += 1
-            for agent in self.working:
-                agent.journal(EventKind.RESTARTED_IN_PLACE, self.generation + 1)
-            self._begin_generation()
+            self._begin_generation(EventKind.RESTARTED_IN_PLACE)
+
+    def succeed(self) -> None:
+        for agent in self.working:
+            agent.exit(Outcome.SUCCEEDED, generation=self.generation)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything of it that holds the claim runs, as far as the cluster reaches."""
+        return not self.cut_off and any(agent.claimed and (agent.running or agent.orphans) for agent in self.agents)
+
+    def leave_queue_for_good(self) -> None:
+        self.ended_in_queue, self.queued = self.queued is not None, None
 
     def end_all(self) -> None:
-        """By force: every process of it."""
-        self.delayed = []
-        for agent in self.agents:
+        """By force: every process of it that can be reached."""
+        for agent in [] if self.cut_off else self.agents:
             if agent.running:
                 agent.die(orphans=False)
             agent.orphans = False
@@ -92,26 +160,125 @@ class FakeAttempt:
     def sight(self, hidden: frozenset[int]) -> Sighting:
         """The truth, but for the replicas of which nothing is to be seen."""
         key = self.plan.key
-        if self.delayed:
-            return Sighting(key=key, presence=Presence.UNKNOWN, evidence="a submission is under way")
-        if not any(agent.running or agent.orphans or agent.claimed for agent in self.agents):
+        if self.queued is not None:
+            return Sighting(key=key, presence=Presence.PENDING, evidence=self.queued)
+        if not self.ended_in_queue and not any(
+            agent.running or agent.orphans or agent.claimed for agent in self.agents
+        ):
             return Sighting(key=key, presence=Presence.ABSENT, evidence="nobody claimed the attempt")
         replicas = tuple(self._sight_replica(replica, hidden) for replica in range(self.plan.max_nodes))
         seen = {replica.liveness for replica in replicas}
         gone = Presence.UNKNOWN if Liveness.UNKNOWN in seen else Presence.GONE
         presence = Presence.RUNNING if Liveness.ALIVE in seen else gone
-        return Sighting(key=key, presence=presence, evidence=f"{key} is {presence.value}", replicas=replicas)
+        cause = self.cause if presence is Presence.GONE else None
+        return Sighting(
+            key=key, presence=presence, evidence=f"{key} is {presence.value}", replicas=replicas, cause=cause
+        )
 
     def _sight_replica(self, replica: int, hidden: frozenset[int]) -> ReplicaSighting:
         mine = [agent for agent in self.agents if agent.replica == replica]
-        liveness = Liveness.ALIVE if any(agent.running for agent in mine) else Liveness.DEAD
+        running = any(agent.running for agent in mine) and not self.cut_off
+        liveness = Liveness.ALIVE if running else Liveness.DEAD
         if replica in hidden:
             liveness = Liveness.UNKNOWN
-        leftovers = liveness is Liveness.DEAD and any(agent.orphans for agent in mine)
+        leftovers = liveness is Liveness.DEAD and any(agent.orphans for agent in mine) and not self.cut_off
         evidence = f"replica {replica} is {liveness.value}"
-        return ReplicaSighting(replica=replica, liveness=liveness, evidence=evidence, leftovers=leftovers)
+        node = next((agent.node for agent in reversed(mine) if agent.claimed), None)
+        return ReplicaSighting(replica=replica, liveness=liveness, evidence=evidence, leftovers=leftovers, node=node)
 
-    def _begin_generation(self) -> None:
+    def _heed(self) -> None:
+        """Who is told to stop saves first, then goes; a snapshot that is wished comes next."""
+        obeying = [agent for agent in self.working if agent.hear()]
+        if obeying and self.training and self.step > self.saved and not self.stalled:
+            self._save()
+            self._rename()
+        for agent in obeying:
+            agent.obey(self.generation)
+
+    def _form_again(self) -> None:
+        """The members have changed: whoever is left goes on, or whoever came joins."""
+        change = None
+        if self.formed:
+            before, now = len(self.members), len(self.working)
+            change = EventKind.GROUP_SHRUNK if now < before else EventKind.RESTARTED_IN_PLACE
+            change = EventKind.GROUP_GREW if now > before else change
+        elif self.stall is not None and self.stall.phase is Phase.START:
+            self.stalled = self.stall
+            return
+        self._begin_generation(change)
+
+    def _begin_generation(self, change: EventKind | None) -> None:
         self.generation += 1
-        for agent in self.working:
-            agent.journal(EventKind.GENERATION_STARTED, self.generation)
+        self.members, self.phase, self.checked = self.working, Phase.START, None
+        for agent in self.members:
+            if change is not None:
+                agent.journal(change, self.generation)
+            agent.journal(EventKind.GENERATION_STARTED, self.generation, world_size=len(self.members))
+
+    def _advance(self) -> None:
+        """The next thing that a healthy group does; each is told by every member."""
+        if self.stale:
+            return
+        if self.phase is Phase.START:
+            self._enter(Phase.RESTORE, None)
+        elif self.phase is Phase.RESTORE:
+            self._restore()
+        elif self.phase is Phase.SNAPSHOT:
+            self._rename()
+            self._enter(Phase.STEP, self.step)
+        elif self.step - self.saved >= _STEPS_PER_SNAPSHOT or self._snapshot_wished():
+            self.saves_on_wish = max(agent.desired.snapshot for agent in self.members)
+            self._enter(Phase.SNAPSHOT, self.step)
+            self._save()
+        else:
+            self.step += 1
+            self._enter(Phase.STEP, self.step)
+
+    def _snapshot_wished(self) -> bool:
+        wished = max((agent.desired.snapshot for agent in self.members), default=0)
+        return wished > self.saves_on_wish and self.step > self.saved
+
+    def _enter(self, phase: Phase, step: int | None) -> None:
+        self.phase = phase
+        if self.stall is not None and self.stall.phase is phase and step != 0:
+            self.stalled = self.stall
+        for rank, agent in enumerate(self.members):
+            if not agent.running:
+                continue
+            culprit = self.stalled is not None and rank == self.stalled.culprit % len(self.members)
+            waits = self.stalled is not None and self.stalled.told and not culprit
+            if not (culprit and self.stalled and self.stalled.told):
+                agent.tell(
+                    Phase.WAITING if waits else phase,
+                    step,
+                    rank=rank,
+                    generation=self.generation,
+                    world_size=len(self.members),
+                )
+
+    def _restore(self) -> None:
+        environment = self.plan.environments[0]
+        try:
+            restored = self.lineage.begin(
+                Term(self.plan.key.number, self.generation),
+                retry=int(environment[env.RETRY]),
+                restore_from=environment.get(env.RESTORE_FROM),
+            )
+        except StaleTerm:
+            self.stale = True
+            return
+        self.step = self.saved = 0 if restored is None else restored.step
+        self._enter(Phase.STEP, self.step or None)
+
+    def _save(self) -> None:
+        """Write, and check whether it may be committed; it is not renamed in yet."""
+        term = Term(self.plan.key.number, self.generation)
+        with suppress(StaleTerm):
+            self.lineage.check(term)
+            self.checked = SnapshotName(self.step, term)
+
+    def _rename(self) -> None:
+        if self.checked is not None:
+            self.lineage.commit(self.checked)
+            self.saved = self.checked.step
+        self.checked = None

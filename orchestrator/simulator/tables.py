@@ -1,4 +1,4 @@
-"""The tables of the store in memory, and what journals leave in them."""
+"""The tables of the store in memory, and what journals leave in them. Rows are immutable but for what was told."""
 
 from __future__ import annotations
 
@@ -9,42 +9,39 @@ from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job
+from orchestrator.domain.lease import Lease
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import RankWord
+from orchestrator.domain.told import Told, time_of
 from orchestrator.ports import JournalBatch, JournalOffsets
-from orchestrator.simulator.told import Told, told_by_event, told_by_line
-from trainer.contract.clock import parse_time
 from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.progress import Progress
 
-Life = tuple[AttemptKey, int, int]  # attempt, replica, incarnation
+Life = tuple[int, int]  # replica, incarnation
 
 
 @dataclass(frozen=True, slots=True)
-class _Journal:
+class Journal:
     offsets: JournalOffsets = field(default_factory=JournalOffsets)
     exit_record: ExitRecord | None = None
 
 
 @dataclass(slots=True)
 class Tables:
-    """Rows are immutable: a copy of the dictionaries is a copy of the database."""
+    """Everything by its key. `at_work` repeats what `jobs` says: those that are not at rest."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
+    at_work: set[str] = field(default_factory=set)
     keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # (project, key): (digest, job)
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)  # attempt's number by job
     told: dict[AttemptKey, Told] = field(default_factory=dict)
-    journals: dict[Life, _Journal] = field(default_factory=dict)
+    ranks: dict[AttemptKey, dict[int, RankWord]] = field(default_factory=dict)
+    journals: dict[AttemptKey, dict[Life, Journal]] = field(default_factory=dict)
     ports: dict[AttemptKey, tuple[str, int]] = field(default_factory=dict)
+    node_failures: dict[tuple[str, str, AttemptKey], NodeFailure] = field(default_factory=dict)
+    leases: dict[str, tuple[Lease, datetime]] = field(default_factory=dict)  # with the end of each
     events: list[tuple[str, Event]] = field(default_factory=list)
-
-    def copy(self) -> Tables:
-        return Tables(
-            jobs=dict(self.jobs),
-            keys=dict(self.keys),
-            attempts=dict(self.attempts),
-            told=dict(self.told),
-            journals=dict(self.journals),
-            ports=dict(self.ports),
-            events=list(self.events),
-        )
 
     def job(self, job_id: str) -> Job:
         """Raises NotFound."""
@@ -52,40 +49,75 @@ class Tables:
             raise NotFound(f"there is no job {job_id}")
         return self.jobs[job_id]
 
+    def put_job(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        resting = job.state.terminal and job.desired.retry_number <= job.retries_done
+        (self.at_work.discard if resting else self.at_work.add)(job.id)
+
+    def put_attempt(self, attempt: Attempt) -> None:
+        key = attempt.key
+        self.attempts[key] = attempt
+        self.newest[key.job_id] = max(key.number, self.newest.get(key.job_id, 0))
+        self.told.setdefault(key, Told())
+        if attempt.state.terminal:
+            self.ports.pop(key, None)
+
+    def attempt_of(self, job_id: str) -> Attempt | None:
+        """The newest one."""
+        number = self.newest.get(job_id)
+        return None if number is None else self.attempts[AttemptKey(job_id, number)]
+
 
 def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
-    if batch.key not in tables.told:
-        raise NotFound(f"there is no attempt {batch.key}")
-    life = (batch.key, batch.replica, batch.incarnation)
-    journal = tables.journals.get(life, _Journal())
-    known, told = journal.offsets, tables.told[batch.key]
-    progress_to = 0 if batch.progress_cut else known.progress
-    events_to = 0 if batch.events_cut else known.events
+    key, life = batch.key, (batch.replica, batch.incarnation)
+    journals = tables.journals.setdefault(key, {})
+    journal, told = journals.get(life, Journal()), tables.told[key]
+    progress_to = 0 if batch.progress_cut else journal.offsets.progress
+    events_to = 0 if batch.events_cut else journal.offsets.events
     if batch.events_from <= events_to:
         for event in [event for end, event in batch.events if end > events_to]:
-            told = told_by_event(told, event)
-            tables.events.append((batch.key.job_id, _event(batch.key, event.kind, event.sentence, event.at)))
+            told.tell_event(event, arrived_at)
+            at = time_of(event.at, arrived_at)
+            stored = Event(
+                at=at,
+                kind=event.kind,
+                sentence=event.sentence,
+                attempt=key.number,
+                generation=event.generation,
+                evidence=event.evidence,
+            )
+            tables.events.append((key.job_id, stored))
         events_to = max(events_to, batch.events_to)
     if batch.progress_from <= progress_to:
         for line in [line for end, line in batch.progress if end > progress_to]:
-            told = told_by_line(told, line, arrived_at)
+            told.tell_line(line, arrived_at)
+            _tell_rank(tables.ranks.setdefault(key, {}), batch, line, arrived_at)
         progress_to = max(progress_to, batch.progress_to)
     record = journal.exit_record or batch.exit_record
-    tables.told[batch.key] = told
     offsets = JournalOffsets(progress=progress_to, events=events_to, exited=record is not None)
-    tables.journals[life] = _Journal(offsets, record)
+    journals[life] = Journal(offsets, record)
 
 
-def _event(key: AttemptKey, kind: str, sentence: str, at: str) -> Event:
-    return Event(at=parse_time(at), kind=kind, sentence=sentence, attempt=key.number)
+def _tell_rank(ranks: dict[int, RankWord], batch: JournalBatch, line: Progress, arrived_at: datetime) -> None:
+    """A late line of an earlier generation does not count: the rank may have moved to another worker since."""
+    known = ranks.get(line.rank)
+    if known is None or line.generation >= known.generation:
+        ranks[line.rank] = RankWord(
+            rank=line.rank,
+            replica=batch.replica,
+            generation=line.generation,
+            phase=line.phase.value,
+            step=line.step,
+            heard_at=arrived_at,
+        )
 
 
 def exits_of(tables: Tables, key: AttemptKey) -> dict[int, ExitRecord]:
     """The exit records by replica: of its newest life; one that was refused counts only where there was no other."""
     newest: dict[int, tuple[tuple[bool, int], ExitRecord | None]] = {}
-    for (of, replica, life), row in tables.journals.items():
+    for (replica, life), row in tables.journals.get(key, {}).items():
         record = row.exit_record
         standing = (record is None or record.outcome is not Outcome.REFUSED, life)
-        if of == key and (replica not in newest or standing > newest[replica][0]):
+        if replica not in newest or standing > newest[replica][0]:
             newest[replica] = (standing, record)
     return {replica: record for replica, (_, record) in newest.items() if record is not None}

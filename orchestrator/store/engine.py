@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
+from orchestrator.domain.webhook import Webhook
 from orchestrator.store import sqlite
 from orchestrator.store.failures import translated
 
+_CONNECTIONS = 24  # at most; kept once they were needed, for a new one costs more than most transactions
+_WAIT_S = 10.0  # for a connection, or for one's turn to write
 _POSTGRES = frozenset({"postgres", "postgresql", "postgresql+psycopg"})
 # A server that vanished without a word must not hold a thread for the kernel's two hours.
 _POSTGRES_ARGUMENTS = {
@@ -25,7 +31,16 @@ _POSTGRES_ARGUMENTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
+    # A process that is stopped in the middle of a transaction must not keep its locks: the server ends the session.
+    "options": "-c idle_in_transaction_session_timeout=5000",
 }
+_SUBSCRIPTIONS = "subscriptions"  # in a session's info: whoever writes events there writes what is owed of them
+
+
+def subscriptions_of(session: Session) -> Sequence[Webhook]:
+    """The webhooks that are owed the events of this transaction."""
+    found: Sequence[Webhook] = session.info.get(_SUBSCRIPTIONS, ())
+    return found
 
 
 def parse_url(text: str) -> URL:
@@ -60,9 +75,10 @@ class Database:
     Every transaction raises StoreUnavailable when the database cannot be used.
     """
 
-    def __init__(self, url: str, *, migrating: bool = False) -> None:
+    def __init__(self, url: str, *, migrating: bool = False, subscriptions: Sequence[Webhook] = ()) -> None:
         """Raises ConfigurationError for a database that cannot be served from here.
 
+        `subscriptions` are the webhooks that are owed the events which are written here.
         `migrating` is for the schema alone: SQLite rebuilds tables, during which foreign keys must not cascade.
         """
         self.url = parse_url(url)
@@ -79,6 +95,10 @@ class Database:
         else:
             self._reading = self.engine
             self._writing = self.engine.execution_options(**{sqlite.BEGIN: "BEGIN IMMEDIATE"})
+        # SQLite has one writer at a time and lets the others poll, with pauses of up to 100 ms (sqlite3_busy_timeout).
+        # Those of this process take turns here; the time-out there is for foreign ones.
+        self._turn = threading.Lock()
+        self._info = {_SUBSCRIPTIONS: tuple(subscriptions)}
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -89,8 +109,23 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A transaction that is committed at the end of the block, or rolled back by an exception."""
-        with translated(self.name), Session(self._writing) as session, session.begin():
+        with self._turn_to_write(), translated(self.name), self._session() as session, session.begin():
             yield session
+
+    @contextmanager
+    def _turn_to_write(self) -> Iterator[None]:
+        if self.file is None:
+            yield
+            return
+        if not self._turn.acquire(timeout=_WAIT_S):
+            raise StoreUnavailable(f"database {self.name}: no turn to write within {_WAIT_S:.0f} s; its disk is slow")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _session(self) -> Session:
+        return Session(self._writing, info=self._info)
 
     def dispose(self) -> None:
         """Close all connections."""
@@ -101,20 +136,20 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
     if url.get_backend_name() == "sqlite":
         engine = create_engine(
             url,
-            pool_size=8,
-            max_overflow=40,
-            pool_timeout=10,
+            pool_size=_CONNECTIONS,
+            max_overflow=_CONNECTIONS,
+            pool_timeout=_WAIT_S,
             json_serializer=_render_json,
             connect_args={"timeout": 5},
         )
         sqlite.listen(engine, foreign_keys=not migrating)
         return engine
     try:
-        return create_engine(
+        engine = create_engine(
             url,
-            pool_size=8,
-            max_overflow=16,
-            pool_timeout=10,
+            pool_size=_CONNECTIONS,
+            max_overflow=0,
+            pool_timeout=_WAIT_S,
             pool_pre_ping=True,
             json_serializer=_render_json,
             connect_args={name: value for name, value in _POSTGRES_ARGUMENTS.items() if name not in url.query},
@@ -123,6 +158,19 @@ def _build_engine(url: URL, *, migrating: bool) -> Engine:
         raise ConfigurationError(
             "PostgreSQL needs a driver: pip install 'elastic-orchestrator[service,postgres]'"
         ) from error
+    event.listen(engine, "do_executemany", _execute_one_by_one)
+    engine.dialect.supports_sane_multi_rowcount = False
+    return engine
+
+
+def _execute_one_by_one(
+    cursor: DBAPICursor, statement: str, rows: Sequence[Sequence[object]], context: object
+) -> Literal[True]:
+    """psycopg sends many rows as a pipeline, which ends with a Flush: it turns the server's time-out for an idle
+    transaction off (seen on PostgreSQL 15). A service that is stopped there would keep its locks, and the lease."""
+    for row in rows:
+        cursor.execute(statement, row)
+    return True
 
 
 def _render_json(value: object) -> str:

@@ -1,25 +1,24 @@
-"""What new journal lines leave in the tables of workers, metrics and snapshots. Every write may be repeated."""
+"""What new journal lines leave behind: a sum for each attempt, and rows of workers, metrics, snapshots and events.
+
+Gathered over many attempts, then written at once. Every write may be repeated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Table, func, or_
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.event import Event
+from orchestrator.domain.told import Told, time_of
 from orchestrator.ports import JournalBatch
 from orchestrator.store.sanitize import clean_integer, clean_text
-from orchestrator.store.tables import Base, MetricRow, SnapshotRow, WorkerRow
-from orchestrator.store.training import time_of
-from trainer.contract.exit_record import EventKind, JournalEvent
+from orchestrator.store.upserts import Journal, Values, write_metrics, write_snapshots, write_workers
+from trainer.contract.exit_record import EventKind, JournalEvent, render_exit_record
 from trainer.contract.manifest import parse_snapshot_name
 from trainer.contract.progress import Progress
-
-Insert = sqlite.Insert | postgresql.Insert
-Values = dict[str, object]
 
 _SNAPSHOT_STATES = {
     EventKind.SNAPSHOT_COMMITTED.value: "committed",
@@ -28,68 +27,65 @@ _SNAPSHOT_STATES = {
 }
 
 
-def write_workers(session: Session, batch: JournalBatch, lines: Sequence[Progress], arrived_at: datetime) -> None:
-    """The newest word of each worker, unless a later life of its agent has spoken already."""
-    newest = {line.local_rank: line for line in lines}
-    rows = [_worker(batch, line, arrived_at) for line in newest.values() if _fits(line)]
-    if rows:
-        insert = _insert(session, WorkerRow)
-        _upsert(session, insert, rows, where=insert.excluded.incarnation >= WorkerRow.incarnation)
+class Harvest:
+    """Takes batches in the order of their arrival; rows of a later one replace those of an earlier one."""
+
+    def __init__(self, arrived_at: datetime) -> None:
+        self.events: list[tuple[str, Event]] = []
+        self._arrived_at = arrived_at
+        self._workers: list[Values] = []
+        self._metrics: list[Values] = []
+        self._snapshots: list[Values] = []
+
+    def take(self, batch: JournalBatch, journal: Journal, told: Told) -> None:
+        """Take what is new in a batch; `journal` and `told` are brought up to date."""
+        lines, events = _new(batch, journal)
+        for event in events:
+            told.tell_event(event, self._arrived_at)
+            self.events.append((batch.key.job_id, self._event(batch, event)))
+            snapshot = _snapshot(batch.key, event, self._arrived_at)
+            if snapshot is not None:
+                self._snapshots.append(snapshot)
+        for line in lines:
+            told.tell_line(line, self._arrived_at)
+        fitting = [line for line in lines if _fits(line)]
+        newest = {line.local_rank: line for line in fitting}
+        self._workers += [_worker(batch, line, self._arrived_at) for line in newest.values()]
+        self._metrics += _metrics(batch.key, fitting, self._arrived_at)
+        if journal.exit_record is None and batch.exit_record is not None:
+            journal.exit_record = render_exit_record(batch.exit_record)
+
+    def write(self, session: Session) -> None:
+        """Write all rows but the events."""
+        write_workers(session, self._workers)
+        # In one order everywhere, so that two attempts of one job never block each other.
+        write_metrics(session, sorted(self._metrics, key=lambda row: (str(row["job_id"]), int(str(row["step"])))))
+        write_snapshots(session, self._snapshots)
+
+    def _event(self, batch: JournalBatch, event: JournalEvent) -> Event:
+        return Event(
+            at=time_of(event.at, self._arrived_at),
+            kind=event.kind,
+            sentence=event.sentence,
+            attempt=batch.key.number,
+            generation=event.generation,
+            evidence=event.evidence,
+        )
 
 
-def write_metrics(session: Session, key: AttemptKey, lines: Sequence[Progress], arrived_at: datetime) -> None:
-    """One point a step. A later term's point replaces an earlier one's, never the other way round."""
-    points: dict[int, Values] = {}
-    for line in lines:
-        if line.step is not None and line.metrics and (line.rank == 0 or "loss" in line.metrics) and _fits(line):
-            known = points.get(line.step)
-            if known is None or line.generation >= int(str(known["generation"])):
-                points[line.step] = {
-                    "job_id": key.job_id,
-                    "step": line.step,
-                    "attempt": key.number,
-                    "generation": line.generation,
-                    "at": time_of(line.at, arrived_at),
-                    "measured": dict(line.metrics),
-                }
-    if points:
-        insert = _insert(session, MetricRow)
-        new = insert.excluded
-        same_attempt = (new.attempt == MetricRow.attempt) & (new.generation >= MetricRow.generation)
-        rows = [points[step] for step in sorted(points)]  # in one order, so that two attempts never block each other
-        _upsert(session, insert, rows, where=or_(new.attempt > MetricRow.attempt, same_attempt))
-
-
-def write_snapshots(session: Session, key: AttemptKey, events: Sequence[JournalEvent], arrived_at: datetime) -> None:
-    """Snapshots go from committed to quarantined to deleted; a late line moves none of them back."""
-    for event in events:
-        row = _snapshot(key, event, arrived_at)
-        if row is not None:
-            insert = _insert(session, SnapshotRow)
-            onward = (insert.excluded.state != "committed") & (SnapshotRow.state != "deleted")
-            size = func.coalesce(insert.excluded.size_bytes, SnapshotRow.size_bytes)
-            _upsert(session, insert, [row], where=onward, change={"state": insert.excluded.state, "size_bytes": size})
-
-
-def _insert(session: Session, table: type[Base]) -> Insert:
-    postgres = session.get_bind().dialect.name == "postgresql"
-    return postgresql.insert(table) if postgres else sqlite.insert(table)
-
-
-def _upsert(
-    session: Session,
-    insert: Insert,
-    rows: Sequence[Values],
-    *,
-    where: ColumnElement[bool],
-    change: Mapping[str, object] | None = None,
-) -> None:
-    """Insert rows; where one is there already and `where` holds, replace it (or only what `change` names)."""
-    assert isinstance(insert.table, Table)
-    keys = list(insert.table.primary_key.columns)
-    if change is None:
-        change = {column.name: insert.excluded[column.name] for column in insert.table.columns if column not in keys}
-    session.connection().execute(insert.on_conflict_do_update(index_elements=keys, set_=change, where=where), rows)
+def _new(batch: JournalBatch, journal: Journal) -> tuple[Sequence[Progress], Sequence[JournalEvent]]:
+    """The lines that the store does not have yet; the journal is moved behind them."""
+    journal.progress_to = 0 if batch.progress_cut else journal.progress_to
+    journal.events_to = 0 if batch.events_cut else journal.events_to
+    lines: Sequence[Progress] = ()
+    events: Sequence[JournalEvent] = ()
+    if batch.progress_from <= journal.progress_to:
+        lines = [line for offset, line in batch.progress if offset > journal.progress_to]
+        journal.progress_to = max(journal.progress_to, batch.progress_to, *(offset for offset, _ in batch.progress))
+    if batch.events_from <= journal.events_to:
+        events = [event for offset, event in batch.events if offset > journal.events_to]
+        journal.events_to = max(journal.events_to, batch.events_to, *(offset for offset, _ in batch.events))
+    return lines, events
 
 
 def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values:
@@ -107,7 +103,29 @@ def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values
         "step": line.step,
         "memory_bytes": clean_integer(line.memory_bytes),
         "at": time_of(line.at, arrived_at),
+        "heard_at": arrived_at,
     }
+
+
+def _metrics(key: AttemptKey, lines: Sequence[Progress], arrived_at: datetime) -> list[Values]:
+    """One point a step: of the latest generation that did it."""
+    points: dict[int, Progress] = {}
+    for line in lines:
+        if line.step is not None and line.metrics and (line.rank == 0 or "loss" in line.metrics):
+            known = points.get(line.step)
+            if known is None or line.generation >= known.generation:
+                points[line.step] = line
+    return [
+        {
+            "job_id": key.job_id,
+            "step": step,
+            "attempt": key.number,
+            "generation": line.generation,
+            "at": time_of(line.at, arrived_at),
+            "measured": dict(line.metrics),
+        }
+        for step, line in points.items()
+    ]
 
 
 def _fits(line: Progress) -> bool:
@@ -119,9 +137,11 @@ def _fits(line: Progress) -> bool:
 def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Values | None:
     """A row for an event about a snapshot; None for another event, and for one that names no snapshot."""
     state = _SNAPSHOT_STATES.get(event.kind)
+    if state is None:
+        return None
     name = clean_text(str(event.evidence.get("name", "")), max_chars=255)
     parsed = parse_snapshot_name(name)
-    if state is None or parsed is None or parsed.term.attempt >= 2**31:
+    if parsed is None or parsed.term.attempt >= 2**31:
         return None
     step, generation = clean_integer(parsed.step), clean_integer(parsed.term.generation)
     size = event.evidence.get("size_bytes")
@@ -134,6 +154,6 @@ def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Val
         "attempt": parsed.term.attempt,
         "generation": generation,
         "state": state,
-        "size_bytes": clean_integer(size) if isinstance(size, int) else None,
+        "size_bytes": clean_integer(size) if type(size) is int else None,
         "at": time_of(event.at, arrived_at),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -12,8 +12,13 @@ from orchestrator.domain.job import Desired, Job
 from orchestrator.domain.spec import JobSpec
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events, require_job
-from orchestrator.store.mapping import asked_columns, desired_columns, job_of, label_rows, status_columns
+from orchestrator.store.mapping import asked_columns, desired_columns, job_of, status_columns
 from orchestrator.store.tables import JobLabelRow, JobRow
+
+# Built once: building an expression costs more than running it.
+_OF_KEY = select(JobRow).where(JobRow.project == bindparam("project"), JobRow.idempotency_key == bindparam("key"))
+_INSERT_JOB = insert(JobRow)
+_INSERT_LABEL = insert(JobLabelRow)
 
 
 class SqlJobStore:
@@ -48,21 +53,25 @@ class SqlJobStore:
         with self._database.read() as session:
             return job_of(require_job(session, job_id))
 
-    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> None:
+    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
+        columns = desired_columns(desired) | ({} if spec is None else asked_columns(spec))
         with self._database.write() as session:
-            require_job(session, job_id)
-            columns = desired_columns(desired) | ({} if spec is None else asked_columns(spec))
-            session.execute(update(JobRow).where(JobRow.id == job_id).values(columns))
+            seen = JobRow.desired_number == desired.number - 1
+            written = update(JobRow).where(JobRow.id == job_id, seen).values(columns).returning(JobRow.id)
+            if session.scalar(written) is None:
+                require_job(session, job_id)
+                return False
             if spec is not None:
                 session.execute(delete(JobLabelRow).where(JobLabelRow.job_id == job_id))
-                session.add_all(label_rows(job_id, spec))
+                _insert_labels(session, job_id, spec)
             append_events(session, [(job_id, event)])
+            return True
 
 
 def _first_of_key(session: Session, project: str, key: str | None, digest: str) -> Job | None:
     if key is None:
         return None
-    row = session.scalar(select(JobRow).where(JobRow.project == project, JobRow.idempotency_key == key))
+    row = session.scalar(_OF_KEY, {"project": project, "key": key})
     if row is None:
         return None
     if row.digest != digest:
@@ -71,16 +80,20 @@ def _first_of_key(session: Session, project: str, key: str | None, digest: str) 
 
 
 def _insert(session: Session, job: Job, idempotency_key: str | None, digest: str) -> None:
-    session.add(
-        JobRow(
-            id=job.id,
-            created_at=job.created_at,
-            idempotency_key=idempotency_key,
-            digest=digest,
-            **asked_columns(job.spec),
-            **desired_columns(job.desired),
-            **status_columns(job),
-        )
-    )
-    session.flush()
-    session.add_all(label_rows(job.id, job.spec))
+    columns = {
+        "id": job.id,
+        "created_at": job.created_at,
+        "idempotency_key": idempotency_key,
+        "digest": digest,
+        **asked_columns(job.spec),
+        **desired_columns(job.desired),
+        **status_columns(job),
+    }
+    session.connection().execute(_INSERT_JOB, columns)
+    _insert_labels(session, job.id, job.spec)
+
+
+def _insert_labels(session: Session, job_id: str, spec: JobSpec) -> None:
+    rows = [{"job_id": job_id, "name": name, "value": value} for name, value in spec.labels.items()]
+    if rows:
+        session.connection().execute(_INSERT_LABEL, rows)

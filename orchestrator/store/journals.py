@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.event import Event
+from orchestrator.domain.told import Told
 from orchestrator.ports import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
-from orchestrator.store.harvest import write_metrics, write_snapshots, write_workers
+from orchestrator.store.harvest import Harvest
 from orchestrator.store.lookups import append_events
+from orchestrator.store.mapping import told_of
 from orchestrator.store.tables import JournalRow, TrainingRow
-from orchestrator.store.training import time_of, told_by_event, told_by_line
-from trainer.contract.exit_record import JournalEvent, render_exit_record
+from orchestrator.store.upserts import Journal, Life, write_journals, write_trainings
+
+_IN_ONE_QUESTION = 500  # job ids
 
 
 class SqlJournalStore:
@@ -26,86 +30,83 @@ class SqlJournalStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def offsets(self, key: AttemptKey) -> Mapping[tuple[int, int], JournalOffsets]:
-        """Empty for an attempt of which nothing is stored, or that does not exist."""
+    def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
+        """An attempt of which nothing is stored, or that does not exist, is left out."""
+        columns = (
+            JournalRow.job_id,
+            JournalRow.attempt,
+            JournalRow.replica,
+            JournalRow.incarnation,
+            JournalRow.progress_to,
+            JournalRow.events_to,
+            JournalRow.exit_record.is_not(None),
+        )
+        found: defaultdict[AttemptKey, dict[tuple[int, int], JournalOffsets]] = defaultdict(dict)
+        wanted, jobs = set(keys), sorted({key.job_id for key in keys})
         with self._database.read() as session:
-            rows = session.scalars(
-                select(JournalRow).where(JournalRow.job_id == key.job_id, JournalRow.attempt == key.number)
-            )
-            return {
-                (row.replica, row.incarnation): JournalOffsets(
-                    progress=row.progress_to, events=row.events_to, exited=row.exit_record is not None
-                )
-                for row in rows
-            }
+            for start in range(0, len(jobs), _IN_ONE_QUESTION):
+                some = JournalRow.job_id.in_(jobs[start : start + _IN_ONE_QUESTION])
+                for job_id, attempt, replica, life, progress, events, exited in session.execute(
+                    select(*columns).where(some)
+                ):
+                    key = AttemptKey(job_id, attempt)
+                    if key in wanted:
+                        found[key][replica, life] = JournalOffsets(progress, events, exited)
+        return found
 
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
         """Raises NotFound for an unknown attempt; then nothing of the batches is stored."""
         if not batches:
             return
+        keys = sorted({batch.key for batch in batches})
         with self._database.write() as session:
-            # In one order everywhere: two intakes that lock the same attempts never wait for each other in a ring.
-            trainings = {key: _lock(session, key) for key in sorted({batch.key for batch in batches})}
-            events: list[tuple[str, Event]] = []
+            trainings, journals = _lock_trainings(session, keys), _read_journals(session, keys)
+            harvest = Harvest(arrived_at)
             for batch in batches:
-                events += _store(session, batch, trainings[batch.key], arrived_at)
-            append_events(session, events)
+                journal = journals.setdefault(_life(batch), Journal())
+                harvest.take(batch, journal, trainings[batch.key])
+            write_trainings(session, trainings)
+            write_journals(session, {life: journals[life] for life in map(_life, batches)})
+            harvest.write(session)
+            append_events(session, harvest.events)
 
 
-def _lock(session: Session, key: AttemptKey) -> TrainingRow:
-    """The attempt's training row, locked: whoever reads the same journals by another road waits here."""
-    row = session.scalar(
-        select(TrainingRow).where(TrainingRow.job_id == key.job_id, TrainingRow.attempt == key.number).with_for_update()
-    )
-    if row is None:
-        raise NotFound(f"there is no attempt {key}")
-    return row
+def _life(batch: JournalBatch) -> Life:
+    return batch.key, batch.replica, batch.incarnation
 
 
-def _store(
-    session: Session, batch: JournalBatch, training: TrainingRow, arrived_at: datetime
-) -> list[tuple[str, Event]]:
-    """Store one batch but for its events, which are returned."""
-    journal = _journal(session, batch)
-    journal.progress_to = 0 if batch.progress_cut else journal.progress_to
-    journal.events_to = 0 if batch.events_cut else journal.events_to
-    lines, events = [], []
-    if batch.progress_from <= journal.progress_to:
-        lines = [line for offset, line in batch.progress if offset > journal.progress_to]
-        journal.progress_to = max(journal.progress_to, batch.progress_to, *(offset for offset, _ in batch.progress))
-    if batch.events_from <= journal.events_to:
-        events = [event for offset, event in batch.events if offset > journal.events_to]
-        journal.events_to = max(journal.events_to, batch.events_to, *(offset for offset, _ in batch.events))
-    for event in events:
-        told_by_event(training, event, arrived_at)
-    for line in lines:
-        told_by_line(training, line, arrived_at)
-    write_workers(session, batch, lines, arrived_at)
-    write_metrics(session, batch.key, lines, arrived_at)
-    write_snapshots(session, batch.key, events, arrived_at)
-    if journal.exit_record is None and batch.exit_record is not None:
-        journal.exit_record = render_exit_record(batch.exit_record)
-    return [(batch.key.job_id, _event_of(batch, event, arrived_at)) for event in events]
+def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Told]:
+    """What was told of the attempts, their rows locked: whoever reads the same journals by another road waits here.
+
+    In one order everywhere: two intakes that lock the same attempts never wait for each other in a ring. Raises
+    NotFound where one does not exist.
+    """
+    found: dict[AttemptKey, Told] = {}
+    for rows in _in_parts(session, TrainingRow, keys, locked=True):
+        found |= {AttemptKey(row.job_id, row.attempt): told_of(row) for row in rows}
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise NotFound(f"there is no attempt {missing[0]}")
+    return {key: found[key] for key in keys}
 
 
-def _journal(session: Session, batch: JournalBatch) -> JournalRow:
-    identity = (batch.key.job_id, batch.key.number, batch.replica, batch.incarnation)
-    row = session.get(JournalRow, identity)
-    if row is None:
-        job_id, attempt, replica, incarnation = identity
-        row = JournalRow(
-            job_id=job_id, attempt=attempt, replica=replica, incarnation=incarnation, progress_to=0, events_to=0
-        )
-        session.add(row)
-    return row
+def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Life, Journal]:
+    wanted = set(keys)
+    return {
+        (key, row.replica, row.incarnation): Journal(row.progress_to, row.events_to, row.exit_record)
+        for rows in _in_parts(session, JournalRow, keys)
+        for row in rows
+        if (key := AttemptKey(row.job_id, row.attempt)) in wanted
+    }
 
 
-def _event_of(batch: JournalBatch, event: JournalEvent, arrived_at: datetime) -> Event:
-    return Event(
-        at=time_of(event.at, arrived_at),
-        kind=event.kind,
-        sentence=event.sentence,
-        attempt=batch.key.number,
-        generation=event.generation,
-        evidence=event.evidence,
-    )
+def _in_parts(
+    session: Session, table: type[TrainingRow] | type[JournalRow], keys: Sequence[AttemptKey], *, locked: bool = False
+) -> Iterator[Sequence[Any]]:
+    """The rows of these attempts, and of others of the same jobs, in the order of their keys."""
+    jobs = sorted({key.job_id for key in keys})
+    query = select(*table.__table__.columns).order_by(table.job_id, table.attempt)
+    if locked:
+        query = query.with_for_update()
+    for start in range(0, len(jobs), _IN_ONE_QUESTION):
+        yield session.execute(query.where(table.job_id.in_(jobs[start : start + _IN_ONE_QUESTION]))).all()

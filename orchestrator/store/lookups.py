@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import text
+from sqlalchemy import bindparam, insert, select, text
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.event import Event
-from orchestrator.store.mapping import event_row
-from orchestrator.store.tables import JobRow, JournalRow
+from orchestrator.store.clock import is_postgres
+from orchestrator.store.engine import subscriptions_of
+from orchestrator.store.outbox import owe
+from orchestrator.store.sanitize import clean_integer, shorten_evidence
+from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 
 _EVENTS_LOCK = 0x65766E74  # of pg_advisory_xact_lock: "evnt"
+# Built once: building an expression costs more than running it.
+_JOB = select(JobRow).where(JobRow.id == bindparam("id"))
+_TAKE_TURN = text("SELECT pg_advisory_xact_lock(:key)")
+_INSERT_EVENT = insert(EventRow).inline()  # nobody asks for the ids
+_INSERT_EVENT_WITH_ID = insert(EventRow).returning(EventRow.id, sort_by_parameter_order=True)
 
 
 def require_job(session: Session, job_id: str) -> JobRow:
     """Raises NotFound."""
-    row = session.get(JobRow, job_id)
+    row = session.scalar(_JOB, {"id": job_id})
     if row is None:
         raise NotFound(f"there is no job {job_id}")
     return row
@@ -28,15 +36,33 @@ def append_events(session: Session, events: Sequence[tuple[str, Event]]) -> None
     """Write events as the last act of a transaction.
 
     PostgreSQL gives ids before transactions commit: without taking turns, a reader could pass an id that becomes
-    visible later. Nothing may wait for another lock behind this one, hence "last".
+    visible later. Nothing may wait for another lock behind this one, hence "last". What webhooks are owed of the events
+    is written with them.
     """
     if not events:
         return
     session.flush()
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _EVENTS_LOCK})
-    session.add_all([event_row(job_id, event) for job_id, event in events])
-    session.flush()
+    if is_postgres(session):
+        session.execute(_TAKE_TURN, {"key": _EVENTS_LOCK})
+    columns = [_columns(job_id, event) for job_id, event in events]
+    subscriptions = subscriptions_of(session)
+    if not any(hook.wants(event.kind) for hook in subscriptions for _, event in events):
+        session.connection().execute(_INSERT_EVENT, columns)
+        return
+    ids = session.connection().execute(_INSERT_EVENT_WITH_ID, columns).scalars().all()
+    owe(session, [(row, job_id, event) for row, (job_id, event) in zip(ids, events, strict=True)], subscriptions)
+
+
+def _columns(job_id: str, event: Event) -> dict[str, object]:
+    return {
+        "job_id": job_id,
+        "attempt": event.attempt,
+        "generation": clean_integer(event.generation),
+        "at": event.at,
+        "kind": event.kind,
+        "sentence": event.sentence,
+        "evidence": shorten_evidence(event.evidence),
+    }
 
 
 def exits_of(journals: Iterable[JournalRow]) -> dict[tuple[str, int], dict[int, ExitRecord]]:

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.observation import Training
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import Pace, RankWord, Training
 from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.told import PaceBook, Told
 from orchestrator.ports import MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
-from orchestrator.store.sanitize import clean_integer, shorten_evidence
 from orchestrator.store.tables import (
     AttemptRow,
     EventRow,
-    JobLabelRow,
     JobRow,
     MetricRow,
+    NodeFailureRow,
     SnapshotRow,
     TrainingRow,
     WorkerRow,
 )
-from trainer.contract.failure import parse_failure, render_failure
+from trainer.contract.clock import parse_time, render_time
+from trainer.contract.failure import FailureKind, parse_failure, render_failure
 
 
-def job_of(row: JobRow) -> Job:
+def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
+    """`spec`: where the row's own was parsed already."""
     return Job(
         id=row.id,
-        spec=JobSpec.model_validate(row.spec),
+        spec=JobSpec.model_validate(row.spec) if spec is None else spec,
         state=JobState(row.state),
         reason=row.reason,
-        desired=Desired(
-            cancelled=row.desired_cancelled,
-            retry_number=row.desired_retry_number,
-            restore_from=row.desired_restore_from,
-        ),
+        desired=desired_of(row),
         created_at=row.created_at,
         updated_at=row.updated_at,
         finished_at=row.finished_at,
@@ -42,6 +42,20 @@ def job_of(row: JobRow) -> Job:
         spent={name: int(str(count)) for name, count in row.spent.items()},
         fruitless=row.fruitless,
         retry_at=row.retry_at,
+        recovering_since=row.recovering_since,
+        farthest_step=row.farthest_step,
+        last_failure=None if row.last_failure is None else parse_failure(row.last_failure),
+    )
+
+
+def desired_of(row: JobRow) -> Desired:
+    return Desired(
+        number=row.desired_number,
+        cancelled=row.desired_cancelled,
+        suspended=row.desired_suspended,
+        retry_number=row.desired_retry_number,
+        restore_from=row.desired_restore_from,
+        snapshot_number=row.desired_snapshot_number,
     )
 
 
@@ -57,9 +71,12 @@ def asked_columns(spec: JobSpec) -> dict[str, object]:
 
 def desired_columns(desired: Desired) -> dict[str, object]:
     return {
+        "desired_number": desired.number,
         "desired_cancelled": desired.cancelled,
+        "desired_suspended": desired.suspended,
         "desired_retry_number": desired.retry_number,
         "desired_restore_from": desired.restore_from,
+        "desired_snapshot_number": desired.snapshot_number,
     }
 
 
@@ -74,11 +91,10 @@ def status_columns(job: Job) -> dict[str, object]:
         "spent": dict(job.spent),
         "fruitless": job.fruitless,
         "retry_at": job.retry_at,
+        "recovering_since": job.recovering_since,
+        "farthest_step": job.farthest_step,
+        "last_failure": None if job.last_failure is None else render_failure(job.last_failure),
     }
-
-
-def label_rows(job_id: str, spec: JobSpec) -> list[JobLabelRow]:
-    return [JobLabelRow(job_id=job_id, name=name, value=value) for name, value in spec.labels.items()]
 
 
 def attempt_of(row: AttemptRow) -> Attempt:
@@ -88,6 +104,8 @@ def attempt_of(row: AttemptRow) -> Attempt:
         reason=row.reason,
         nonce=row.nonce,
         nodes=row.nodes,
+        asked=row.asked,
+        workers_per_node=row.workers_per_node,
         port=row.port,
         created_at=row.created_at,
         restore_from=row.restore_from,
@@ -96,6 +114,10 @@ def attempt_of(row: AttemptRow) -> Attempt:
         stopping_since=row.stopping_since,
         ended_at=row.ended_at,
         failure=None if row.failure is None else parse_failure(row.failure),
+        tried_at=row.tried_at,
+        excluded_nodes=tuple(row.excluded_nodes),
+        marked_nodes=tuple(row.marked_nodes),
+        snapshots_told=row.snapshots_told,
     )
 
 
@@ -106,6 +128,8 @@ def attempt_columns(attempt: Attempt) -> dict[str, object]:
         "reason": attempt.reason,
         "nonce": attempt.nonce,
         "nodes": attempt.nodes,
+        "asked": attempt.asked,
+        "workers_per_node": attempt.workers_per_node,
         "port": attempt.port,
         "created_at": attempt.created_at,
         "restore_from": attempt.restore_from,
@@ -114,6 +138,10 @@ def attempt_columns(attempt: Attempt) -> dict[str, object]:
         "stopping_since": attempt.stopping_since,
         "ended_at": attempt.ended_at,
         "failure": None if attempt.failure is None else render_failure(attempt.failure),
+        "tried_at": attempt.tried_at,
+        "excluded_nodes": list(attempt.excluded_nodes),
+        "marked_nodes": list(attempt.marked_nodes),
+        "snapshots_told": attempt.snapshots_told,
     }
 
 
@@ -129,20 +157,37 @@ def training_of(row: TrainingRow | None) -> Training:
         phase=row.phase,
         step_s=row.step_s,
         restarts=row.restarts,
+        shrinks=row.shrinks,
+        resized_at=row.resized_at,
         restored=row.restored,
+        snapshots=row.snapshots,
+        pace={phase: Pace(*summary) for phase, summary in row.pace.items()},  # type: ignore[misc]  # our own document
     )
 
 
-def event_row(job_id: str, event: Event) -> EventRow:
-    return EventRow(
-        job_id=job_id,
-        attempt=event.attempt,
-        generation=clean_integer(event.generation),
-        at=event.at,
-        kind=event.kind,
-        sentence=event.sentence,
-        evidence=shorten_evidence(event.evidence),
-    )
+def told_of(row: TrainingRow) -> Told:
+    columns = {name: getattr(row, name) for name in _TOLD}
+    return Told(**columns, pace=_pace_book_of(row.pace_book))
+
+
+def told_columns(told: Told) -> dict[str, object]:
+    """The columns of a training but for its key."""
+    book = told.pace
+    since = None if book.since is None else render_time(book.since)
+    columns = {name: getattr(told, name) for name in _TOLD}
+    columns["pace"] = {phase: [pace.count, pace.typical_s, pace.longest_s] for phase, pace in book.summary().items()}
+    columns["pace_book"] = {name: getattr(book, name) for name in _PACE} | {"since": since}
+    return columns
+
+
+_TOLD = tuple(one.name for one in fields(Told) if one.name != "pace")
+_PACE = tuple(one.name for one in fields(PaceBook) if one.name != "since")
+
+
+def _pace_book_of(document: Mapping[str, object]) -> PaceBook:
+    known = {name: document[name] for name in _PACE if name in document}
+    since = document.get("since")
+    return PaceBook(**known, since=parse_time(since) if isinstance(since, str) else None)  # type: ignore[arg-type]  # our own document
 
 
 def stored_event_of(row: EventRow) -> StoredEvent:
@@ -183,6 +228,40 @@ def stored_worker_of(row: WorkerRow) -> StoredWorker:
         memory_bytes=row.memory_bytes,
         at=row.at,
     )
+
+
+def rank_word_of(row: WorkerRow) -> RankWord:
+    return RankWord(
+        rank=row.rank,
+        replica=row.replica,
+        generation=row.generation,
+        phase=row.phase,
+        step=row.step,
+        heard_at=row.heard_at,
+    )
+
+
+def node_failure_of(row: NodeFailureRow) -> NodeFailure:
+    return NodeFailure(
+        cluster=row.cluster,
+        node=row.node,
+        at=row.at,
+        key=AttemptKey(row.job_id, row.attempt),
+        kind=FailureKind(row.kind),
+        sentence=row.sentence,
+    )
+
+
+def node_failure_columns(mark: NodeFailure) -> dict[str, object]:
+    return {
+        "cluster": mark.cluster,
+        "node": mark.node,
+        "job_id": mark.key.job_id,
+        "attempt": mark.key.number,
+        "at": mark.at,
+        "kind": mark.kind.value,
+        "sentence": mark.sentence,
+    }
 
 
 def metric_point_of(row: MetricRow) -> MetricPoint:

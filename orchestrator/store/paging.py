@@ -61,7 +61,10 @@ class Listing:
         for position, (key, value) in enumerate(zip(self.keys, values, strict=True)):
             same = [earlier.column == values[index] for index, earlier in enumerate(self.keys[:position])]
             alternatives.append(and_(*same, key.column < value if key.descending else key.column > value))
-        return or_(*alternatives)
+        # What all alternatives have in common is what an index can begin at.
+        first = self.keys[0]
+        bound = first.column <= values[0] if first.descending else first.column >= values[0]
+        return and_(bound, or_(*alternatives))
 
     def _render(self, row: Base) -> str:
         values = [_to_json(getattr(row, key.column.key)) for key in self.keys]

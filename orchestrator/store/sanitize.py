@@ -58,7 +58,7 @@ def shorten_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
     room = MAX_EVIDENCE_BYTES - _size(kept)
     for key, value in short.items():
         size = _size({key: value})
-        if size <= room:
+        if size <= room and key not in kept:
             kept[key] = value
             room -= size
     return kept

@@ -2,72 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, func, select, text, tuple_, union, update
+from sqlalchemy import ColumnElement, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.errors import NotFound, Refused
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job import JobState
+from orchestrator.domain.lease import Lease
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import RankWord
+from orchestrator.domain.told import Told
 from orchestrator.ports import Change, Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.lookups import append_events, exits_of, require_job
-from orchestrator.store.mapping import attempt_columns, attempt_of, job_of, status_columns, training_of
-from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, ReservationRow, TrainingRow
+from orchestrator.store.leases import require_lease
+from orchestrator.store.lookups import append_events, require_job
+from orchestrator.store.mapping import (
+    attempt_columns,
+    node_failure_of,
+    rank_word_of,
+    status_columns,
+    told_columns,
+)
+from orchestrator.store.marks import write_marks
+from orchestrator.store.overview import Overview
+from orchestrator.store.tables import (
+    AttemptRow,
+    JobRow,
+    NodeFailureRow,
+    ReservationRow,
+    TrainingRow,
+    WorkerRow,
+)
 
-_LIVE = tuple(state.value for state in JobState if not state.terminal)
+_LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
 # Each lost race means that another process took a port; more losses in a row than this are no race.
 _RACES = 64
+_IN_ONE_QUESTION = 500  # job ids: a statement has a limit of parameters
 
 
 class SqlSupervisorStore:
-    """Implements ports.SupervisorStore."""
+    """Implements ports.SupervisorStore under one lease."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, lease: Lease) -> None:
         self._database = database
+        self._lease = lease
+        self._overview = Overview(database)
+
+    def live(self, cluster: str) -> Sequence[AttemptKey]:
+        with self._database.read() as session:
+            rows = session.execute(
+                select(AttemptRow.job_id, AttemptRow.number)
+                .join(JobRow, JobRow.id == AttemptRow.job_id)
+                .where(AttemptRow.state.in_(_LIVE_ATTEMPTS), JobRow.cluster == cluster)
+                .order_by(AttemptRow.job_id)
+            )
+            return [AttemptKey(job_id, number) for job_id, number in rows]
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Oldest job first. Two queries, however many jobs there are."""
-        with self._database.read() as session:
-            newest = (
-                select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
-                .join(JobRow, JobRow.id == AttemptRow.job_id)
-                .where(_not_at_rest(cluster))
-                .group_by(AttemptRow.job_id)
-                .subquery()
-            )
-            rows = session.execute(
-                select(JobRow, AttemptRow, TrainingRow)
-                .outerjoin(newest, newest.c.job_id == JobRow.id)
-                .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == newest.c.number))
-                .outerjoin(TrainingRow, (TrainingRow.job_id == JobRow.id) & (TrainingRow.attempt == newest.c.number))
-                .where(_not_at_rest(cluster))
-                .order_by(JobRow.created_at, JobRow.id)
-            ).all()
-            exits = exits_of(
-                session.scalars(
-                    select(JournalRow).join(
-                        newest, (newest.c.job_id == JournalRow.job_id) & (newest.c.number == JournalRow.attempt)
-                    )
-                )
-            )
-            return [
-                Supervised(
-                    job=job_of(job),
-                    attempt=None if attempt is None else attempt_of(attempt),
-                    training=training_of(training),
-                    exits={} if attempt is None else exits.get((attempt.job_id, attempt.number), {}),
-                )
-                for job, attempt, training in rows
-            ]
+        """Oldest job first."""
+        return self._overview.supervised(cluster)
 
     def apply(self, change: Change) -> None:
         """Raises NotFound for an unknown job. Repeating a change repeats its events, so apply each once."""
         job = change.job
-        with self._database.write() as session:
+        with self._writing() as session:
             written = session.scalars(
                 update(JobRow).where(JobRow.id == job.id).values(status_columns(job)).returning(JobRow.id)
             ).all()
@@ -75,32 +78,54 @@ class SqlSupervisorStore:
                 raise NotFound(f"there is no job {job.id}")
             if change.attempt is not None:
                 _write_attempt(session, change.attempt)
+            write_marks(session, change.node_failures)
             if job.state.terminal:
                 # Also a port that was reserved for an attempt which a crash kept from being written down.
                 session.execute(delete(ReservationRow).where(ReservationRow.job_id == job.id))
             append_events(session, [(job.id, event) for event in change.events])
 
     def note(self, job_id: str, reason: str, now: datetime) -> None:
-        with self._database.write() as session:
+        with self._writing() as session:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(reason=reason, updated_at=now))
+
+    def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
+        asked, found = list(job_ids), dict[str, JobState]()
+        with self._database.read() as session:
+            for start in range(0, len(asked), _IN_ONE_QUESTION):
+                some = JobRow.id.in_(asked[start : start + _IN_ONE_QUESTION])
+                for job_id, state in session.execute(select(JobRow.id, JobRow.state).where(some)):
+                    found[job_id] = JobState(state)
+        return found
+
+    def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
+        with self._database.read() as session:
+            mine = (WorkerRow.job_id == key.job_id) & (WorkerRow.attempt == key.number)
+            newest: dict[int, RankWord] = {}
+            for row in session.scalars(select(WorkerRow).where(mine).order_by(WorkerRow.generation)):
+                newest[row.rank] = rank_word_of(row)  # a rank may have moved to another worker since
+            return list(newest.values())
+
+    def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
+        with self._database.read() as session:
+            recent = (NodeFailureRow.cluster == cluster) & (NodeFailureRow.at >= since)
+            return [node_failure_of(row) for row in session.scalars(select(NodeFailureRow).where(recent))]
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Raises NotFound for an unknown job."""
         for _ in range(_RACES):
             try:
-                with self._database.write() as session:
+                with self._writing() as session:
                     return _reserve(session, key, cluster, candidates, after)
             except IntegrityError:
                 continue  # another process reserved the port, or for this attempt, since we looked
         raise Refused(f"cluster {cluster}: other services took each port that was tried for {key}; it is tried again")
 
-
-def _not_at_rest(cluster: str) -> ColumnElement[bool]:
-    # Two searches, each with its index (the second is written as the partial one is): a long history of ended jobs
-    # costs nothing.
-    here = select(JobRow.id).where(JobRow.cluster == cluster)
-    retry_wished = text("desired_retry_number > retries_done")
-    return JobRow.id.in_(union(here.where(JobRow.state.in_(_LIVE)), here.where(retry_wished)))
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        """A transaction under the lease. Whoever takes it over waits until this one is through."""
+        with self._database.write() as session:
+            require_lease(session, self._lease)
+            yield session
 
 
 def _write_attempt(session: Session, attempt: Attempt) -> None:
@@ -111,8 +136,11 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
         for name, value in attempt_columns(attempt).items():
             setattr(row, name, value)
         session.flush()
-        session.add(TrainingRow(job_id=attempt.key.job_id, attempt=attempt.key.number, restarts=0))
+        columns = told_columns(Told())
+        session.add(TrainingRow(job_id=attempt.key.job_id, attempt=attempt.key.number, **columns))
     else:
+        if row.state not in _LIVE_ATTEMPTS:
+            raise InvalidTransition(f"attempt {attempt.key} has ended {row.state}; nothing changes it any more")
         for name, value in attempt_columns(attempt).items():
             setattr(row, name, value)
     if attempt.state.terminal:

@@ -20,6 +20,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from orchestrator.store.types import CleanJson, CleanText, RowId, UtcDateTime
 
 Json = dict[str, object]
+Names = list[str]
 _NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -34,6 +35,7 @@ class Base(DeclarativeBase):
         str: CleanText(),
         datetime: UtcDateTime(),
         Json: CleanJson(),
+        Names: CleanJson(),
         int: BigInteger(),
     }
 
@@ -60,9 +62,12 @@ class JobRow(Base):
     idempotency_key: Mapped[str | None]  # unique within the project
     digest: Mapped[str]  # of the request body that made the job
 
+    desired_number: Mapped[int]  # rises with every wish
     desired_cancelled: Mapped[bool]
+    desired_suspended: Mapped[bool]
     desired_retry_number: Mapped[int]
     desired_restore_from: Mapped[str | None]
+    desired_snapshot_number: Mapped[int]
 
     state: Mapped[str]
     reason: Mapped[str]
@@ -72,10 +77,15 @@ class JobRow(Base):
     spent: Mapped[Json]  # failures by budget class since the last retry
     fruitless: Mapped[int]
     retry_at: Mapped[datetime | None]
+    recovering_since: Mapped[datetime | None]
+    last_failure: Mapped[Json | None]
+    farthest_step: Mapped[int | None]
 
     __table_args__ = (
         UniqueConstraint("project", "idempotency_key"),
-        Index(None, "created_at", "id"),
+        Index(None, "created_at", "id"),  # the order of every list, and below with the filters of most
+        Index(None, "state", "created_at", "id"),
+        Index(None, "project", "created_at", "id"),
         Index(None, "cluster", "state"),
         Index(
             "ix_jobs_retry_wished",
@@ -108,7 +118,9 @@ class AttemptRow(Base):
     state: Mapped[str]
     reason: Mapped[str]
     nonce: Mapped[str]
-    nodes: Mapped[str]
+    nodes: Mapped[str]  # what it was given
+    asked: Mapped[str]  # what the spec asked for
+    workers_per_node: Mapped[int | None]
     port: Mapped[int] = mapped_column(Integer)
     restore_from: Mapped[str | None]
     handle: Mapped[str | None]
@@ -117,6 +129,12 @@ class AttemptRow(Base):
     stopping_since: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     failure: Mapped[Json | None]
+    tried_at: Mapped[datetime | None]
+    excluded_nodes: Mapped[Names]
+    marked_nodes: Mapped[Names]
+    snapshots_told: Mapped[int]
+
+    __table_args__ = (Index(None, "state"),)
 
 
 class ReservationRow(Base):
@@ -189,8 +207,13 @@ class TrainingRow(Base):
     loss: Mapped[float | None]
     tokens_per_s: Mapped[float | None]
     restarts: Mapped[int]
-    restart_generation: Mapped[int | None]  # the newest that was counted: every agent journals the same restart
+    shrinks: Mapped[int]
+    resized_at: Mapped[datetime | None]
+    changed_generation: Mapped[int]  # the newest that was counted: every agent journals the same change
     restored: Mapped[str | None]  # the snapshot that the newest generation continued from
+    snapshots: Mapped[int]  # committed by this attempt
+    pace: Mapped[Json]  # by phase: count, usual and longest seconds
+    pace_book: Mapped[Json]  # what that is summed up from: domain.told.PaceBook
 
     __table_args__ = (_of_attempt(),)
 
@@ -213,8 +236,78 @@ class WorkerRow(Base):
     step: Mapped[int | None]
     memory_bytes: Mapped[int | None]
     at: Mapped[datetime]
+    heard_at: Mapped[datetime]  # its arrival, by our clock
 
     __table_args__ = (_of_attempt(),)
+
+
+class LeaseRow(Base):
+    """Who supervises a cluster, and until when by the database's clock. Supervisors write it, each for itself."""
+
+    __tablename__ = "leases"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    token: Mapped[int]  # rises with every change of holder
+    since: Mapped[datetime]  # when this token was given
+    expires_at: Mapped[datetime]
+
+
+class NodeFailureRow(Base):
+    """One mark in a node's record. The supervisor writes it; it outlives the job."""
+
+    __tablename__ = "node_failures"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    kind: Mapped[str]
+    sentence: Mapped[str]
+
+    __table_args__ = (Index(None, "cluster", "at"),)
+
+
+class DeliveryRow(Base):
+    """An event that is owed to a webhook. Written with the event; then the outbox writes it. Times are the database's.
+
+    Still owed while `due_at` is set; without it and without `delivered_at` it was given up.
+    """
+
+    __tablename__ = "deliveries"
+
+    id: Mapped[int] = mapped_column(RowId, primary_key=True, autoincrement=True)
+    event_id: Mapped[int] = mapped_column(RowId, ForeignKey("events.id", ondelete="CASCADE"))
+    job_id: Mapped[str]  # the event's: of one job, events are delivered in their order
+    webhook: Mapped[str]
+    message_id: Mapped[str]  # what the receiver tells repetitions by
+    created_at: Mapped[datetime]
+    due_at: Mapped[datetime | None]
+    tries: Mapped[int]  # begun
+    delivered_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]
+
+    __table_args__ = (
+        UniqueConstraint("event_id", "webhook"),
+        # What is owed is little beside what was delivered.
+        Index(
+            "ix_deliveries_due",
+            "webhook",
+            "due_at",
+            sqlite_where=text("due_at IS NOT NULL"),
+            postgresql_where=text("due_at IS NOT NULL"),
+        ),
+        Index(
+            "ix_deliveries_order",
+            "job_id",
+            "webhook",
+            "event_id",
+            sqlite_where=text("due_at IS NOT NULL"),
+            postgresql_where=text("due_at IS NOT NULL"),
+        ),
+        {"sqlite_autoincrement": True},
+    )
 
 
 class MetricRow(Base):

@@ -2,27 +2,29 @@
 
 Each action writes its effect and its events in one transaction. What reaches into the cluster is written down before
 (an intended attempt) or repeated until it is seen (a stop), so that a crash in between is healed by the next pass.
+Nothing outside the store is touched without the lease (`in_office`); the store asks for itself.
 """
 
 from __future__ import annotations
 
 import secrets
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 from typing import assert_never
 
 import structlog
 
-from orchestrator import rundir
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.budget import charge
+from orchestrator.domain.budget import charge, recognise
 from orchestrator.domain.decision import (
+    AskForSnapshot,
     BeginRetry,
     Decision,
     EndAttempt,
     Finish,
+    MarkNodes,
+    NotePending,
     NoteRunning,
     Start,
     Stop,
@@ -30,132 +32,206 @@ from orchestrator.domain.decision import (
     Wait,
 )
 from orchestrator.domain.errors import LaunchRefused
-from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.launch import Site, build_plan
-from orchestrator.domain.observation import Training
-from orchestrator.ports import Backend, Change, Supervised, SupervisorStore
-from trainer.contract.failure import Failure, FailureKind, render_failure
+from orchestrator.domain.launch import Site, build_plan, workers_per_node
+from orchestrator.domain.node import Exclusion, NodeFailure
+from orchestrator.domain.observation import Presence, Training
+from orchestrator.domain.situation import Situation
+from orchestrator.ports import Backend, Change, RunDirectories, SupervisorStore
+from orchestrator.supervisor import account
+from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.launch import DesiredDocument, DesiredState
 
 log = structlog.get_logger()
 
 
 class Actor:
-    """Acts on one cluster."""
+    """Acts on one cluster. `in_office` raises LeaseLost once another service supervises it."""
 
-    def __init__(self, store: SupervisorStore, backend: Backend, site: Site, *, ports: range) -> None:
+    def __init__(
+        self,
+        store: SupervisorStore,
+        backend: Backend,
+        folders: RunDirectories,
+        site: Site,
+        *,
+        ports: range,
+        in_office: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._backend = backend
+        self._folders = folders
         self._site = site
         self._ports = ports
+        self._in_office = in_office
 
-    def act(self, supervised: Supervised, decision: Decision, *, now: datetime) -> None:
-        """Carry out. Raises StoreUnavailable, BackendUnavailable, Refused, OSError; the next pass then looks again."""
+    def act(self, s: Situation, decision: Decision, exclusions: Sequence[Exclusion]) -> None:  # noqa: C901  # one arm for each action
+        """Carry out. Raises LeaseLost, StoreUnavailable, BackendUnavailable, Refused, OSError; the next pass then
+        looks again."""
         action = decision.action
         if not isinstance(action, (Wait, Stop)):
-            log.info("decided", job=supervised.job.id, rule=decision.rule, sentence=decision.sentence)
+            log.info("decided", job=s.job.id, rule=decision.rule, sentence=decision.sentence)
         match action:
             case Wait():
-                if decision.sentence != supervised.job.reason:
-                    self._store.note(supervised.job.id, decision.sentence, now)
+                if decision.sentence != s.job.reason:
+                    self._store.note(s.job.id, decision.sentence, s.now)
             case Start():
-                self._start(supervised, decision, now)
+                self._start(s, decision, action, exclusions)
             case Submit():
-                self._submit(supervised, decision, now)
+                self._submit_again(s, decision)
+            case NotePending():
+                self._note_pending(s, decision)
             case NoteRunning():
-                self._note_running(supervised, decision, action, now)
+                self._note_running(s, decision, action)
+            case MarkNodes():
+                self._mark_nodes(s, decision)
+            case AskForSnapshot():
+                self._ask_for_snapshot(s, decision)
             case Stop():
-                self._stop(supervised, decision, action, now)
+                self._stop(s, decision, action)
             case EndAttempt():
-                self._end(supervised, decision, action, now)
+                self._end(s, decision, action)
             case Finish():
-                job = supervised.job.to(action.state, reason=decision.sentence, now=now)
-                self._apply(job, None, [_job_event(job, decision, now)])
+                job = s.job.to(action.state, reason=decision.sentence, now=s.now)
+                self._apply(job, None, [account.finished(s, job, decision)])
             case BeginRetry():
-                self._begin_retry(supervised, decision, now)
+                self._begin_retry(s, decision)
             case _:
                 assert_never(action)
 
-    def _start(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
+    def _start(self, s: Situation, decision: Decision, action: Start, exclusions: Sequence[Exclusion]) -> None:
         """Write the attempt down, fence off the ones before it, then submit it."""
-        job, last = supervised.job, supervised.attempt
-        key = AttemptKey(job.id, 1 if last is None else last.key.number + 1)
+        job, topology = s.job, s.job.spec.topology
+        key = AttemptKey(job.id, 1 if s.attempt is None else s.attempt.key.number + 1)
+        fixed = topology.min_nodes == action.nodes
+        avoided = exclusions if job.spec.supervise.exclude_bad_nodes else ()
         attempt = Attempt(
             key=key,
             state=AttemptState.INTENDED,
             reason=decision.sentence,
             nonce=secrets.token_hex(4),
-            port=self._reserve_port(job, key, last),
-            nodes=job.spec.topology.nodes,
-            created_at=now,
+            port=self._reserve_port(job, key, s.attempt),
+            nodes=str(action.nodes) if fixed else f"{topology.min_nodes}:{action.nodes}",
+            asked=topology.nodes,
+            workers_per_node=workers_per_node(job.spec, self._site.gpus_per_node),
+            created_at=s.now,
+            tried_at=s.now,
+            excluded_nodes=tuple(exclusion.node for exclusion in avoided),
             restore_from=job.desired.restore_from,
+            snapshots_told=job.desired.snapshot_number,
         )
-        job = job.to(JobState.STARTING, reason=decision.sentence, now=now)
-        place = {"port": attempt.port, "rendezvous_id": attempt.rendezvous_id}
-        event = _attempt_event(attempt, decision, now, f"will meet at port {attempt.port}", place)
-        rundir.fence(self._job_dir(job), key.number)
-        self._apply(job, attempt, [_job_event(job, decision, now), event])
-        self._submit(replace(supervised, job=job, attempt=attempt, training=Training(), exits={}), decision, now)
+        job = job.to(JobState.STARTING, reason=decision.sentence, now=s.now)
+        self._in_office()
+        self._folders.fence(job.id, key.number)
+        self._apply(job, attempt, [account.job_event(job, decision, s.now), account.intended(attempt, decision, s.now)])
+        self._submit(replace(s, job=job, attempt=attempt), decision, attempt)
 
-    def _submit(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
-        """Submit the intended attempt. When the cluster does not answer it stays intended: the next look tells."""
-        attempt = _live(supervised)
+    def _submit_again(self, s: Situation, decision: Decision) -> None:
+        attempt = replace(_live(s), tried_at=s.now)
+        self._apply(s.job, attempt, [])
+        self._submit(replace(s, attempt=attempt), decision, attempt)
+
+    def _submit(self, s: Situation, decision: Decision, attempt: Attempt) -> None:
+        """Submit the intended attempt. When the cluster does not answer it stays intended: a later look tells."""
+        self._in_office()
         try:
-            handle = self._backend.submit(build_plan(supervised.job, attempt, self._site))
+            handle = self._backend.submit(build_plan(s.job, attempt, self._site))
         except LaunchRefused as error:
             failure = Failure(kind=FailureKind.LAUNCH, message=str(error))
             ending = EndAttempt(AttemptState.FAILED, JobState.RECOVERING, failure)
-            self._end(supervised, replace(decision, sentence=str(error)), ending, now)
+            self._end(s, replace(decision, sentence=str(error)), ending)
             return
-        submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=now), handle=handle)
-        event = _attempt_event(submitted, decision, now, f"was submitted as {handle}", {"handle": handle})
-        self._apply(supervised.job, submitted, [event])
+        submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=s.now), handle=handle)
+        event = account.attempt_event(submitted, decision, s.now, f"was submitted as {handle}", {"handle": handle})
+        self._apply(s.job, submitted, [event])
 
-    def _note_running(self, supervised: Supervised, decision: Decision, action: NoteRunning, now: datetime) -> None:
-        job, attempt = supervised.job, _live(supervised)
-        running = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=now)
+    def _note_pending(self, s: Situation, decision: Decision) -> None:
+        attempt = _live(s).to(AttemptState.PENDING, reason=decision.sentence, now=s.now)
+        event = account.attempt_event(attempt, decision, s.now, f"is in the cluster's queue: {decision.sentence}", {})
+        self._apply(s.job.to(s.job.state, reason=decision.sentence, now=s.now), attempt, [event])
+
+    def _note_running(self, s: Situation, decision: Decision, action: NoteRunning) -> None:
+        job, attempt = s.job, _live(s)
+        running = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=s.now)
         events = []
         if attempt.state is not AttemptState.RUNNING:
-            events.append(_attempt_event(running, decision, now, "has a living agent", {}))
-        job = job.to(JobState.RUNNING if action.formed else job.state, reason=decision.sentence, now=now)
+            events.append(account.attempt_event(running, decision, s.now, "has a living agent", {}))
         if action.formed:
-            events.append(_job_event(job, decision, now))
-        self._apply(job, running, events)
+            job = job.to(JobState.RUNNING, reason=decision.sentence, now=s.now)
+            events += [account.job_event(job, decision, s.now), *account.recovered(job, running, decision, s.now)]
+            job = replace(job, recovering_since=None)
+        self._apply(job.to(job.state, reason=decision.sentence, now=s.now), running, events)
 
-    def _stop(self, supervised: Supervised, decision: Decision, action: Stop, now: datetime) -> None:
+    def _mark_nodes(self, s: Situation, decision: Decision) -> None:
+        attempt = _live(s)
+        marked = replace(attempt, marked_nodes=(*attempt.marked_nodes, *decision.blames))
+        failure = Failure(kind=FailureKind.NODE, message=decision.sentence)
+        self._apply(s.job, marked, [], self._marks(s, decision, failure))
+
+    def _ask_for_snapshot(self, s: Situation, decision: Decision) -> None:
+        wished = s.job.desired
+        self._in_office()
+        document = DesiredDocument(snapshot=wished.snapshot_number, number=wished.number)
+        self._folders.write_desired(s.job.id, _live(s).key.number, document)
+        self._apply(s.job, replace(_live(s), snapshots_told=wished.snapshot_number), [])
+
+    def _stop(self, s: Situation, decision: Decision, action: Stop) -> None:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
-        job, attempt = supervised.job, _live(supervised)
+        job, attempt = s.job, _live(s)
         first = attempt.stopping_since is None
         if first or decision.sentence != job.reason:
             log.info("decided", job=job.id, rule=decision.rule, sentence=decision.sentence, force=action.force)
-            stopping = attempt.to(attempt.state, reason=decision.sentence, now=now)
-            events = [_attempt_event(attempt, decision, now, f"is asked to end: {decision.sentence}", {})]
+            stopping = attempt.to(attempt.state, reason=decision.sentence, now=s.now)
+            events = account.stopping(attempt, decision, s.now) if first else []
+            marks = self._marks(s, decision, action.failure) if first else []
             if first:
-                stopping = replace(stopping, stopping_since=now, failure=action.failure)
-            self._apply(job.to(job.state, reason=decision.sentence, now=now), stopping, events if first else [])
+                stopping = replace(stopping, stopping_since=s.now, failure=action.failure)
+            self._apply(job.to(job.state, reason=decision.sentence, now=s.now), stopping, events, marks)
+        self._in_office()
         try:
             if action.force:
-                rundir.fence(self._job_dir(job), attempt.key.number + 1)
-            rundir.write_desired(self._job_dir(job), attempt.key.number, DesiredDocument(state=DesiredState.STOP))
+                self._folders.fence(job.id, attempt.key.number + 1)
+            document = DesiredDocument(state=DesiredState.STOP, number=job.desired.number)
+            self._folders.write_desired(job.id, attempt.key.number, document)
         finally:
             # Whatever the disk says. A polite word is said once: a second signal would cut the agent's clean-up short.
             if action.force or first:
                 self._backend.cancel(attempt.key, force=action.force)
 
-    def _end(self, supervised: Supervised, decision: Decision, action: EndAttempt, now: datetime) -> None:
-        attempt = _live(supervised).to(action.state, reason=decision.sentence, now=now, failure=action.failure)
-        charged = charge(supervised.job, attempt, supervised.training, action.failure, now)
-        job = charged.to(action.job_state, reason=decision.sentence, now=now)
-        evidence: dict[str, object] = {} if action.failure is None else {"failure": render_failure(action.failure)}
-        ended = _attempt_event(attempt, decision, now, f"ended {action.state}", evidence)
-        self._apply(job, attempt, [ended, _job_event(job, decision, now)])
+    def _end(self, s: Situation, decision: Decision, action: EndAttempt) -> None:
+        if s.live is not None and s.live.presence is Presence.ABSENT:
+            # A service that slept in the middle of the submission may still come to it, long after the end of the job.
+            self._in_office()
+            never_begun = self._folders.withdraw(s.job.id, s.live.attempt.key.number)
+            known = s.live.attempt.state is not AttemptState.INTENDED or bool(s.live.exits())
+            if not (never_begun or known):
+                return  # an agent has begun it: the next look sees it, unless the cluster knew it and has forgotten it
+        attempt, training = _live(s), Training() if s.live is None else s.live.seen.training
+        failure = action.failure
+        if failure is not None and attempt.started_at is not None:
+            failure = recognise(s.job, failure, ran_s=(s.now - attempt.started_at).total_seconds())
+        attempt = attempt.to(action.state, reason=decision.sentence, now=s.now, failure=failure)
+        charged = charge(s.job, attempt, training, failure, s.now)
+        job = charged.to(action.job_state, reason=decision.sentence, now=s.now)
+        if action.job_state is JobState.RECOVERING:
+            job = replace(job, recovering_since=job.recovering_since or s.now)
+        events = [account.ended(s, attempt, decision), account.job_event(job, decision, s.now)]
+        self._apply(job, attempt, events, self._marks(s, decision, failure))
 
-    def _begin_retry(self, supervised: Supervised, decision: Decision, now: datetime) -> None:
-        job = supervised.job
-        fresh = replace(job, retries_done=job.desired.retry_number, spent={}, fruitless=0, retry_at=None)
-        fresh = fresh.to(JobState.QUEUED, reason=decision.sentence, now=now)
-        self._apply(fresh, None, [_job_event(fresh, decision, now)])
+    def _begin_retry(self, s: Situation, decision: Decision) -> None:
+        fresh = replace(
+            s.job,
+            retries_done=s.job.desired.retry_number,
+            spent={},
+            fruitless=0,
+            retry_at=None,
+            recovering_since=None,
+            last_failure=None,
+            farthest_step=None,
+        )
+        fresh = fresh.to(JobState.QUEUED, reason=decision.sentence, now=s.now)
+        self._apply(fresh, None, [account.job_event(fresh, decision, s.now)])
 
     def _reserve_port(self, job: Job, key: AttemptKey, last: Attempt | None) -> int:
         """The next free port above the last attempt's: a port that was taken there is not tried again at once.
@@ -166,31 +242,21 @@ class Actor:
         after = spread if last is None else last.port
         return self._store.reserve_port(key, job.spec.cluster, self._ports, after=after)
 
-    def _apply(self, job: Job, attempt: Attempt | None, events: list[Event]) -> None:
-        self._store.apply(Change(job=job, attempt=attempt, events=events))
+    def _marks(self, s: Situation, decision: Decision, failure: Failure | None) -> list[NodeFailure]:
+        kind = FailureKind.UNKNOWN if failure is None else failure.kind
+        return [
+            NodeFailure(
+                cluster=s.job.spec.cluster, node=node, at=s.now, key=_live(s).key, kind=kind, sentence=decision.sentence
+            )
+            for node in decision.blames
+        ]
 
-    def _job_dir(self, job: Job) -> Path:
-        return self._site.root / job.id
-
-
-def _live(supervised: Supervised) -> Attempt:
-    if supervised.attempt is None:
-        raise AssertionError(f"{supervised.job.id}: the policy acts on an attempt that is not there")
-    return supervised.attempt
-
-
-def _job_event(job: Job, decision: Decision, now: datetime) -> Event:
-    evidence: dict[str, object] = {"state": job.state.value, "rule": decision.rule}
-    return Event(at=now, kind=EventKind.JOB_STATE, sentence=decision.sentence, evidence=evidence)
+    def _apply(self, job: Job, attempt: Attempt | None, events: list[Event], marks: Sequence[NodeFailure] = ()) -> None:
+        told = [account.node_marked(mark) for mark in marks]
+        self._store.apply(Change(job=job, attempt=attempt, events=[*events, *told], node_failures=marks))
 
 
-def _attempt_event(
-    attempt: Attempt, decision: Decision, now: datetime, what: str, evidence: dict[str, object]
-) -> Event:
-    return Event(
-        at=now,
-        kind=EventKind.ATTEMPT_STATE,
-        sentence=f"attempt {attempt.key.number} {what}",
-        attempt=attempt.key.number,
-        evidence={"state": attempt.state.value, "rule": decision.rule, **evidence},
-    )
+def _live(s: Situation) -> Attempt:
+    if s.attempt is None:
+        raise AssertionError(f"{s.job.id}: the policy acts on an attempt that is not there")
+    return s.attempt

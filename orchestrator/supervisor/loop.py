@@ -4,33 +4,57 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
 
 import structlog
 
-from orchestrator.domain.errors import Unavailable
-from orchestrator.ports import Clock
+from orchestrator.domain.errors import LeaseLost, Unavailable
+from orchestrator.domain.lease import Lease
+from orchestrator.ports import Clock, LeaseStore
+from orchestrator.supervisor.office import Office
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.telemetry import Metrics
 
 log = structlog.get_logger()
 
+_REST = 2.0  # for each second of work
+_LONGEST_REST_S = 3.0
+_LIVELY_S = 60.0  # the longest silence within a pass, or between two, before others should have the cluster
+
+# Builds what makes passes under a lease. The callable raises LeaseLost once the lease is over.
+Supervision = Callable[[Lease, Callable[[], None]], Reconciler]
+
 
 class SupervisorLoop:
-    """Runs one cluster's reconciler until stopped."""
+    """Supervises one cluster until stopped, for as long as it holds the cluster's lease."""
 
-    def __init__(self, cluster: str, reconciler: Reconciler, clock: Clock, metrics: Metrics, *, poll_s: float) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        leases: LeaseStore,
+        supervision: Supervision,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        holder: str,
+        poll_s: float,
+        lease_s: float,
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._metrics = metrics
-        self._reconciler = reconciler
+        self._supervision = supervision
         self._poll_s = poll_s
+        self._office = Office(leases, cluster, holder, ttl_s=lease_s, lively=lambda: self._silent_s() < _LIVELY_S)
+        self._reconciler: Reconciler | None = None
         self._news = threading.Event()
-        self._stopping = False
+        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"supervisor-{cluster}", daemon=True)
-        self._last_pass = time.monotonic()
+        self._last_sign = time.monotonic()  # of life: the end of a pass, or a step of a long one
 
     def start(self) -> None:
+        self._office.open()
         self._thread.start()
 
     def wake(self) -> None:
@@ -39,24 +63,35 @@ class SupervisorLoop:
 
     def stop(self) -> None:
         """Finish the pass and end. The jobs go on without us."""
-        self._stopping = True
+        self._ending.set()
         self._news.set()
         self._thread.join(timeout=30)
+        self._office.close()
 
     def alive(self) -> tuple[bool, str]:
-        """Whether passes are still being made, for the readiness probe."""
-        silent = time.monotonic() - self._last_pass
-        if self._thread.is_alive() and silent < 60:
-            return True, f"last pass {silent:.1f} s ago"
-        return False, f"the supervisor of cluster {self._cluster} made no pass for {silent:.0f} s"
+        """Whether passes are still being made, here or by the lease's holder, for the readiness probe."""
+        silent_s = self._silent_s()
+        if not self._thread.is_alive() or silent_s >= _LIVELY_S:
+            return False, f"the supervisor of cluster {self._cluster} gave no sign for {silent_s:.0f} s"
+        if not self._office.held:
+            return True, f"another service supervises cluster {self._cluster}"
+        return True, f"last sign {silent_s:.1f} s ago"
+
+    def _silent_s(self) -> float:
+        return time.monotonic() - self._last_sign
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._ending.is_set():
             self._news.clear()
+            began = time.thread_time()
             look_again_at = self._pass()
+            # However often it is woken, the API gets most of this process's time.
+            self._ending.wait(min(_LONGEST_REST_S, _REST * (time.thread_time() - began)))
             self._news.wait(self._pause_s(look_again_at))
 
     def _pause_s(self, look_again_at: datetime | None) -> float:
+        if self._reconciler is None:
+            return self._office.pause_s
         if look_again_at is None:
             return self._poll_s
         return max(0.0, min(self._poll_s, (look_again_at - self._clock.now()).total_seconds()))
@@ -65,8 +100,13 @@ class SupervisorLoop:
         started = time.monotonic()
         look_again_at = None
         try:
-            look_again_at = self._reconciler.reconcile()
-            self._metrics.pass_seconds.labels(self._cluster).observe(time.monotonic() - started)
+            reconciler = self._in_office()
+            if reconciler is not None:
+                look_again_at = reconciler.reconcile()
+                self._metrics.pass_seconds.labels(self._cluster).observe(time.monotonic() - started)
+        except LeaseLost:
+            self._office.lose()
+            self._reconciler = None
         except Unavailable as error:
             self._metrics.pass_failures.labels(self._cluster).inc()
             log.warning("pass abandoned", cluster=self._cluster, reason=str(error))
@@ -74,5 +114,17 @@ class SupervisorLoop:
             # The loop's edge: a defect in one pass must not leave every job of the cluster unsupervised.
             self._metrics.pass_failures.labels(self._cluster).inc()
             log.exception("pass failed", cluster=self._cluster)
-        self._last_pass = time.monotonic()
+        self._last_sign = time.monotonic()
         return look_again_at
+
+    def _in_office(self) -> Reconciler | None:
+        """What makes passes under our lease; a new one for each lease, so that nothing is carried over."""
+        if not self._office.held:
+            lease = self._office.take()
+            self._reconciler = None if lease is None else self._supervision(lease, self._require)
+        return self._reconciler
+
+    def _require(self) -> None:
+        """Asked before each act on the cluster: a long pass over many jobs goes on as long as it acts."""
+        self._office.require()
+        self._last_sign = time.monotonic()

@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 
+from orchestrator.domain.admission import dependencies_of
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import BackendUnavailable, StoreUnavailable
+from orchestrator.domain.errors import BackendUnavailable
+from orchestrator.domain.hang import suspect
+from orchestrator.domain.job import JobState
+from orchestrator.domain.node import Exclusion, exclude, record_begins
 from orchestrator.domain.observation import Observation, Presence, Sighting
-from orchestrator.intake import Intake
-from orchestrator.ports import Backend, Supervised, SupervisorStore
+from orchestrator.ports import Backend, Clock, Journals, Supervised, SupervisorStore
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What one pass saw: the jobs that are not at rest, and of each live attempt what the cluster says."""
 
     supervised: Sequence[Supervised]
-    sightings: Mapping[AttemptKey, Sighting]
+    observations: Mapping[AttemptKey, Observation]
+    dependencies: Mapping[str, JobState]  # of the jobs that queued ones wait for
+    exclusions: Sequence[Exclusion]  # nodes that new attempts avoid
     answers: bool  # whether the cluster answers at all; while it does not, nobody is admitted
     slots: int | None  # None: the cluster queues by itself
 
     def observation(self, supervised: Supervised) -> Observation | None:
         """What was seen of the job's attempt; None when that is not live."""
         attempt = supervised.attempt
-        if attempt is None or attempt.state.terminal or attempt.key not in self.sightings:
+        if attempt is None or attempt.state.terminal:
             return None
-        return Observation(
-            sighting=self.sightings[attempt.key], training=supervised.training, exits=dict(supervised.exits)
-        )
+        return self.observations.get(attempt.key)
 
 
 class Observer:
-    """Looks at one cluster."""
+    """Looks at one cluster. What it remembers is since when it has been listening; to forget that delays a verdict.
 
-    def __init__(self, cluster: str, store: SupervisorStore, backend: Backend, intake: Intake) -> None:
+    A pass that comes later than `longest_pause_s` after the last one: the process slept, and began to listen anew.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        store: SupervisorStore,
+        backend: Backend,
+        journals: Journals,
+        clock: Clock,
+        *,
+        node_cooldown_s: float = 3600.0,
+        longest_pause_s: float = 30.0,
+    ) -> None:
         self._cluster = cluster
         self._store = store
         self._backend = backend
-        self._intake = intake
+        self._journals = journals
+        self._clock = clock
+        self._node_cooldown_s = node_cooldown_s
+        self._longest_pause_s = longest_pause_s
+        self._heard_since: dict[AttemptKey, datetime] = {}
+        self._last_look: datetime | None = None
 
     def observe(self) -> Facts:
         """Look at everything once. Raises StoreUnavailable; a silent cluster makes its attempts UNKNOWN.
@@ -50,28 +72,58 @@ class Observer:
         The cluster first, the run directories second: an agent writes its exit record before it goes, so whoever is
         seen gone has left a record by the time we read, if it ever will.
         """
-        supervised = self._store.supervised(self._cluster)
-        live = [s.attempt.key for s in supervised if s.attempt is not None and not s.attempt.state.terminal]
+        live = self._store.live(self._cluster)
         try:
             sightings, slots, answers = dict(self._backend.observe(live)), self._backend.slots(), True
         except BackendUnavailable as error:
             log.warning("cluster does not answer", cluster=self._cluster, reason=str(error))
-            evidence = f"cluster {self._cluster} does not answer: {error}"
-            sightings = {key: Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence) for key in live}
+            sightings = {key: _unknown(key, f"cluster {self._cluster} does not answer: {error}") for key in live}
             slots, answers = None, False
-        unread = dict(self._read(live))
-        supervised = self._store.supervised(self._cluster) if live else supervised
-        return Facts(supervised, sightings | unread, answers, slots)
+        # Attempts whose directory cannot be read are UNKNOWN: their last word may stand there.
+        for key, reason in self._journals.collect(live).items():
+            sightings[key] = _unknown(key, f"its run directory cannot be read: {reason}")
+        supervised = self._store.supervised(self._cluster)
+        now = self._clock.now()
+        self._listen(sightings, now)
+        dependencies = dependencies_of([each.job for each in supervised])
+        return Facts(
+            supervised=supervised,
+            observations=dict(self._observations(supervised, sightings, now)),
+            dependencies=self._store.states(dependencies) if dependencies else {},
+            exclusions=self._exclusions(now),
+            answers=answers,
+            slots=slots,
+        )
 
-    def _read(self, keys: Collection[AttemptKey]) -> Iterator[tuple[AttemptKey, Sighting]]:
-        """Take in the run directories. Attempts whose cannot be read are UNKNOWN: their last word may stand there."""
-        for key in keys:
-            try:
-                self._intake.collect(key)
-            except StoreUnavailable:
-                raise
-            except Exception as error:
-                # An edge of the loop: whatever one job's files hold, its neighbours are supervised.
-                log.exception("run directory cannot be read", attempt=str(key))
-                evidence = f"its run directory cannot be read: {error}"
-                yield key, Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence)
+    def _observations(
+        self, supervised: Sequence[Supervised], sightings: Mapping[AttemptKey, Sighting], now: datetime
+    ) -> Sequence[tuple[AttemptKey, Observation]]:
+        return [
+            (each.attempt.key, self._observation(each, sightings[each.attempt.key], now))
+            for each in supervised
+            if each.attempt is not None and each.attempt.key in sightings
+        ]
+
+    def _observation(self, each: Supervised, sighting: Sighting, now: datetime) -> Observation:
+        key, since = sighting.key, self._heard_since[sighting.key]
+        hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
+        ranks = () if hang is None else tuple(self._store.ranks(key))
+        return Observation(sighting=sighting, training=each.training, exits=each.exits, heard_since=since, ranks=ranks)
+
+    def _listen(self, sightings: Mapping[AttemptKey, Sighting], now: datetime) -> None:
+        """Remember of each attempt since when nothing of it can have escaped us."""
+        slept = self._last_look is None or (now - self._last_look).total_seconds() > self._longest_pause_s
+        before = {} if slept else self._heard_since
+        self._heard_since = {
+            key: now if seen.presence is Presence.UNKNOWN else before.get(key, now) for key, seen in sightings.items()
+        }
+        self._last_look = now
+
+    def _exclusions(self, now: datetime) -> Sequence[Exclusion]:
+        since = record_begins(now, cooldown_s=self._node_cooldown_s)
+        record = self._store.node_failures(self._cluster, since=since)
+        return exclude(record, now=now, cooldown_s=self._node_cooldown_s) if record else ()
+
+
+def _unknown(key: AttemptKey, evidence: str) -> Sighting:
+    return Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence)

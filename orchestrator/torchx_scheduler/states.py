@@ -19,7 +19,7 @@ APP_STATES = {
     JobState.STARTING: AppState.PENDING,
     JobState.RUNNING: AppState.RUNNING,
     JobState.RECOVERING: AppState.RUNNING,  # it goes on by itself: not for torchx's callers to worry about
-    JobState.SUSPENDED: AppState.PENDING,
+    JobState.SUSPENDED: AppState.PENDING,  # until its owner resumes it
     JobState.SUCCEEDED: AppState.SUCCEEDED,
     JobState.FAILED: AppState.FAILED,
     JobState.CANCELLED: AppState.CANCELLED,
@@ -45,11 +45,18 @@ def describe(job: JobView, url: str, absent: Collection[int] = ()) -> DescribeAp
         state=state,
         num_restarts=job.restarts + max(0, job.attempts - 1),
         msg=job.reason,
-        structured_error_msg=_NONE if job.failure is None else job.failure.model_dump_json(exclude_none=True),
+        structured_error_msg=_structured(job),
         ui_url=f"{url}/jobs/{job.id}",
         roles=[role],
         roles_statuses=[RoleStatus(role.name, replicas)],
     )
+
+
+def _structured(job: JobView) -> str:
+    """What a waiting job waits for; else the newest attempt's failure. JSON, or torchx's word for absent."""
+    if APP_STATES[job.state] in (AppState.SUBMITTED, AppState.PENDING):
+        return json.dumps({"state": job.state.value, "reason": job.reason, "pending": job.pending})
+    return _NONE if job.failure is None else job.failure.model_dump_json(exclude_none=True)
 
 
 def _role(job: JobView) -> Role:

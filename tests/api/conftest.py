@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,30 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands import Commands
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.views import build_router
-from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.admission import Limits, Quota
+from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan
+from orchestrator.domain.node import NodeFailure
+from orchestrator.inventory import Inventory
 from orchestrator.logs import Logs
 from orchestrator.ports import Change
 from orchestrator.queries import Queries
 from orchestrator.store import schema
+from orchestrator.store.clusters import SqlClusterReader
 from orchestrator.store.engine import Database
 from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.leases import SqlLeaseStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.supervision import SqlSupervisorStore
 from orchestrator.telemetry import Metrics
 from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
 from tests.builders import NOW, make_attempt
+from trainer.contract.failure import FailureKind
+
+LIMITS = Limits(max_jobs=9, quotas={"research": Quota(max_jobs=2, max_devices=8)})
 
 
 @dataclass
@@ -78,8 +86,18 @@ class World:
         self.apply(self.job(job_id), attempt)
         return attempt
 
-    def apply(self, job: Job, attempt: Attempt | None = None) -> None:
-        SqlSupervisorStore(self.database).apply(Change(job=job, attempt=attempt, events=()))
+    def apply(self, job: Job, attempt: Attempt | None = None, marks: Sequence[NodeFailure] = ()) -> None:
+        """Write as the supervisor would, under a lease of its own."""
+        lease = SqlLeaseStore(self.database).acquire("local", "the test", ttl_s=60)
+        assert lease is not None
+        SqlSupervisorStore(self.database, lease).apply(Change(job=job, attempt=attempt, events=(), node_failures=marks))
+
+    def blame(self, node: str, job_id: str, *, sentence: str = "it fell silent", **fields: Any) -> None:
+        """Enter a failure into a node's record."""
+        key = AttemptKey(job_id, 1)
+        values = {"cluster": "local", "at": self.clock.now(), "kind": FailureKind.NODE, **fields}
+        mark = NodeFailure(node=node, key=key, sentence=sentence, **values)
+        self.apply(self.job(job_id), marks=[mark])
 
     @property
     def journals(self) -> SqlJournalStore:
@@ -126,15 +144,18 @@ def _build_world(folder: Path, database: Database) -> World:
     clusters = {"local": _build_cluster(root, backend)}
     reader, history = SqlJobReader(database), SqlHistoryReader(database)
     services = Services(
-        commands=Commands(SqlJobStore(database), clusters, clock, lambda: woken.append(None)),
+        commands=Commands(SqlJobStore(database), reader, clusters, clock, lambda: woken.append(None)),
         queries=Queries(reader, history),
+        inventory=Inventory(
+            SqlClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
+        ),
         intake=intake,
         logs=Logs(reader, history, clusters),
         metrics=Metrics(),
         ready=lambda: (True, "all is well"),
         version="1.2.3",
     )
-    pages = build_router(services.queries, services.commands, services.logs, clock)
+    pages = build_router(services.queries, services.inventory, services.commands, services.logs, clock)
     app = create_app(services, pages=[pages], problem_page=render_problem)
     return World(root, workdir, database, services, app, Client(app), intake, backend, clock, woken)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -52,11 +53,14 @@ class RecordingIntake:
         self.bodies: list[ReportBody] = []
         self.error: Exception | None = None
 
-    def accept(self, body: ReportBody) -> DesiredView:
+    def receive(self, body: ReportBody) -> Future[DesiredView]:
+        answer: Future[DesiredView] = Future()
         if self.error is not None:
-            raise self.error
-        self.bodies.append(body)
-        return DesiredView(state="stop")
+            answer.set_exception(self.error)
+        else:
+            self.bodies.append(body)
+            answer.set_result(DesiredView(state="stop", snapshot=2, number=7))
+        return answer
 
 
 class Client:

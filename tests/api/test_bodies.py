@@ -138,7 +138,7 @@ def test_a_report_may_be_longer_than_a_spec_but_not_endless(world: World) -> Non
 def test_a_report_is_passed_on_and_answered_with_what_is_desired(world: World) -> None:
     body = {"job_id": "x", "attempt": 2, "replica": 0, "incarnation": 1, "of_a_newer_agent": {"a": 1}}
     answer = world.client.post("/api/v1/reports?of=tomorrow", json=body)
-    assert answer.json() == {"desired": {"state": "stop"}}
+    assert answer.json() == {"desired": {"state": "stop", "snapshot": 2, "number": 7}}
     assert world.intake.bodies[0].attempt == 2
 
 

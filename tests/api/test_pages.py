@@ -102,14 +102,13 @@ def test_the_page_of_a_job_tells_its_story(world: World) -> None:
     assert len([1 for tag, names in tags if tag == "polyline"]) == 1
     assert [names["class"] for tag, names in tags if tag == "g"] == ["mark"]
     assert {names["action"] for tag, names in tags if tag == "form"} == {
-        f"/jobs/{job_id}/cancel",
-        f"/jobs/{job_id}/retry",
+        f"/jobs/{job_id}/{verb}" for verb in ("cancel", "retry", "snapshot", "suspend")
     }
 
 
 def test_a_fragment_is_the_content_of_main_only(world: World) -> None:
     job_id = make_trained_job(world)
-    for path in ("/", f"/jobs/{job_id}"):
+    for path in ("/", "/clusters", f"/jobs/{job_id}"):
         whole, part = page(world, path), page(world, path, **{"X-Fragment": "main"})
         assert part.strip() in whole
         assert "<main" not in part
@@ -118,7 +117,7 @@ def test_a_fragment_is_the_content_of_main_only(world: World) -> None:
 
 def test_nothing_from_outside_becomes_markup(world: World) -> None:
     job_id = make_trained_job(world, HOSTILE)
-    for path in ("/", f"/jobs/{job_id}", f"/?q={HOSTILE}", f"/?project={HOSTILE[:60]}"):
+    for path in ("/", "/clusters", f"/jobs/{job_id}", f"/?q={HOSTILE}", f"/?project={HOSTILE[:60]}"):
         text = page(world, path)
         tags = Markup(text).tags
         assert [names["src"] for tag, names in tags if tag == "script"] == [f"/static/app.js?v={ASSETS['app.js'].tag}"]
@@ -152,10 +151,71 @@ def test_the_buttons_wish_and_lead_back(world: World) -> None:
     answer = world.client.post(f"/jobs/{job_id}/cancel", headers=headers)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/jobs/{job_id}")
     assert world.job(job_id).desired.cancelled
-    assert "Being cancelled" in page(world, f"/jobs/{job_id}")
+    shown = page(world, f"/jobs/{job_id}")
+    assert "Being cancelled" in shown
+    assert 'action="/jobs/' not in shown, "nothing more can be asked of it"
     world.advance(job_id, JobState.CANCELLED)
     assert world.client.post(f"/jobs/{job_id}/retry", headers=headers).status_code == 303
     assert world.job(job_id).desired.retry_number == 1
+
+
+def asked_for(world: World, job_id: str) -> list[str]:
+    """The wishes that the job's page offers."""
+    forms = [
+        attributes["action"] or "" for tag, attributes in Markup(page(world, f"/jobs/{job_id}")).tags if tag == "form"
+    ]
+    return [action.rpartition("/")[2] for action in forms]
+
+
+def test_a_page_offers_what_makes_sense_in_each_state(world: World) -> None:
+    job_id = world.submit()
+    assert asked_for(world, job_id) == ["suspend", "retry", "cancel"]
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    assert asked_for(world, job_id) == ["snapshot", "suspend", "retry", "cancel"]
+    for verb, words in (("snapshot", "Snapshot asked for"), ("suspend", "Being suspended")):
+        assert world.client.post(f"/jobs/{job_id}/{verb}", headers=HTML).status_code == 303
+        assert words in page(world, f"/jobs/{job_id}")
+        assert words in page(world, "/")
+    assert asked_for(world, job_id) == ["resume", "retry", "cancel"]
+    world.advance(job_id, JobState.SUSPENDED)
+    assert "job-suspended" in page(world, f"/jobs/{job_id}")
+    assert asked_for(world, job_id) == ["resume", "retry", "cancel"]
+    assert world.client.post(f"/jobs/{job_id}/resume", headers=HTML).status_code == 303
+    assert "Being resumed" in page(world, f"/jobs/{job_id}")
+    world.advance(job_id, JobState.CANCELLED)
+    assert asked_for(world, job_id) == ["retry"]
+    refused = world.client.post(f"/jobs/{job_id}/suspend", headers=HTML)
+    assert refused.status_code == 409
+    assert "there is nothing to suspend" in refused.text
+
+
+def test_a_page_tells_nodes_granted_of_asked_budgets_and_avoided_nodes(world: World) -> None:
+    job_id = world.submit(topology={"nodes": "1:4"})
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING, spent={"application": 1, "preemption": 2})
+    world.start(job_id, state=AttemptState.RUNNING, nodes="1:2", asked="1:4", excluded_nodes=("node7", "node8"))
+    text = page(world, f"/jobs/{job_id}")
+    assert "on 1:2 nodes, 1:4 asked for" in text
+    assert "application 1 of 3, preemption 2<" in text
+    assert "node7, node8" in text
+
+
+def test_the_page_of_clusters_shows_slots_queue_projects_and_avoided_nodes(world: World) -> None:
+    assert "No job waits." in page(world, "/clusters")
+    assert "No node has a failure" in page(world, "/clusters")
+    busy = world.submit(topology={"workers_per_node": 3}, project="research")
+    world.advance(busy, JobState.STARTING, JobState.RUNNING)
+    world.start(busy, state=AttemptState.RUNNING)
+    first, second = world.submit(name="calm"), world.submit(name="urgent", priority=9)
+    world.advance(first, JobState.QUEUED, reason="waits for 2 of 4 slots; 1 free now")
+    world.blame("node7", busy, sentence=HOSTILE)
+    text = page(world, "/clusters")
+    assert "3 of 4 slots used, 1 free" in text
+    assert "waits for 2 of 4 slots; 1 free now" in text
+    assert text.index(second) < text.index(first), "in the order in which they are to start"
+    assert "2026-05-04 13:00:00 UTC" in text
+    assert "<script>alert" not in text
+    assert "Supervised by the test" in text
 
 
 def series(

@@ -165,8 +165,8 @@ def test_names_that_are_no_names_are_refused(world: World, name: str) -> None:
 @pytest.mark.parametrize(
     ("pointer", "fields"),
     [
-        ("/after", {"after": ["other-job"]}),
-        ("/notify", {"notify": ["pager"]}),
+        ("/after/0", {"after": ["other-job"]}),
+        ("/notify/0", {"notify": ["pager"]}),
         ("/snapshot/keep_every", {"snapshot": {"keep_every": 5}}),
         ("/placement/partition", {"placement": {"partition": "main"}}),
         ("/placement/exclude", {"placement": {"exclude": ["node7"]}}),

@@ -28,6 +28,15 @@ from orchestrator.wire import (
     SnapshotView,
 )
 
+# What the service answers to a wish, as changes of the job's view.
+WISHES: dict[str, dict[str, object]] = {
+    "cancel": {"cancelling": True, "pending": ["cancel"]},
+    "suspend": {"suspended": True, "suspending": True, "pending": ["suspend"]},
+    "resume": {"suspended": False, "suspending": False, "pending": []},
+    "retry": {"retrying": True, "pending": ["retry"]},
+    "snapshot": {"pending": ["snapshot"]},
+    "scale": {"asked": "2:8", "pending": ["scale"]},
+}
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
@@ -87,6 +96,7 @@ class FakeService:
         self.script: dict[str, list[JobView]] = {}
         self.events: dict[str, list[EventView]] = {}
         self.snapshots: dict[str, list[SnapshotView]] = {}
+        self.inventory: dict[str, list[dict[str, object]]] = {"clusters": [], "nodes": [], "projects": []}
         self.log = ""
         self.keys: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
@@ -136,6 +146,8 @@ class FakeService:
             return self._submit(json.loads(body), key, plan=parts == ["plan"])
         if parts == ["jobs"]:
             return _page(self._matching(query), query)
+        if parts[0] in self.inventory:
+            return Answer(200, {"items": self.inventory[parts[0]], "next_cursor": None})
         if parts[0] != "jobs" or parts[1] not in self.jobs:
             return Answer(404, Problem(type="x", title="not found", status=404, detail=f"there is no job {parts[1:]}"))
         return self._of_job(parts[1], parts[2] if len(parts) > 2 else "", query)
@@ -145,10 +157,8 @@ class FakeService:
             views = self.script[job_id]
             self.jobs[job_id] = views.pop(0) if len(views) > 1 else views[0]
             return Answer(200, self.jobs[job_id])
-        if what == "cancel":
-            return Answer(202, self.add(self.jobs[job_id].model_copy(update={"cancelling": True})))
-        if what == "retry":
-            return Answer(202, self.jobs[job_id])
+        if what in WISHES:
+            return Answer(202, self.add(self.jobs[job_id].model_copy(update=WISHES[what])))
         if what == "logs":
             lines = self.log.splitlines(keepends=True)
             return Answer(200, text="".join(lines[-int(query["tail"]) :] if query.get("tail") != "0" else []))

@@ -98,9 +98,20 @@ class Job:
     def attempt(self) -> Path:
         return self.folder / "attempts" / "1"
 
-    def policy(self, max_restarts: int = 0, stop_timeout_s: float = 2.0, log_limit_bytes: int = 1 << 20) -> Job:
+    def policy(
+        self,
+        max_restarts: int = 0,
+        stop_timeout_s: float = 2.0,
+        log_limit_bytes: int = 1 << 20,
+        refund_after_s: float = 3600.0,
+    ) -> Job:
         self.attempt.mkdir(parents=True, exist_ok=True)
-        policy = LaunchPolicy(max_restarts=max_restarts, stop_timeout_s=stop_timeout_s, log_limit_bytes=log_limit_bytes)
+        policy = LaunchPolicy(
+            max_restarts=max_restarts,
+            stop_timeout_s=stop_timeout_s,
+            log_limit_bytes=log_limit_bytes,
+            refund_after_s=refund_after_s,
+        )
         (self.attempt / "launch.json").write_text(json.dumps(render_policy(policy)))
         return self
 

@@ -64,6 +64,20 @@ def test_every_killed_worker_recovers_and_the_generation_rises(job: Job, tmp_pat
     print("kill to first line, s:", sorted(round(seconds, 3) for seconds in to_first_line))
 
 
+def test_a_stretch_of_progress_gives_the_restarts_back(job: Job, tmp_path: Path) -> None:
+    """One restart is allowed and three are made; the fourth kill comes before any step."""
+    agent = job.policy(max_restarts=1, refund_after_s=1.0).start(FAST, COLLECTIVE, str(tmp_path / "finish"))
+    for generation in range(1, 5):
+        pid = agent.pids(generation)[0]
+        if generation < 4:
+            wait_for(lambda g=generation: agent.progress(g), "step")
+            time.sleep(1.0)
+        os.kill(pid, signal.SIGKILL)
+    assert agent.wait() == 1
+    assert agent.exit_record().restarts == 3
+    assert "all 1 restarts in place are used up" in agent.events("agent.exited")[0]["sentence"]
+
+
 def test_a_deterministic_error_ends_the_job_with_its_traceback_and_few_restarts(job: Job) -> None:
     agent = job.policy(max_restarts=5).start(TWO, FAST, BROKEN, "1")
     assert agent.wait() == 1
@@ -201,6 +215,29 @@ def test_two_replicas_recover_together_from_the_kill_of_one_worker(job: Job, tmp
     (tmp_path / "finish").touch()
     assert [agent.wait() for agent in agents] == [0, 0]
     assert [agent.exit_record().generation for agent in agents] == [2, 2]
+
+
+def test_a_group_goes_on_without_a_lost_replica_and_takes_it_in_again_for_nothing(job: Job, tmp_path: Path) -> None:
+    """Neither costs a restart: none is allowed here."""
+    port, finish = free_port(), str(tmp_path / "finish")
+    job.policy(max_restarts=0)
+    flags = ["--nnodes=1:2", *c10d(port, host=True)], ["--nnodes=1:2", *c10d(port, host=False)]
+    host, guest = (job.start(*flags[replica], COLLECTIVE, finish, replica=replica) for replica in (0, 1))
+    wait_for(lambda: host.progress(1) and guest.progress(1), "first steps of two")
+    guest.pids(1)
+    guest.process.kill()
+    wait_for(lambda: host.progress(2), "steps without the lost replica", 60)
+    again = job.start(*flags[1], COLLECTIVE, finish, replica=1)
+    wait_for(lambda: host.progress(3) and again.progress(3), "steps with it", 60)
+    (tmp_path / "finish").touch()
+    assert [host.wait(), again.wait()] == [0, 0]
+    [shrunk], [grew] = host.events("group.shrunk"), host.events("group.grew")
+    assert host.events("restart.in_place") == []
+    wanted = ("rung", "world_size", "from_world_size", "generation")
+    assert [shrunk["evidence"][name] for name in wanted] == ["shrink", 1, 2, 2]
+    assert [grew["evidence"][name] for name in wanted] == ["grow", 2, 1, 3]
+    assert 0 < shrunk["evidence"]["seconds"] < 60
+    assert host.exit_record().restarts == 0
 
 
 def test_of_two_replicas_the_one_at_fault_tells_the_cause_and_the_other_says_it_lost_a_peer(

@@ -18,6 +18,7 @@ from trainer.elastic.files import append_line
 from trainer.elastic.logbound import Cut, bound_log, decide_cut
 from trainer.elastic.report import backoff_s, start_reporter
 from trainer.elastic.stop import StopRequest
+from trainer.elastic.wishes import Wishes
 
 END = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
 
@@ -30,7 +31,7 @@ class Service(ThreadingHTTPServer):
         self.accepted: list[dict[str, object]] = []
         self.tokens: set[str | None] = set()
         self.failing = 0  # so many more reports
-        self.desired = "run"
+        self.desired: dict[str, object] = {"state": "run"}
 
     @property
     def environ(self) -> dict[str, str]:
@@ -50,7 +51,7 @@ class Answers(BaseHTTPRequestHandler):
         failing, self.server.failing = self.server.failing > 0, max(0, self.server.failing - 1)
         if not failing:
             self.server.accepted.append(report)
-        body = json.dumps({"desired": {"state": self.server.desired}}).encode()
+        body = json.dumps({"desired": self.server.desired}).encode()
         self.send_response(503 if failing else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -99,9 +100,9 @@ def test_a_chatty_workers_log_stays_bounded(job: Job) -> None:
 
 
 def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, service: Service) -> None:
-    record, stop = build_record(tmp_path), StopRequest()
+    record = build_record(tmp_path)
     service.failing = 2
-    reporter = start_reporter(record, stop, service.environ)
+    reporter = start_reporter(record, Wishes(record, StopRequest()), service.environ)
     assert reporter is not None
     for step in range(50):
         append_line(record.incarnation_dir / "progress.jsonl", {"step": step})
@@ -119,7 +120,8 @@ def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, servi
 
 def test_a_dead_service_costs_two_seconds_at_the_end(tmp_path: Path) -> None:
     record = build_record(tmp_path)
-    reporter = start_reporter(record, StopRequest(), {"ORCHESTRATOR_REPORT_URL": "http://127.0.0.1:9/report"})
+    nobody = {"ORCHESTRATOR_REPORT_URL": "http://127.0.0.1:9/report"}
+    reporter = start_reporter(record, Wishes(record, StopRequest()), nobody)
     assert reporter is not None
     began = time.monotonic()
     reporter.close(END)
@@ -132,7 +134,8 @@ def test_the_pause_between_failed_reports_grows_to_half_a_minute() -> None:
 
 def test_an_address_that_is_not_http_is_told_and_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"ORCHESTRATOR_REPORT_URL": "file:///etc/passwd"}
-    assert start_reporter(build_record(tmp_path), StopRequest(), environ) is None
+    record = build_record(tmp_path)
+    assert start_reporter(record, Wishes(record, StopRequest()), environ) is None
     assert "ORCHESTRATOR_REPORT_URL" in capsys.readouterr().err
 
 
@@ -141,8 +144,36 @@ def test_the_answer_to_a_report_stops_the_agent(job: Job, service: Service, tmp_
         "--monitor-interval=0.05", str(SCRIPTS / "steady.py"), str(tmp_path / "finish"), **service.environ
     )
     wait_for(lambda: service.taken("progress"), "reported progress")
-    service.desired = "stop"
+    service.desired = {"state": "stop"}
     assert agent.wait(15) == 143
     assert agent.exit_record().outcome is Outcome.CANCELLED
     wait_for(lambda: service.accepted[-1]["exit_record"], "the reported end", 3)
     assert any(json.loads(line)["kind"] == "agent.exited" for line in service.taken("events"))
+
+
+def test_an_answer_reaches_the_workers_as_a_file_unless_newer_news_stands_there(job: Job, service: Service) -> None:
+    script = job.folder.parent / "script.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    path = job.attempt / "desired.json"
+    agent = job.policy().start("--monitor-interval=0.05", str(script), **service.environ)
+    service.desired = {"state": "run", "snapshot": 1, "number": 4, "from the future": True}
+    wait_for(path.exists, "desired.json")
+    assert json.loads(path.read_text()) == service.desired
+    newer = json.dumps({"state": "run", "snapshot": 2, "number": 5})
+    path.write_text(newer)
+    before = len(service.accepted)
+    wait_for(lambda: len(service.accepted) > before + 1, "another answer")
+    assert path.read_text() == newer
+    agent.process.terminate()
+    agent.wait()
+
+
+def test_a_stop_that_comes_late_is_older_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, stop = build_record(tmp_path), StopRequest()
+    monkeypatch.setattr(stop, "wish", lambda: setattr(stop, "wished", True))
+    wishes = Wishes(record, stop)
+    wishes.hear({"state": "run", "number": 2})
+    wishes.hear({"state": "stop", "number": 1})
+    assert not stop.wished
+    wishes.hear({"state": "stop", "number": 3})
+    assert stop.wished

@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import Failure, FailureKind, Pattern
 from trainer.elastic.guard import parse_summary
 from trainer.elastic.postmortem import (
     Death,
@@ -95,6 +95,34 @@ def test_a_segmentation_fault_is_not_blamed_on_a_traceback_before_it(tmp_path: P
 def test_a_full_disk_is_storage(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{TRACE}OSError: [Errno 28] No space left on device\n")
     assert find_failure(death(tmp_path), {}).failure.kind is FailureKind.STORAGE
+
+
+def test_an_abort_is_told_with_the_line_that_explains_it(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(
+        "terminate called\n  what():  [Rank 0] Watchdog caught collective operation timeout: W\n"
+    )
+    failure = find_failure(death(tmp_path, exit_code=-6), {}).failure
+    assert failure.kind is FailureKind.HANG
+    assert failure.message.startswith("the worker was killed by SIGABRT: what():  [Rank 0] Watchdog caught")
+
+
+def test_a_pattern_of_the_job_tells_the_kind(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{TRACE}LicenceError: no licence left\n")
+    patterns = (Pattern("no licence left", FailureKind.INFRASTRUCTURE),)
+    assert find_failure(death(tmp_path), {}, patterns=patterns).failure.kind is FailureKind.INFRASTRUCTURE
+    assert find_failure(death(tmp_path), {}).failure.kind is FailureKind.APPLICATION
+
+
+def test_a_survived_traceback_does_not_tell_the_kind(tmp_path: Path) -> None:
+    log = f"{TRACE}OSError: [Errno 28] No space left on device\n" + "step\n" * 90
+    (tmp_path / "log").write_text(log)
+    assert find_failure(death(tmp_path, exit_code=-11), {}).failure.kind is FailureKind.APPLICATION
+
+
+def test_a_rank_that_timed_out_waiting_is_not_the_first_cause() -> None:
+    waited = Failure(kind=FailureKind.HANG, message="timed out", rank=0, exit_code=-6, signal="SIGABRT")
+    cause = Failure(kind=FailureKind.APPLICATION, message="ValueError: b", rank=1, exit_code=1)
+    assert first_cause([Finding(failure=waited, at_s=None), Finding(failure=cause, at_s=9.0)]) is cause
 
 
 def test_the_first_cause_is_not_the_rank_that_lost_its_peer() -> None:

@@ -1,294 +1,332 @@
 """The real supervisor in a world where everything may go wrong at any moment.
 
-Hypothesis strikes cluster, agents, store, run directory and the service itself in any order; after each step nothing
-that the architecture promises may be broken, and when the faults stop every job comes to its end.
-HYPOTHESIS_PROFILE=long searches for minutes.
+Hypothesis strikes cluster, agents, store, run directory, clocks and two processes of the service in any order; after
+each step nothing that the architecture promises may be broken, and when the faults stop every job comes to its end.
+HYPOTHESIS_PROFILE=long searches for a long time; HYPOTHESIS_EXAMPLES says how many examples.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import Conflict
-from orchestrator.simulator.agents import FakeAgent
+from orchestrator.domain.admission import Limits
+from orchestrator.domain.job import Job
 from orchestrator.simulator.cluster import Fate
-from orchestrator.simulator.faults import Fault
-from orchestrator.simulator.group import FakeAttempt
-from orchestrator.wire import RetryRequest
-from tests.builders import make_event, make_job, make_spec
+from orchestrator.simulator.faults import Fault, Strike
+from orchestrator.simulator.group import Stall
+from tests.property import drawn, promises
+from tests.property.misfortunes import Misfortunes
+from tests.property.owners import Owners
+from tests.property.rest import come_to_rest
 from tests.property.world import World
-from trainer.contract.exit_record import Outcome
-from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.failure import Failure
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-_EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "20000" if LONG else "800"))
-
-which = st.integers(min_value=0, max_value=7)  # of what there is, modulo
-budgets = st.fixed_dictionaries(
-    {
-        "application": st.sampled_from([0, 1, 3, None]),
-        "node": st.sampled_from([0, 2, 10]),
-        "hang": st.sampled_from([0, 3]),
-        "preemption": st.sampled_from([None, 1]),
-    }
-)
-topologies = st.sampled_from(["1", "1", "2", "1:2", "2:3", "4"])
-pauses_s = st.sampled_from([1.0, 1.0, 5.0, 20.0, 130.0, 700.0])
-failures = st.builds(
-    Failure,
-    kind=st.sampled_from(list(FailureKind)),
-    message=st.sampled_from(["it broke", "EADDRINUSE: address in use", "Connection closed by peer"]),
-)
+_EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "20000" if LONG else "120"))
 
 
 class SupervisorMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = World()
-        self.jobs = 0
+    """What may happen at any time; the two halves of the search add what they are about."""
+
+    @initialize(
+        limits=drawn.limits,
+        lease_s=st.sampled_from([15.0, 40.0]),
+        agents_skew_s=st.sampled_from([0.0, -300.0, 300.0]),
+        topology=drawn.topologies,
+        supervise=drawn.supervise,
+        fate=drawn.fates,
+        never_forms=drawn.rarely,
+    )
+    def a_world_with_one_job(
+        self,
+        limits: Limits,
+        lease_s: float,
+        agents_skew_s: float,
+        topology: str,
+        supervise: dict[str, object],
+        fate: Fate,
+        never_forms: bool,
+    ) -> None:
+        self.world = World(limits=limits, lease_s=lease_s, agents_skew_s=agents_skew_s)
+        self.owners, self.misfortunes = Owners(self.world), Misfortunes(self.world)
+        self.world.cluster.fate, self.world.cluster.never_forms = fate, never_forms and fate is Fate.STARTS
+        self.world.add_job(topology={"nodes": topology}, supervise=supervise)
+        self.world.look()
+        for _ in range(4):
+            self.world.cluster.work()
+        self.world.look()
 
     def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
         try:
-            self._come_to_rest()
+            self.misfortunes.stop()
+            come_to_rest(self.world, self.owners)
         finally:
             self.world.close()
 
-    # The owners
+    @invariant()
+    def promises_are_kept(self) -> None:
+        if hasattr(self, "world"):
+            promises.check(self.world)
 
-    @initialize(topology=topologies, budgets=budgets)
-    def first_job(self, topology: str, budgets: dict[str, int | None]) -> None:
-        self.submit(topology, 0, budgets)
-        self.world.run_pass()
-        self.world.cluster.work()
+    # Owners
 
-    @precondition(lambda self: self.jobs < 4 and self.world.store.available)
-    @rule(topology=topologies, priority=st.sampled_from([-1, 0, 1]), budgets=budgets)
-    def submit(self, topology: str, priority: int, budgets: dict[str, int | None]) -> None:
-        self.jobs += 1
-        # A budget that is given back by long attempts is the unit tests' affair: here every failure is to be counted.
-        supervise = {"budgets": budgets, "refund_after_s": 1e8, "startup_timeout_s": 200, "backoff_s": [5, 60]}
-        spec = make_spec(
-            topology={"nodes": topology}, priority=priority, supervise=supervise, run={"command": ["t"], "workdir": "/"}
-        )
-        job = make_job(f"job-{self.jobs}", spec=spec, created_at=self.world.clock.now())
-        self.world.store.add(job, idempotency_key=None, digest="", event=make_event("job.submitted"))
+    @precondition(lambda self: len(self.world.jobs()) < 5 and self.world.store.available)
+    @rule(
+        topology=drawn.topologies,
+        priority=st.sampled_from([-1, 0, 1]),
+        supervise=drawn.supervise,
+        after=st.sampled_from([False, False, True]),
+    )
+    def submit(self, topology: str, priority: int, supervise: dict[str, object], after: bool) -> None:
+        waits_for = [self.world.jobs()[-1].id] if after else []
+        self.world.add_job(topology={"nodes": topology}, priority=priority, supervise=supervise, after=waits_for)
 
-    @rule(which=which)
-    def cancel(self, which: int) -> None:
-        job = self.world.jobs()[which % self.jobs]
-        self._wish(lambda: self.world.commands.cancel(job.id))
+    @rule(which=drawn.which, back=st.sampled_from([None, None, 0, 1]), then_s=drawn.then_s)
+    def owner_retries(self, which: int, back: int | None, then_s: float | None) -> None:
+        self.owners.retry(self._job(which), back=back)
+        self._then(then_s)
 
-    @rule(which=which)
-    def retry(self, which: int) -> None:
-        job = self.world.jobs()[which % self.jobs]
-        if self._wish(lambda: self.world.commands.retry(job.id, RetryRequest())):
-            self.world.retries[job.id] += 1
+    @rule(which=drawn.which, sure=drawn.rarely, then_s=drawn.then_s)
+    def owner_cancels(self, which: int, sure: bool, then_s: float | None) -> None:
+        if sure:
+            self.owners.cancel(self._job(which))
+        self._then(then_s)
 
-    def _wish(self, wish: Callable[[], object]) -> bool:
-        if not self.world.store.available:
-            return False
-        try:
-            wish()
-        except Conflict:
-            return False
-        return True
-
-    # The service
+    # Time and the service
 
     @rule()
     def look(self) -> None:
-        self.world.run_pass()
+        self.world.look()
 
-    @rule(pause_s=pauses_s)
+    @rule(pause_s=drawn.pauses_s)
     def time_passes(self, pause_s: float) -> None:
-        self._live_on(pause_s)
+        self.world.live_on(pause_s)
 
-    @rule(pause_s=pauses_s)
+    @rule(pause_s=st.sampled_from([20.0, 75.0, 130.0]))
     def time_passes_under_supervision(self, pause_s: float) -> None:
-        self._live_on(pause_s)
-        self.world.run_pass()
-
-    @rule()
-    def restart_service(self) -> None:
-        self.world.restart_service()
-
-    @rule(countdown=st.integers(min_value=1, max_value=6), after=st.booleans(), crash=st.booleans())
-    def strike_an_effect(self, countdown: int, after: bool, crash: bool) -> None:
-        self.world.faults.schedule(Fault(countdown=countdown, after=after, crash=crash))
-
-    @rule(available=st.booleans())
-    def store_answers(self, available: bool) -> None:
-        self.world.store.available = available
-
-    # The cluster
-
-    @rule(silent=st.booleans())
-    def cluster_is_silent(self, silent: bool) -> None:
-        self.world.cluster.silent = silent
-
-    @rule(fate=st.sampled_from(list(Fate)))
-    def next_submission(self, fate: Fate) -> None:
-        self.world.cluster.fate = fate
-
-    @rule(which=which)
-    def attempt_becomes_unknown(self, which: int) -> None:
-        self.world.cluster.unknown |= {key for key, _ in self._attempts(which)}
-
-    @rule(which=which)
-    def agent_is_out_of_sight(self, which: int) -> None:
-        self.world.cluster.hidden |= {(key, agent.replica) for key, agent in self._agents(which)}
-
-    @rule()
-    def everything_is_seen_again(self) -> None:
-        self.world.cluster.unknown.clear()
-        self.world.cluster.hidden.clear()
-
-    @rule()
-    def look_at_an_old_answer(self) -> None:
-        """Of a submission that it did not acknowledge, the cluster may show nothing yet: it is then submitted again.
-
-        Not while a stop is wished: what the cluster denies nobody can stop, and the port forbids such a lie.
-        """
-        jobs = self.world.jobs()
-        if not any(job.desired.cancelled or job.desired.retry_number > job.retries_done for job in jobs):
-            self.world.cluster.stale = True
-            self.world.run_pass()
-            self.world.cluster.stale = False
-
-    # The agents
+        self.world.watch(pause_s)
 
     @rule()
     def agents_work(self) -> None:
         self.world.cluster.work()
 
-    @rule(which=which, orphans=st.booleans())
-    def agent_dies(self, which: int, orphans: bool) -> None:
-        for key, attempt in self._attempts(which):
-            for agent in [agent for agent in attempt.agents if agent.running][-1:]:
-                agent.die(orphans=orphans and agent.claimed)
-                lost = sum(each.claimed and not each.running and each.exit_record is None for each in attempt.agents)
-                if lost > attempt.plan.max_nodes - attempt.plan.min_nodes or not attempt.working:
-                    self._harm(key)
+    @rule(fault=drawn.faults, who=st.booleans())
+    def an_effect_is_struck(self, fault: Fault, who: bool) -> None:
+        self.world.services[who].faults.schedule(fault)
 
-    @rule(which=which, failure=failures, everyone=st.booleans())
-    def agents_fail(self, which: int, failure: Failure, everyone: bool) -> None:
-        for key, attempt in self._attempts(which):
-            self._harm(key)
-            for agent in attempt.working if everyone else attempt.working[-1:]:
-                agent.exit(Outcome.FAILED, failure)
+    @rule(fate=drawn.fates, never_forms=drawn.rarely)
+    def next_submission(self, fate: Fate, never_forms: bool) -> None:
+        self.world.cluster.fate, self.world.cluster.never_forms = fate, never_forms
 
-    @rule(which=which)
-    def group_is_preempted(self, which: int) -> None:
-        for key, attempt in self._attempts(which):
-            self._harm(key)
-            for agent in attempt.working:
-                agent.exit(Outcome.PREEMPTED)
+    # Agents
 
-    @rule(which=which)
-    def group_succeeds_while_we_look(self, which: int) -> None:
-        self.world.cluster.before_look = lambda: self.group_succeeds(which)
-        self.world.run_pass()
+    @rule(which=drawn.which, orphans=st.booleans(), then_s=drawn.then_s)
+    def agent_dies(self, which: int, orphans: bool, then_s: float | None) -> None:
+        self.misfortunes.kill_agent(which, orphans=orphans)
+        self._then(then_s)
 
-    @rule(which=which, peers_unseen=st.booleans())
-    def agent_succeeds(self, which: int, peers_unseen: bool) -> None:
-        for key, agent in self._agents(which):
-            attempt = self.world.cluster.attempts[key]
-            if attempt.formed:
-                agent.exit(Outcome.SUCCEEDED)
-                if peers_unseen:
-                    self.world.cluster.hidden |= {(key, peer.replica) for peer in attempt.working}
+    @rule(which=drawn.which, failure=drawn.failures, everyone=st.booleans(), then_s=drawn.then_s)
+    def agents_fail(self, which: int, failure: Failure, everyone: bool, then_s: float | None) -> None:
+        self.misfortunes.fail_agents(which, failure, everyone=everyone)
+        self._then(then_s)
 
-    @rule(which=which)
-    def group_succeeds(self, which: int) -> None:
-        for _, attempt in self._attempts(which):
-            if attempt.formed:
-                for agent in attempt.working:
-                    agent.exit(Outcome.SUCCEEDED)
+    @rule(which=drawn.which, stall=drawn.stalls, deaf=st.booleans())
+    def group_stalls(self, which: int, stall: Stall, deaf: bool) -> None:
+        self.misfortunes.stall_group(which, stall, deaf=deaf)
+        self.world.watch(130)
 
-    @rule(which=which)
-    def group_restarts_in_place(self, which: int) -> None:
-        for _, attempt in self._attempts(which):
-            attempt.restart_in_place()
+    @rule(which=drawn.which, sure=drawn.rarely, then_s=drawn.then_s)
+    def group_succeeds(self, which: int, sure: bool, then_s: float | None) -> None:
+        if sure:
+            self.misfortunes.finish_group(which)
+        self._then(then_s)
 
-    @rule(which=which, deaf=st.booleans())
-    def group_stalls(self, which: int, deaf: bool) -> None:
-        for key, attempt in self._attempts(which):
-            # A group that stalls between forming and its first step is not told from a program that tells no steps.
-            if not attempt.stalled and (attempt.step or not attempt.formed):
-                self._harm(key)
-                attempt.stalled = True
-                for agent in attempt.agents:
-                    agent.deaf = deaf
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def group_restarts_in_place(self, which: int, then_s: float | None) -> None:
+        self.misfortunes.restart_in_place(which)
+        self._then(then_s)
 
-    @rule(which=which)
+    def _then(self, then_s: float | None) -> None:
+        if then_s is not None:
+            self.world.watch(then_s)
+
+    def _job(self, which: int) -> Job:
+        jobs = self.world.jobs()
+        return jobs[which % len(jobs)]
+
+
+class EverythingFails(SupervisorMachine):
+    """Cluster, agents, observations."""
+
+    @rule(silent=st.booleans())
+    def cluster_is_silent(self, silent: bool) -> None:
+        self.world.cluster.silent = silent
+
+    @rule(available=st.booleans())
+    def store_answers(self, available: bool) -> None:
+        self.world.store.available = available
+
+    @rule(which=drawn.which)
+    def attempt_becomes_unknown(self, which: int) -> None:
+        self.misfortunes.make_unknown(which)
+
+    @rule(which=drawn.which)
+    def agent_is_out_of_sight(self, which: int) -> None:
+        self.misfortunes.hide_agent(which)
+
+    @rule(which=drawn.which)
+    def run_directory_is_unreadable(self, which: int) -> None:
+        self.world.unreadable.add(self._job(which).id)
+
+    @rule()
+    def everything_is_seen_again(self) -> None:
+        self.misfortunes.show_everything()
+
+    @rule()
+    def look_at_an_old_answer(self) -> None:
+        self.misfortunes.show_old_answer()
+
+    @rule(forgets=st.booleans())
+    def cluster_forgets(self, forgets: bool) -> None:
+        self.world.cluster.forgets = forgets
+
+    @rule(which=drawn.which)
+    def cluster_lets_it_start(self, which: int) -> None:
+        self.misfortunes.end_queueing(which)
+
+    @rule(which=drawn.which, cause=drawn.causes, records=st.booleans(), then_s=drawn.then_s)
+    def cluster_ends_it(self, which: int, cause: Failure, records: bool, then_s: float | None) -> None:
+        self.misfortunes.end_by_cluster(which, cause, records=records)
+        self._then(then_s)
+
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def machines_are_cut_off(self, which: int, then_s: float | None) -> None:
+        self.misfortunes.cut_off(which)
+        self._then(then_s)
+
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def dead_agent_comes_back(self, which: int, then_s: float | None) -> None:
+        self.misfortunes.revive_agent(which)
+        self._then(then_s)
+
+    @rule(which=drawn.which)
+    def group_is_slow(self, which: int) -> None:
+        self.misfortunes.slow_group(which)
+
+    @rule(which=drawn.which, sure=drawn.rarely)
+    def group_succeeds_while_we_look(self, which: int, sure: bool) -> None:
+        if not sure:
+            return
+        self.world.cluster.before_look = lambda: self.misfortunes.finish_group(which)
+        self.world.look()
+
+    @rule(which=drawn.which, peers_unseen=st.booleans(), then_s=drawn.then_s)
+    def agent_succeeds(self, which: int, peers_unseen: bool, then_s: float | None) -> None:
+        self.misfortunes.finish_agent(which, peers_unseen=peers_unseen)
+        self._then(then_s)
+
+    @rule(which=drawn.which)
     def agent_becomes_deaf(self, which: int) -> None:
-        for _, agent in self._agents(which):
-            agent.deaf = True
+        self.misfortunes.deafen_agent(which)
 
-    @invariant()
-    def promises_are_kept(self) -> None:
-        self.world.check()
+    @rule(which=drawn.which, again=st.booleans())
+    def agent_reports(self, which: int, again: bool) -> None:
+        self.misfortunes.report(which, again=again)
 
-    # Helpers
-
-    def _attempts(self, which: int) -> list[tuple[AttemptKey, FakeAttempt]]:
-        """One attempt of which something runs, if there is any."""
-        running = [(key, attempt) for key, attempt in self.world.cluster.attempts.items() if attempt.runs]
-        return [running[which % len(running)]] if running else []
-
-    def _agents(self, which: int) -> list[tuple[AttemptKey, FakeAgent]]:
-        """One agent at work, if there is any."""
-        working = [(key, each) for key, attempt in self.world.cluster.attempts.items() for each in attempt.working]
-        return [working[which % len(working)]] if working else []
-
-    def _harm(self, key: AttemptKey) -> None:
-        self.world.harm[key.job_id] += 1
-
-    def _live_on(self, pause_s: float) -> None:
-        """Healthy agents get as far as they can in the time."""
-        for _ in range(1 if pause_s < 10 else 4):
-            self.world.cluster.work()
-        self.world.clock.advance(pause_s)
-        self.world.cluster.work()
-
-    def _come_to_rest(self) -> None:
-        """All faults stop; what trains may finish."""
-        cluster = self.world.cluster
-        self.world.faults.schedule(None)
-        self.world.store.available = True
-        cluster.silent, cluster.fate = False, Fate.STARTS
-        cluster.unknown.clear()
-        cluster.hidden.clear()
-        for _ in range(20 + 12 * self.jobs):
-            if self.world.at_rest():
-                break
-            self._live_on(130)
-            self.world.run_pass()
-            self.world.check()
-            for attempt in list(cluster.attempts.values()):
-                if attempt.step >= 3 and not attempt.stalled:
-                    for agent in attempt.working:
-                        agent.exit(Outcome.SUCCEEDED)
-        self.world.run_pass()
-        self.world.check()
-        self.world.check_rest()
+    @rule(which=drawn.which)
+    def journal_is_cut(self, which: int) -> None:
+        self.misfortunes.cut_journal(which)
 
 
-TestTheSupervisorKeepsItsPromises = SupervisorMachine.TestCase
-TestTheSupervisorKeepsItsPromises.settings = settings(
+class ManyHands(SupervisorMachine):
+    """Owners, and two processes that crash, sleep and have other clocks."""
+
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def owner_suspends(self, which: int, then_s: float | None) -> None:
+        self.owners.suspend(self._job(which))
+        self._then(then_s)
+
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def owner_resumes(self, which: int, then_s: float | None) -> None:
+        self.owners.resume(self._job(which))
+        self._then(then_s)
+
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def owner_wants_a_snapshot(self, which: int, then_s: float | None) -> None:
+        self.owners.snapshot(self._job(which))
+        self._then(then_s)
+
+    @rule(which=drawn.which, topology=drawn.topologies, then_s=drawn.then_s)
+    def owner_scales(self, which: int, topology: str, then_s: float | None) -> None:
+        self.owners.scale(self._job(which), topology)
+        self._then(then_s)
+
+    @rule(which=drawn.which, topology=drawn.topologies, then_s=drawn.then_s)
+    def owner_retries_changed(self, which: int, topology: str, then_s: float | None) -> None:
+        self.owners.retry(self._job(which), nodes=topology)
+        self._then(then_s)
+
+    @rule(who=st.booleans())
+    def service_restarts(self, who: bool) -> None:
+        self.world.services[who].restart()
+
+    @rule(who=st.booleans())
+    def service_retires(self, who: bool) -> None:
+        self.world.services[who].retire()
+
+    @rule(
+        who=st.booleans(),
+        countdown=st.integers(min_value=1, max_value=6),
+        after=st.booleans(),
+        pause_s=st.sampled_from([5.0, 50.0, 200.0]),
+        meanwhile=st.sampled_from(["nothing", "cancel", "suspend", "retry", "die", "succeed"]),
+        which=drawn.which,
+    )
+    def service_sleeps(
+        self, who: bool, countdown: int, after: bool, pause_s: float, meanwhile: str, which: int
+    ) -> None:
+        """It stands still before or after an effect, also past its lease, and wakes in the middle of its call."""
+        world, job = self.world, self._job(which)
+        happens = {
+            "nothing": lambda: None,
+            "cancel": lambda: self.owners.cancel(job),
+            "suspend": lambda: self.owners.suspend(job),
+            "retry": lambda: self.owners.retry(job),
+            "die": lambda: self.misfortunes.kill_agent(which, orphans=False),
+            "succeed": lambda: self.misfortunes.finish_group(which),
+        }
+        world.pause_s, world.meanwhile = pause_s, happens[meanwhile]
+        world.services[who].faults.schedule(Fault(countdown=countdown, after=after, strike=Strike.PAUSE))
+        world.look()
+
+    @rule(who=st.booleans(), skew_s=st.sampled_from([-8.0, 0.0, 8.0]))
+    def clock_is_corrected(self, who: bool, skew_s: float) -> None:
+        self.world.services[who].clock.skew_s = skew_s
+
+    @rule(who=st.booleans(), skew_s=st.sampled_from([-3600.0, 3600.0]))
+    def clock_jumps(self, who: bool, skew_s: float) -> None:
+        self.misfortunes.jump_clock(self.world.services[who], skew_s)
+
+
+SETTINGS = settings(
     max_examples=_EXAMPLES,
-    stateful_step_count=60 if LONG else 50,
+    stateful_step_count=60 if LONG else 40,
     derandomize=not LONG,
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+TestEverythingFails = EverythingFails.TestCase
+TestEverythingFails.settings = SETTINGS
+TestManyHands = ManyHands.TestCase
+TestManyHands.settings = SETTINGS
 if LONG:
-    TestTheSupervisorKeepsItsPromises = pytest.mark.timeout(7200)(TestTheSupervisorKeepsItsPromises)
+    TestEverythingFails = pytest.mark.timeout(7200)(TestEverythingFails)
+    TestManyHands = pytest.mark.timeout(7200)(TestManyHands)

@@ -97,7 +97,8 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
     shared: Database = request.getfixturevalue("postgres_tables")
     yield shared.url.render_as_string(hide_password=False)
     with shared.write() as session:
-        session.execute(text("DELETE FROM jobs"))  # all other rows belong to a job and go with it
+        for table in ("jobs", "leases", "node_failures"):  # all other rows belong to a job and go with it
+            session.execute(text(f"DELETE FROM {table}"))
 
 
 @pytest.fixture

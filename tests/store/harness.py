@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
-from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job
-from orchestrator.ports import Change, JournalBatch, Supervised
+from orchestrator.domain.lease import Lease
+from orchestrator.ports import Change, JournalBatch, JournalOffsets, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.leases import SqlLeaseStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.supervision import SqlSupervisorStore
 from tests.builders import NOW, make_attempt, make_event, make_job
+
+_HOLDER = "tests"
 
 
 class Stores:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.jobs = SqlJobStore(database)
-        self.supervisor = SqlSupervisorStore(database)
+        self.leases = SqlLeaseStore(database)
         self.journals = SqlJournalStore(database)
         self.reader = SqlJobReader(database)
         self.history = SqlHistoryReader(database)
+
+    @cached_property
+    def supervisor(self) -> SqlSupervisorStore:
+        """Under the one lease that all the stores of a test share, whoever took it first."""
+        held = [one.lease for one in self.leases.leases() if one.lease.holder == _HOLDER and not one.expired]
+        lease: Lease | None = held[0] if held else self.leases.acquire("local", _HOLDER, ttl_s=3600)
+        assert lease is not None
+        return SqlSupervisorStore(self.database, lease)
 
     def add(self, job_id: str = "job-1", *, key: str | None = None, **fields: Any) -> Job:
         job = make_job(job_id, **fields)
@@ -40,6 +54,11 @@ class Stores:
 
     def ingest(self, *batches: JournalBatch) -> None:
         self.journals.ingest(batches, arrived_at=NOW)
+
+    def offsets(self, job_id: str = "job-1") -> Mapping[tuple[int, int], JournalOffsets]:
+        """Of the first attempt."""
+        key = AttemptKey(job_id, 1)
+        return self.journals.offsets([key]).get(key, {})
 
     def only_supervised(self, cluster: str = "local") -> Supervised:
         (found,) = self.supervisor.supervised(cluster)

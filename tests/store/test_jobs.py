@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Barrier
 
 import pytest
 
+from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import Conflict, NotFound
 from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.ports import JobFilter
+from orchestrator.ports import JobFilter, Wished
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from tests.store.harness import Stores
 
@@ -82,18 +83,19 @@ def test_a_second_job_under_one_id_is_a_conflict(stores: Stores) -> None:
 
 def test_a_wish_leaves_the_status_alone_and_a_status_the_wish(stores: Stores) -> None:
     stale = stores.add("job-1")
-    stores.jobs.wish("job-1", Desired(cancelled=True), make_event("cancel.requested"))
+    stores.jobs.wish("job-1", Desired(number=1, cancelled=True), make_event("cancel.requested"))
     stores.apply(stale.to(JobState.STARTING, reason="submitted", now=at(1)))  # decided before the wish was seen
-    stores.jobs.wish("job-1", Desired(cancelled=True, retry_number=1, restore_from="s"), make_event("retry.requested"))
+    retry = Desired(number=2, cancelled=True, retry_number=1, restore_from="s", suspended=True, snapshot_number=3)
+    stores.jobs.wish("job-1", retry, make_event("retry.requested"))
     job = stores.jobs.get("job-1")
     assert (job.state, job.reason) == (JobState.STARTING, "submitted")
-    assert job.desired == Desired(cancelled=True, retry_number=1, restore_from="s")
+    assert job.desired == retry
 
 
 def test_a_status_does_not_undo_a_patched_spec(stores: Stores) -> None:
     stale = stores.add("job-1", spec=make_spec(labels={"a": "1"}))
     patched = make_spec(name="renamed", labels={"b": "2"})
-    stores.jobs.wish("job-1", Desired(retry_number=1), make_event(), spec=patched)
+    assert stores.jobs.wish("job-1", Desired(number=1, retry_number=1), make_event(), spec=patched)
     stores.apply(stale.to(JobState.FAILED, reason="gave up", now=at(1)))
     assert stores.jobs.get("job-1").spec == patched
     assert _found(stores, JobFilter(label=("b", "2"))) == ["job-1"]
@@ -159,3 +161,32 @@ def test_the_newest_attempt_and_snapshot_stand_for_the_job(stores: Stores) -> No
     assert (standing.attempt.key.number, standing.attempts, standing.newest_snapshot) == (3, 3, None)
     with pytest.raises(NotFound):
         stores.reader.standing("job-2")
+
+
+def test_writers_of_one_process_take_turns_and_none_holds_a_connection_while_it_waits(stores: Stores) -> None:
+    database = stores.database
+    if database.file is None:
+        pytest.skip("PostgreSQL serves writers side by side")
+    with ThreadPoolExecutor(4) as pool:
+        with database.write() as session:
+            session.connection()
+            waiting = [pool.submit(stores.add, f"job-{number}") for number in range(4)]
+            wait(waiting, timeout=0.2)
+            assert not any(one.done() for one in waiting)
+            assert database.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
+        assert len({one.result(timeout=10).id for one in waiting}) == 4
+
+
+def test_a_report_is_answered_with_what_is_wished_of_the_newest_attempt(stores: Stores) -> None:
+    job = stores.add_with_attempt()
+    stores.apply(job, make_attempt(state=AttemptState.LOST, stopping_since=NOW))
+    stores.add("job-2")
+    found = stores.reader.wished(["job-1", "job-2", "nobody"])
+    assert found.keys() == {"job-1", "job-2"}
+    assert found["job-1"] == Wished(desired=Desired(), newest=1, stopping=True)
+    assert found["job-2"] == Wished(desired=Desired(), newest=None, stopping=False)
+    stores.apply(job, make_attempt(number=2))
+    stores.apply(job, make_attempt(number=3))
+    assert stores.reader.wished(["job-1"])["job-1"] == Wished(desired=Desired(), newest=3, stopping=False)
+    stores.apply(job, make_attempt(number=3, stopping_since=NOW))
+    assert stores.reader.wished(["job-1"])["job-1"].stopping

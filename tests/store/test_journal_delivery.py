@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.store import sqlite
 from orchestrator.store.lookups import append_events
@@ -69,7 +68,7 @@ def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
         lines = make_batch(job.id, progress=progress[p_from:p_to], events=events[e_from:e_to])
         stores.ingest(lines)
     p_end, e_end = max(one[1] for one in deliveries), max(one[3] for one in deliveries)
-    offsets = stores.journals.offsets(AttemptKey(job.id, 1))[0, 1]
+    offsets = stores.offsets(job.id)[0, 1]
     assert (offsets.progress, offsets.events) == (100 * p_end, 50 * e_end)
     assert [point.step for point in stores.history.metrics(job.id, since_step=-1, points=10_000)] == list(
         range(1, p_end + 1)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import NotFound
 from orchestrator.ports import JournalBatch, JournalOffsets
 from tests.builders import (
@@ -21,8 +20,6 @@ from trainer.contract.clock import render_time
 from trainer.contract.exit_record import JournalEvent, Outcome
 from trainer.contract.progress import Phase, Progress
 
-KEY = AttemptKey("job-1", 1)
-
 
 def _steps(stores: Stores, job_id: str = "job-1") -> list[int]:
     return [point.step for point in stores.history.metrics(job_id, since_step=-1, points=10_000)]
@@ -33,7 +30,7 @@ def test_a_batch_of_an_unknown_attempt_stores_nothing_of_its_neighbours(stores: 
     known = make_batch(progress=[(10, make_progress(1))])
     with pytest.raises(NotFound, match="job-1-a2"):
         stores.ingest(known, make_batch(attempt=2, progress=[(10, make_progress(1))]))
-    assert stores.journals.offsets(KEY) == {}
+    assert stores.offsets() == {}
     assert _steps(stores) == []
 
 
@@ -162,6 +159,14 @@ def test_a_snapshot_moves_on_and_never_back(stores: Stores) -> None:
     assert stores.reader.standing("job-1").newest_snapshot == "step-00000020-a1-g1"
 
 
+def test_a_size_that_is_no_number_costs_no_more_than_itself(stores: Stores) -> None:
+    stores.add_with_attempt()
+    evidence: dict[str, object] = {"name": "step-00000001-a1-g1", "step": 1, "size_bytes": True}
+    stores.ingest(make_batch(events=[(10, make_journal_event("snapshot.committed", evidence=evidence))]))
+    (found,), _ = stores.history.snapshots("job-1", limit=10, cursor=None)
+    assert found.size_bytes is None
+
+
 def test_events_keep_their_own_time_and_the_order_of_arrival(stores: Stores) -> None:
     stores.add_with_attempt()
     told = make_journal_event("worker.failed", at=render_time(at(-100)), generation=4, evidence={"rank": 3})
@@ -176,7 +181,7 @@ def test_an_exit_record_is_stored_once(stores: Stores) -> None:
     for outcome in (Outcome.FAILED, Outcome.SUCCEEDED):
         stores.ingest(make_batch(exit_record=make_exit_record(outcome)))
     assert stores.only_supervised().exits[0].outcome is Outcome.FAILED
-    assert stores.journals.offsets(KEY) == {(0, 1): JournalOffsets(exited=True)}
+    assert stores.offsets() == {(0, 1): JournalOffsets(exited=True)}
 
 
 @pytest.mark.parametrize(
@@ -213,14 +218,14 @@ def test_lines_that_could_not_be_read_are_passed_over_for_good(stores: Stores) -
     stores.add_with_attempt()
     batch: JournalBatch = replace(make_batch(progress=[(10, make_progress(1))]), progress_to=55)
     stores.ingest(batch)
-    assert stores.journals.offsets(KEY)[0, 1].progress == 55
+    assert stores.offsets()[0, 1].progress == 55
 
 
 def test_a_batch_beyond_what_is_stored_leaves_room_for_the_lines_between(stores: Stores) -> None:
     stores.add_with_attempt()
     beyond = replace(make_batch(progress=[(30, make_progress(3))]), progress_from=20)
     stores.ingest(beyond)
-    assert stores.journals.offsets(KEY)[0, 1].progress == 0
+    assert stores.offsets()[0, 1].progress == 0
     between = make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))])
     stores.ingest(between, beyond)
     assert [point.step for point in stores.history.metrics("job-1", since_step=0, points=10)] == [1, 2, 3]

@@ -93,7 +93,7 @@ def test_a_newer_database_asks_for_a_newer_service(own_url: str, work: object) -
 
 def test_an_older_database_asks_for_an_upgrade(url: str, monkeypatch: pytest.MonkeyPatch, next_version: Path) -> None:
     monkeypatch.setattr(schema, "MIGRATIONS", next_version)
-    with pytest.raises(SchemaMismatch, match=r"0001, older than this service.*run `orchestrator db upgrade`"):
+    with pytest.raises(SchemaMismatch, match=r"0002, older than this service.*run `orchestrator db upgrade`"):
         schema.check(url)
 
 
@@ -102,9 +102,14 @@ def next_version(tmp_path: Path) -> Path:
     """Our migrations with one more."""
     folder = tmp_path / "migrations"
     (folder / "versions").mkdir(parents=True)
-    for name in ("env.py", "script.py.mako", "versions/0001_first_tables.py"):
+    names = [
+        "env.py",
+        "script.py.mako",
+        *(f"versions/{path.name}" for path in schema.MIGRATIONS.glob("versions/0*.py")),
+    ]
+    for name in names:
         (folder / name).write_bytes((schema.MIGRATIONS / name).read_bytes())
-    (folder / "versions" / "0002.py").write_text("revision = '0002'\ndown_revision = '0001'\n")
+    (folder / "versions" / "0003.py").write_text("revision = '0003'\ndown_revision = '0002'\n")
     return folder
 
 

@@ -42,6 +42,29 @@ def test_a_failure_stands_at_the_replica_of_its_rank() -> None:
     assert message["extraInfo"]["timestamp"] == str(int((AT + timedelta(seconds=9)).timestamp()))
 
 
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        (JobState.QUEUED, AppState.SUBMITTED),
+        (JobState.STARTING, AppState.PENDING),
+        (JobState.SUSPENDED, AppState.PENDING),
+    ],
+)
+def test_a_job_that_waits_says_for_what(state: JobState, word: AppState) -> None:
+    waiting = make_job(state=state, reason="waits for 3 of 4 slots; 1 free now", failure=make_failure())
+    described = describe(waiting.model_copy(update={"pending": ["resume"]}), "http://x")
+    assert (described.state, described.msg) == (word, waiting.reason)
+    structured = json.loads(described.structured_error_msg)
+    assert structured == {"state": state.value, "reason": waiting.reason, "pending": ["resume"]}
+    assert [replica.structured_error_msg for replica in described.roles_statuses[0].replicas] == [NONE]
+
+
+def test_a_job_that_goes_on_by_itself_tells_its_failure_or_nothing() -> None:
+    assert describe(make_job(state=JobState.RUNNING), "http://x").structured_error_msg == NONE
+    recovering = describe(make_job(state=JobState.RECOVERING, failure=make_failure()), "http://x")
+    assert json.loads(recovering.structured_error_msg)["message"] == "ValueError: boom"
+
+
 def test_replicas_without_a_worker_are_pending_in_a_running_job() -> None:
     described = describe(make_job(state=JobState.RUNNING, spec=make_spec("1:3")), "http://x", absent={2})
     states = [replica.state for replica in described.roles_statuses[0].replicas]

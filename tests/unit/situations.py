@@ -9,9 +9,18 @@ from typing import Any
 from orchestrator.domain.admission import Admission
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting, Sighting, Training
+from orchestrator.domain.observation import (
+    Liveness,
+    Observation,
+    Presence,
+    RankWord,
+    ReplicaSighting,
+    Sighting,
+    Training,
+)
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.watched import Watched
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 
@@ -50,10 +59,11 @@ def an_attempt(state: AttemptState = AttemptState.RUNNING, **fields: Any) -> Att
         nonce="0a1b2c3d",
         port=20000,
         nodes="1",
+        asked="1",
         created_at=ago(90),
         started_at=ago(80),
     )
-    return replace(attempt, **fields)
+    return replace(attempt, **{"asked": fields.get("nodes", attempt.asked), **fields})
 
 
 def a_replica(liveness: Liveness = Liveness.ALIVE, number: int = 0, *, leftovers: bool = False) -> ReplicaSighting:
@@ -65,11 +75,16 @@ def seen(
     presence: Presence = Presence.RUNNING,
     *replicas: ReplicaSighting,
     exits: dict[int, ExitRecord] | None = None,
+    heard_since: datetime = ago(10_000),  # noqa: B008
+    ranks: tuple[RankWord, ...] = (),
+    cause: Failure | None = None,
     **training: Any,
 ) -> Observation:
-    sighting = Sighting(key=KEY, presence=presence, evidence=f"it is {presence.value}", replicas=replicas)
+    sighting = Sighting(key=KEY, presence=presence, evidence=f"it is {presence.value}", replicas=replicas, cause=cause)
     told = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
-    return Observation(sighting=sighting, training=Training(**told), exits=exits or {})
+    return Observation(
+        sighting=sighting, training=Training(**told), exits=exits or {}, heard_since=heard_since, ranks=ranks
+    )
 
 
 def an_exit(outcome: Outcome, kind: FailureKind | None = None, *, at: str = "2026-11-20T11:59:00Z") -> ExitRecord:
@@ -82,12 +97,25 @@ def a_situation(
     attempt: Attempt | None = None,
     observation: Observation | None = None,
     admission: Admission | None = None,
+    **fields: Any,
 ) -> Situation:
     return Situation(
         now=NOW,
         job=job or a_job(),
         attempt=attempt,
-        observation=observation,
+        live=None if attempt is None or observation is None else Watched(attempt, observation),
         admission=admission,
         stop_timeout_s=15,
+        **fields,
     )
+
+
+def with_attempt(s: Situation, attempt: Attempt) -> Situation:
+    """The same moment with another attempt."""
+    return replace(s, attempt=attempt, live=None if s.live is None else Watched(attempt, s.live.seen))
+
+
+def with_seen(s: Situation, observation: Observation) -> Situation:
+    """The same moment with something else seen."""
+    assert s.attempt is not None
+    return replace(s, live=Watched(s.attempt, observation))

@@ -187,7 +187,7 @@ def test_a_cancelled_attempt_that_is_gone_cancels_the_job() -> None:
 
 
 def test_a_queued_job_that_is_cancelled_ends_without_an_attempt() -> None:
-    s = a_situation(a_job(JobState.QUEUED, desired=Desired(cancelled=True)), admission=Admission(True, "free"))
+    s = a_situation(a_job(JobState.QUEUED, desired=Desired(cancelled=True)), admission=Admission(True, "free", 1))
     assert decide(s).action == Finish(JobState.CANCELLED)
 
 
@@ -236,11 +236,6 @@ def test_a_silent_attempt_is_stopped() -> None:
         assert isinstance(decide(s).action, expected)
 
 
-def test_a_slow_step_stretches_the_automatic_deadline() -> None:
-    observation = seen(Presence.RUNNING, ALIVE, progress_at=ago(900), step_s=20.0)
-    assert isinstance(decide(a_situation(a_job(), an_attempt(), observation)).action, Wait)
-
-
 def test_workers_that_form_no_group_in_time_are_stopped() -> None:
     job = a_job(JobState.STARTING, spec=a_spec(supervise={"startup_timeout_s": 60}))
     observation = seen(Presence.RUNNING, ALIVE, formed_at=None, progress_at=None)
@@ -267,20 +262,20 @@ def test_a_living_agent_and_a_formed_group_are_each_noted_once() -> None:
 def recovering(kind: FailureKind, **fields: object) -> Situation:
     failure = Failure(kind=kind, message="it broke")
     ended = an_attempt(AttemptState.FAILED, failure=failure, ended_at=ago(1))
-    return a_situation(a_job(JobState.RECOVERING, **fields), ended)
+    return a_situation(a_job(JobState.RECOVERING, **fields), ended, admission=Admission(True, "its place is free", 1))
 
 
 def test_a_job_recovers_until_its_budget_is_spent() -> None:
-    assert decide(recovering(FailureKind.APPLICATION, spent={"application": 3})).action == Start()
+    assert decide(recovering(FailureKind.APPLICATION, spent={"application": 3})).action == Start(1)
     assert decide(recovering(FailureKind.APPLICATION, spent={"application": 4})).action == Finish(JobState.FAILED)
 
 
 def test_a_spent_budget_of_another_class_does_not_matter() -> None:
-    assert decide(recovering(FailureKind.NODE, spent={"application": 99})).action == Start()
+    assert decide(recovering(FailureKind.NODE, spent={"application": 99})).action == Start(1)
 
 
 def test_a_preemption_and_a_taken_port_cost_nothing() -> None:
-    assert decide(recovering(FailureKind.PREEMPTED, spent={"preemption": 99})).action == Start()
+    assert decide(recovering(FailureKind.PREEMPTED, spent={"preemption": 99})).action == Start(1)
 
 
 def test_what_no_attempt_can_mend_ends_the_job_at_once() -> None:
@@ -299,7 +294,7 @@ def test_the_same_error_twice_in_a_row_ends_the_job_unless_it_is_the_disks() -> 
     decision = decide(repeated(FailureKind.APPLICATION))
     assert decision.action == Finish(JobState.FAILED)
     assert decision.sentence == "it broke; the same error twice in a row"
-    assert decide(repeated(FailureKind.STORAGE)).action == Start()
+    assert decide(repeated(FailureKind.STORAGE)).action == Start(1)
 
 
 def test_a_recovering_job_waits_for_its_back_off() -> None:
@@ -312,12 +307,12 @@ def test_a_recovering_job_waits_for_its_back_off() -> None:
 
 def test_a_queued_job_starts_when_admitted_and_else_says_what_it_waits_for() -> None:
     queued = a_job(JobState.QUEUED)
-    assert decide(a_situation(queued, admission=Admission(True, "2 of 2 slots are free"))).action == Start()
+    assert decide(a_situation(queued, admission=Admission(True, "2 of 2 slots are free", 1))).action == Start(1)
     waiting = decide(a_situation(queued, admission=Admission(False, "waits for 2 of 2 slots")))
     assert isinstance(waiting.action, Wait)
     assert waiting.sentence == "waits for 2 of 2 slots"
 
 
 def test_every_decision_names_its_rule_and_every_rule_is_documented() -> None:
-    assert decide(a_situation(a_job(JobState.QUEUED), admission=Admission(True, "free"))).rule == "start"
+    assert decide(a_situation(a_job(JobState.QUEUED), admission=Admission(True, "free", 1))).rule == "start"
     assert all(rule.__doc__ for rule in POLICY)

@@ -44,9 +44,10 @@ SPECS = {
 
 
 def planned(name: str) -> LaunchPlan:
-    return build_plan(
-        a_job(spec=a_spec(**SPECS[name])), an_attempt(AttemptState.INTENDED, restore_from="step-00000040-a1-g1"), SITE
-    )
+    spec = a_spec(**SPECS[name])
+    restore_from = "step-00000040-a1-g1"
+    attempt = an_attempt(AttemptState.INTENDED, nodes=spec.topology.nodes, restore_from=restore_from)
+    return build_plan(a_job(spec=spec), attempt, SITE)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -24,7 +24,7 @@ class ExitRecord:
     outcome: Outcome
     at: str  # RFC 3339 UTC
     generation: int  # the last one
-    restarts: int  # in place, by this agent
+    restarts: int  # in place after a failure; neither shrinking nor growing is one
     failure: Failure | None = None
 
 
@@ -56,7 +56,9 @@ class EventKind(str, Enum):
     AGENT_STARTED = "agent.started"
     GENERATION_STARTED = "generation.started"
     WORKER_FAILED = "worker.failed"
-    RESTARTED_IN_PLACE = "restart.in_place"
+    RESTARTED_IN_PLACE = "restart.in_place"  # a worker of the same membership failed
+    GROUP_SHRUNK = "group.shrunk"  # formed again with fewer nodes than before
+    GROUP_GREW = "group.grew"
     RESTORED = "restored"
     SNAPSHOT_COMMITTED = "snapshot.committed"
     SNAPSHOT_FAILED = "snapshot.failed"

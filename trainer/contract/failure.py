@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+
+from trainer.contract.words import TRACEBACK, split_words
+
+_MOST_OF_A_LINE = 2000  # characters
 
 
 class FailureKind(str, Enum):
@@ -68,50 +72,84 @@ def signal_name(exit_code: int) -> str | None:
         return None
 
 
-# First match in the worker's traceback or last output wins.
-_PATTERNS: tuple[tuple[str, FailureKind], ...] = (
-    ("No space left on device", FailureKind.STORAGE),
-    ("Disk quota exceeded", FailureKind.STORAGE),
-    ("Read-only file system", FailureKind.STORAGE),
-    ("SnapshotError", FailureKind.STORAGE),
-    ("CUDA out of memory", FailureKind.DEVICE_OOM),
-    ("torch.OutOfMemoryError", FailureKind.DEVICE_OOM),
-    ("NonFiniteLoss", FailureKind.NUMERIC),
-    ("MemoryError", FailureKind.HOST_OOM),
-    ("EADDRINUSE", FailureKind.RENDEZVOUS),
-    ("can't open file", FailureKind.LAUNCH),
-    (": No module named ", FailureKind.LAUNCH),
-)
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression (Python's, one line at a time, searched) that tells the kind of a failure."""
 
-# What a worker prints when a peer has gone: Gloo's and NCCL's words for a consequence.
-_COLLATERAL = re.compile(
-    r"Connection (closed|reset) by peer|gloo.*Broken pipe|remote process exited or there was a network error"
-    r"|NCCL communicator was aborted|ncclRemoteError"
-)
+    text: str
+    kind: FailureKind
 
 
-def classify_failure(*, exit_code: int | None, output: str) -> FailureKind:
-    """Classify one worker's end from its exit code and its traceback or last output.
+def parse_pattern(document: Mapping[str, object]) -> Pattern:
+    """Parse {"text": ..., "kind": ...}. Raises ValueError for an unknown kind and a text that is no expression."""
+    text, kind = document.get("text"), str(document.get("kind"))
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"pattern: text is {text!r}, must be a regular expression")
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"pattern: text {text!r} is no regular expression: {error}") from error
+    if kind not in {member.value for member in FailureKind}:
+        raise ValueError(
+            f"pattern: kind is {kind!r}, must be one of {', '.join(member.value for member in FailureKind)}"
+        )
+    return Pattern(text, FailureKind(kind))
 
-    A worker killed from outside (SIGKILL and its kind, nothing printed) is UNKNOWN: an out-of-memory killer, an
-    operator and a dying node look alike from here.
+
+def render_pattern(pattern: Pattern) -> dict[str, object]:
+    return {"text": pattern.text, "kind": pattern.kind.value}
+
+
+def classify_failure(*, exit_code: int | None, output: str, patterns: Sequence[Pattern] = ()) -> FailureKind:
+    """Classify one worker's end from its exit code and its traceback or last output; `patterns` go before our own.
+
+    A worker killed from outside (SIGKILL and its kind) without a traceback is UNKNOWN, whatever it printed before: an
+    out-of-memory killer, an operator and a dying node look alike from here.
     """
-    for pattern, kind in _PATTERNS:
-        if pattern in output:
-            return kind
-    if exit_code is not None and signal_name(exit_code) in {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}:
-        return FailureKind.UNKNOWN
+    found = find_telling_line(exit_code=exit_code, output=output, patterns=patterns)
+    if found is not None:
+        return found[0]
+    if TRACEBACK not in output:
+        if _killed_from_outside(exit_code):
+            return FailureKind.UNKNOWN
+        if exit_code in (126, 127):  # not executable, not found: POSIX, Shell Command Language, 2.8.2
+            return FailureKind.LAUNCH
     return FailureKind.APPLICATION
+
+
+def find_telling_line(
+    *, exit_code: int | None, output: str, patterns: Sequence[Pattern] = ()
+) -> tuple[FailureKind, str] | None:
+    """The line of the last words that a pattern knows, with the kind that it tells."""
+    silent = TRACEBACK not in output and _killed_from_outside(exit_code)
+    table = tuple(patterns) if silent else (*patterns, *PATTERNS)
+    for words in split_words(output):
+        for pattern in table:
+            for line in _lines(words):
+                if re.search(pattern.text, line):
+                    return pattern.kind, line.strip()
+    return None
+
+
+def _killed_from_outside(exit_code: int | None) -> bool:
+    return exit_code is not None and signal_name(exit_code) in {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}
 
 
 def is_taken_port(failure: Failure) -> bool:
     """Whether the rendezvous failed only because another program holds its port: the next port mends that."""
-    return failure.kind is FailureKind.RENDEZVOUS and "EADDRINUSE" in failure.message
+    of_the_group = failure.kind is FailureKind.RENDEZVOUS and failure.rank is None
+    return of_the_group and "EADDRINUSE" in failure.message
 
 
 def is_collateral(failure: Failure) -> bool:
     """Whether the failure reads as the loss of a peer: the first cause is another rank's, perhaps another replica's."""
-    return _COLLATERAL.search(f"{failure.message}\n{failure.traceback or ''}") is not None
+    words = (failure.message, *split_words(failure.traceback or ""))
+    return any(_COLLATERAL.search(line) for text in words for line in _lines(text))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines in which is searched, each no longer than searching for two things in a row can bear."""
+    return [line[:_MOST_OF_A_LINE] for line in text.splitlines()]
 
 
 def _optional_int(value: object) -> int | None:
@@ -120,3 +158,82 @@ def _optional_int(value: object) -> int | None:
 
 def _optional_text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+# What clusters print. Searched in the last words only (words.py), line by line, first match wins: a false match is
+# worse than a miss, so each asks for the words of an end and not of a warning.
+PATTERNS: tuple[Pattern, ...] = (
+    # Shared memory is memory, though the error speaks of a device. torch: MapAllocator.cpp; NCCL: misc/shmutils.cc
+    Pattern(r"</torch_.*(No space left on device|Cannot allocate memory)", FailureKind.HOST_OOM),
+    Pattern(r"/dev/shm/.*(No space left on device|Cannot allocate memory)", FailureKind.HOST_OOM),
+    Pattern(r"insufficient shared memory \(shm\)", FailureKind.HOST_OOM),  # torch: csrc/DataLoader.cpp
+    Pattern(r"DataLoader worker .* killed by signal: (Killed|Bus error)", FailureKind.HOST_OOM),  # the same file
+    # errno(3) of file systems, as strerror(3) puts them; ENOTCONN is also a socket's, a dead mount names its path
+    Pattern(r"No space left on device", FailureKind.STORAGE),
+    Pattern(r"Disk quota exceeded", FailureKind.STORAGE),
+    Pattern(r"Read-only file system", FailureKind.STORAGE),
+    Pattern(r"Stale (NFS )?file handle", FailureKind.STORAGE),
+    Pattern(r"(\[Errno 5\]|:) Input/output error", FailureKind.STORAGE),
+    Pattern(r"Transport endpoint is not connected: ['\"b]", FailureKind.STORAGE),  # Python's OSError with a file
+    Pattern(r"cannot (access|open) .*: Transport endpoint is not connected", FailureKind.STORAGE),  # coreutils
+    Pattern(r"^(trainer: |[\w.]*\b)(SnapshotError|DamagedSnapshot)\b", FailureKind.STORAGE),  # trainer/errors.py
+    # torch: c10/cuda/CUDACachingAllocator.cpp, which says HIP on ROCm; cudaErrorMemoryAllocation (2), CUDA Runtime API
+    Pattern(r"\b(CUDA|HIP|XPU) out of memory", FailureKind.DEVICE_OOM),
+    Pattern(r"^torch(\.cuda)?\.OutOfMemoryError\b", FailureKind.DEVICE_OOM),
+    Pattern(
+        r"\b(CUDA|HIP) error: out of memory|(cuda|hip)Error(Memory|OutOfMemory)(Allocation)?\b", FailureKind.DEVICE_OOM
+    ),
+    Pattern(r"CUBLAS_STATUS_ALLOC_FAILED", FailureKind.DEVICE_OOM),  # cuBLAS, cublasStatus_t
+    Pattern(r"Cuda failure \d* ?'out of memory'", FailureKind.DEVICE_OOM),  # NCCL: include/checks.h
+    # CPython and NumPy (_ArrayMemoryError); torch: c10/core/impl/alloc_cpu.cpp; libstdc++; ENOMEM, but for a limit on
+    # locked memory (ibv_reg_mr), which no other node mends
+    Pattern(r"^[\w.]*MemoryError\b", FailureKind.HOST_OOM),
+    Pattern(r"DefaultCPUAllocator: (not enough|can't allocate) memory", FailureKind.HOST_OOM),
+    Pattern(r"std::bad_alloc", FailureKind.HOST_OOM),
+    Pattern(r"^(?!.*\bibv_).*Cannot allocate memory", FailureKind.HOST_OOM),
+    # NVIDIA, Xid Errors: those that name hardware (48 double-bit ECC, 64 row remapping, 74 NVLink, 79 off the bus,
+    # 92/94/95 ECC, 119/120 GSP); 13, 31 and 43 are mostly the program's
+    Pattern(r"NVRM: Xid \([^)]*\): (48|64|74|79|92|94|95|119|120)\b", FailureKind.NODE),
+    Pattern(r"GPU has fallen off the bus", FailureKind.NODE),  # Xid 79
+    # CUDA Runtime API: cudaErrorECCUncorrectable, NvlinkUncorrectable, SystemNotReady. Not cudaErrorLaunchFailure
+    # ("unspecified launch failure") nor IllegalAddress: a wild pointer of the program's, mostly
+    Pattern(r"uncorrectable (ECC|NVLink) error", FailureKind.NODE),
+    Pattern(r"CUDA error: system not yet initialized", FailureKind.NODE),
+    Pattern(r"Unable to determine the device handle for GPU", FailureKind.NODE),  # nvidia-smi
+    # trainer/errors.py; torch: csrc/autograd anomaly mode; Lightning: callbacks; DeepSpeed: fp16/loss_scaler.py;
+    # Megatron-LM: core/rerun_state_machine
+    Pattern(r"^(trainer: |[\w.]*\b)NonFiniteLoss\b", FailureKind.NUMERIC),
+    Pattern(r"returned nan values in its \d+th output", FailureKind.NUMERIC),
+    Pattern(r"The loss returned in `\w+` is (nan|inf)", FailureKind.NUMERIC),
+    Pattern(r"Current loss scale already at minimum", FailureKind.NUMERIC),
+    Pattern(r"found NaN in local", FailureKind.NUMERIC),
+    # torch: c10d/socket.cpp and TCPStore.cpp; the group never formed
+    Pattern(r"EADDRINUSE", FailureKind.RENDEZVOUS),
+    Pattern(r"waiting for clients\. \d+/\d+ clients joined", FailureKind.RENDEZVOUS),
+    Pattern(r"client socket has timed out after .* while trying to connect to", FailureKind.RENDEZVOUS),
+    # torch: c10d/ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp (monitoredBarrier); gloo: transport/tcp
+    Pattern(r"Watchdog caught collective operation timeout", FailureKind.HANG),
+    Pattern(r"watchdog got stuck for \d+ seconds", FailureKind.HANG),
+    Pattern(r"Timed out waiting \d+ms for (send|recv) operation", FailureKind.HANG),
+    Pattern(r"Application timeout caused pair closure", FailureKind.HANG),
+    Pattern(r"failed to pass monitoredBarrier in \d+", FailureKind.HANG),
+    Pattern(r"timed out in monitoredBarrier after \d+", FailureKind.HANG),
+    # CPython: Modules/main.c and runpy, and elastic/child.py, whose words these are; bash; ld.so(8)
+    Pattern(r"can't open file (or command )?['/]", FailureKind.LAUNCH),
+    Pattern(r": No module named ", FailureKind.LAUNCH),
+    Pattern(r"Exec format error", FailureKind.LAUNCH),  # an image for another processor
+    Pattern(r"error while loading shared libraries: ", FailureKind.LAUNCH),
+)
+
+# What a worker prints when a peer has gone: a consequence. gloo: transport/tcp/pair.cc ("Connection closed by peer" is
+# its own, "reset by peer" any socket's, so gloo or NCCL must be in the line); NCCL: misc/socket.cc and ncclResult_t;
+# torch: c10d/socket.cpp, when the store's host has gone, and ProcessGroupNCCL.cpp, when a peer reports the time-out.
+_COLLATERAL = re.compile(
+    r"Connection closed by (remote )?peer"
+    r"|(gloo|Read error|Write error|NCCL|[Ss]ocketProgress|Call to \w+ from|SocketImpl).*[Cc]onnection reset by peer"
+    r"|(gloo|Write error|SocketImpl).*[Bb]roken pipe"
+    r"|remote process exited or there was a network error"
+    r"|NCCL communicator was aborted|ncclRemoteError"
+    r"|Connection was likely closed\. Did the remote server shutdown or crash"
+    r"|Received a dump signal due to a collective timeout from"
+)

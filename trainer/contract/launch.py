@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+
+from trainer.contract.failure import Pattern, parse_pattern, render_pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,18 +17,33 @@ class LaunchPolicy:
     max_restarts: int  # in place, for failures of a worker
     stop_timeout_s: float  # from the polite signal to SIGKILL
     log_limit_bytes: int  # of one worker's log; the older half moves to `log.1`
+    patterns: tuple[Pattern, ...] = ()  # of the cluster or the job; consulted before failure.PATTERNS
+    refund_after_s: float = 3600.0  # of healthy progress, and the restarts before it no longer count; 0: never
 
 
 def render_policy(policy: LaunchPolicy) -> dict[str, object]:
-    return dict(vars(policy))
+    return {**vars(policy), "patterns": [render_pattern(pattern) for pattern in policy.patterns]}
 
 
 def parse_policy(document: Mapping[str, object]) -> LaunchPolicy:
+    """Parse a policy, of an older service too. Raises ValueError for a field that is no number."""
+    patterns = document.get("patterns")
     return LaunchPolicy(
         max_restarts=int(str(document.get("max_restarts", 0))),
         stop_timeout_s=float(str(document.get("stop_timeout_s", 10.0))),
         log_limit_bytes=int(str(document.get("log_limit_bytes", 64 * 1024 * 1024))),
+        patterns=_parse_patterns(patterns) if isinstance(patterns, list) else (),
+        refund_after_s=float(str(document.get("refund_after_s", 3600.0))),
     )
+
+
+def _parse_patterns(documents: list[object]) -> tuple[Pattern, ...]:
+    """Those that can be read: one that a newer service means otherwise must not cost the training."""
+    patterns: list[Pattern] = []
+    for document in documents:
+        with suppress(ValueError):
+            patterns.append(parse_pattern(document if isinstance(document, Mapping) else {}))
+    return tuple(patterns)
 
 
 class DesiredState(str, Enum):
@@ -38,14 +56,29 @@ class DesiredDocument:
     """What the service wants of a running attempt; also the answer to a report. Repeating it changes nothing."""
 
     state: DesiredState = DesiredState.RUN
+    snapshot: int = 0  # how many snapshots were asked for in this job so far: it only rises
+    number: int = 0  # of the newest wish: it only rises, whatever the wish is about
 
 
 def render_desired(desired: DesiredDocument) -> dict[str, object]:
-    return {"state": desired.state.value}
+    return {"state": desired.state.value, "snapshot": desired.snapshot, "number": desired.number}
 
 
 def parse_desired(document: Mapping[str, object]) -> DesiredDocument:
-    """An unknown wish reads as RUN: an old agent goes on training."""
+    """An unknown wish reads as RUN: an old agent goes on training. What is no count reads as 0."""
     known = {member.value for member in DesiredState}
     state = str(document.get("state"))
-    return DesiredDocument(state=DesiredState(state) if state in known else DesiredState.RUN)
+    return DesiredDocument(
+        state=DesiredState(state) if state in known else DesiredState.RUN,
+        snapshot=_count(document.get("snapshot")),
+        number=_count(document.get("number")),
+    )
+
+
+def newest(known: DesiredDocument, heard: DesiredDocument) -> DesiredDocument:
+    """Of two documents the one to follow: a lower number than one already seen is older news that came late."""
+    return known if heard.number < known.number else heard
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -2,6 +2,12 @@
 
 All workers of a replica append to one file (O_APPEND, a line per write), so the byte offset behind a line is the
 line's sequence number: a reader that remembers the offset takes each line once, by whatever road it came.
+
+Every rank says when its phase changes, and every step that it completes. Until its first line it is in START: its
+interpreter imports. A rank that has waited some seconds in a collective says WAITING, once, and its former phase again
+when the wait is over, each with the step that it last completed. Hence, when a group has gone silent: of its newest
+generation, the ranks behind in steps stopped first; else those that do not wait while others do. A frozen process and
+one that hangs outside a collective cannot say WAITING.
 """
 
 from __future__ import annotations
@@ -14,12 +20,13 @@ class Phase(str, Enum):
     """What a worker is doing; deadlines differ by phase, so that a slow snapshot is not taken for a hang."""
 
     START = "start"  # imports, process group, building the model
-    RESTORE = "restore"
+    RESTORE = "restore"  # choosing and reading a snapshot, or the first values of the parameters
     COMPILE = "compile"
-    DATA = "data"
-    STEP = "step"
+    DATA = "data"  # opening or indexing data, or a batch that was not ready at once
+    STEP = "step"  # without a number: the first one is under way
     SNAPSHOT = "snapshot"
     EVALUATION = "evaluation"
+    WAITING = "waiting"  # in a collective, for its peers: who does not say so is who they wait for
     DONE = "done"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainer.contract.failure import Failure, FailureKind, is_collateral
 
@@ -23,7 +24,8 @@ class Setback:
 
     failure: Failure
     step: int | None  # the highest step that any worker of this attempt had completed by then; None: none reported
-    ran_s: float  # how long the generation had been up
+    ran_s: float  # since the workers were started after the setback before, or first; shrinking and growing included
+    charged: bool = True  # False: it was the loss of a node, and the group formed again without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +37,10 @@ class RestartDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartSituation:
-    setbacks: Sequence[Setback]  # oldest first; the last one is to be decided
-    restarts: int  # already made in place after a failure
+    setbacks: Sequence[Setback]  # oldest first; each was followed by a restart, but the last: it is to be decided
     max_restarts: int
+    refund_after_s: float = 0.0  # 0: never
+    may_shrink: bool = False  # fewer nodes than there were would do
 
     @property
     def last(self) -> Setback:
@@ -64,13 +67,22 @@ def give_up_on_repetition(s: RestartSituation) -> RestartDecision | None:
     """The same error twice in a row with no step between them comes from the code or its input."""
     if len(s.setbacks) < 2 or not repeats(s.setbacks[-2], s.last):
         return None
-    where = "before any step" if s.last.step is None else f"with no step beyond {s.last.step}"
+    where = (
+        "before any step" if s.last.step is None else f"at step {s.last.step + 1}, with no step beyond {s.last.step}"
+    )
     sentence = f"the same error came twice in a row {where}: {s.last.failure.message}"
     return RestartDecision(restart=False, sentence=sentence, repeated=True)
 
 
+def form_again(s: RestartSituation) -> RestartDecision | None:
+    """A lost peer is no failure of this replica's: see who is left. With nobody missing it counts after all."""
+    if not (s.may_shrink and is_collateral(s.last.failure)) or count_restarts(s) > s.max_restarts:
+        return None
+    return RestartDecision(restart=True, sentence="a peer was lost: the group forms again with whoever is left")
+
+
 def give_up_on_budget(s: RestartSituation) -> RestartDecision | None:
-    if s.restarts < s.max_restarts:
+    if count_restarts(s) < s.max_restarts:
         return None
     if s.max_restarts == 0:
         return _give_up("restarts in place are off for this job")
@@ -78,16 +90,29 @@ def give_up_on_budget(s: RestartSituation) -> RestartDecision | None:
 
 
 def restart(s: RestartSituation) -> RestartDecision | None:
-    return RestartDecision(restart=True, sentence=f"restart {s.restarts + 1} of at most {s.max_restarts} in place")
+    return RestartDecision(
+        restart=True, sentence=f"restart {count_restarts(s) + 1} of at most {s.max_restarts} in place"
+    )
 
 
 # First match wins: this order is the policy.
 RESTART_POLICY: tuple[Callable[[RestartSituation], RestartDecision | None], ...] = (
     give_up_on_launch,
     give_up_on_repetition,
+    form_again,
     give_up_on_budget,
     restart,
 )
+
+
+def count_restarts(s: RestartSituation) -> int:
+    """The restarts so far that count: for failures of a worker, since the last long stretch of healthy progress."""
+    count = 0
+    for before, after in reversed(list(pairwise(s.setbacks))):
+        if 0 < s.refund_after_s <= after.ran_s and _gained(before, after):
+            break
+        count += before.charged
+    return count
 
 
 def repeats(before: Setback, after: Setback) -> bool:

@@ -21,6 +21,8 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, is_collateral, render_failure
 from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.elastic.formation import Formation, describe_change, tell_change
+from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import agree_generation, known_generations
@@ -40,6 +42,7 @@ class Agent(LocalElasticAgent):
         start_method: str,
         log_line_prefix_template: str | None,
         stop_timeout_s: float,
+        min_nodes: int,
         record: Record | None,
         on_started: Callable[[], None],
     ) -> None:
@@ -51,13 +54,19 @@ class Agent(LocalElasticAgent):
             shutdown_timeout=math.ceil(stop_timeout_s),
         )
         self.generation = 0
-        self.restarts = 0  # in place, whatever their cause
+        self.restarts = 0  # in place after a failure
         self.setbacks: list[Setback] = []
         self.verdict = ""  # why the last failure was not followed by a restart
         self._record = record
         self._on_started = on_started
+        self._min_nodes = min_nodes
+        self._max_restarts = spec.max_restarts
         self._noticed_s: float | None = None  # monotonic: when the reason for the coming restart was seen
         self._started_s = 0.0
+        self._healthy_since_s = 0.0  # monotonic: the first start, or the start after the last failure
+        self._has_failed = False  # judged, and not started again yet
+        self._formed: Formation | None = None
+        self._oom_kills: int | None = None  # so far, when the workers were started
 
     @property
     def succeeded(self) -> bool:
@@ -75,6 +84,7 @@ class Agent(LocalElasticAgent):
             os.environ[env.REPLICA_DIR] = str(self._record.incarnation_dir)
             # The trace of this generation for `known_generations`, should all end before a worker leaves its own.
             (self._record.incarnation_dir / f"g{self.generation}").mkdir(exist_ok=True)
+        self._oom_kills = read_oom_kills()
         ids: dict[int, Any] = super()._start_workers(worker_group)
         self._on_started()
         self._started_s = time.monotonic()
@@ -91,6 +101,10 @@ class Agent(LocalElasticAgent):
             self._noticed_s = time.monotonic()
             self._handle(deaths, worker_group)
         result: RunResult = super()._monitor_workers(worker_group)
+        if result.state is WorkerState.FAILED and not deaths:
+            # One died between our look and torch's, which has stopped the others by now.
+            self._noticed_s = time.monotonic()
+            self._handle([death for death in self._deaths(worker_group) if death.rank in result.failures], worker_group)
         return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
@@ -118,6 +132,8 @@ class Agent(LocalElasticAgent):
 
     def _handle(self, deaths: list[Death], worker_group: WorkerGroup) -> None:
         """Explain the deaths, decide about a restart, stop the other workers."""
+        if not deaths:
+            return
         findings = self._explain(deaths, worker_group)
         self.failure = first_cause(findings)
         if self._record is not None:
@@ -133,9 +149,14 @@ class Agent(LocalElasticAgent):
 
     def _explain(self, deaths: list[Death], worker_group: WorkerGroup) -> list[Finding]:
         steps = self._steps()
+        policy = None if self._record is None else self._record.policy
+        patterns = () if policy is None else policy.patterns
         deadline = time.monotonic() + _CAUSE_GRACE_S
         while True:
-            findings = [find_failure(death, steps) for death in deaths]
+            findings = [
+                find_failure(death, steps, patterns=patterns, oom_kills=count_oom_kills(self._oom_kills))
+                for death in deaths
+            ]
             everyone = len(deaths) == len(worker_group.workers)
             if everyone or not all(is_collateral(f.failure) for f in findings) or time.monotonic() > deadline:
                 return findings
@@ -143,19 +164,20 @@ class Agent(LocalElasticAgent):
             deaths = self._deaths(worker_group)
 
     def _judge(self, failure: Failure, worker_group: WorkerGroup, record: Record) -> None:
-        ran_s = time.monotonic() - self._started_s
+        ran_s = time.monotonic() - self._healthy_since_s
         self.setbacks.append(Setback(failure=failure, step=max(self._steps().values(), default=None), ran_s=ran_s))
+        self._has_failed = True
         decision = decide_restart(
             RestartSituation(
                 setbacks=self.setbacks,
-                restarts=self._failure_restarts,
-                max_restarts=worker_group.spec.max_restarts,
+                max_restarts=self._max_restarts,
+                refund_after_s=0.0 if record.policy is None else record.policy.refund_after_s,
+                may_shrink=(worker_group.group_world_size or 0) > self._min_nodes,
             )
         )
         self.verdict = decision.sentence
         self.failure = replace(failure, repeated=decision.repeated)
-        if not decision.restart:
-            self._remaining_restarts = 0  # as torch itself does to end a group that shall not come back
+        self._let_torch(decision.restart, worker_group.spec)
         collateral = sorted(worker.global_rank for worker in worker_group.workers if worker.global_rank != failure.rank)
         record.journal(
             EventKind.WORKER_FAILED,
@@ -167,18 +189,32 @@ class Agent(LocalElasticAgent):
             decision=decision.sentence,
         )
 
+    def _let_torch(self, restart: bool, spec: WorkerSpec) -> None:
+        """Make torch's counters obey. Their difference is its count of all restarts, which never goes down."""
+        if not restart:
+            self._remaining_restarts = 0  # as torch itself does to end a group that shall not come back
+        elif self._remaining_restarts < 1:
+            self._remaining_restarts += 1
+            spec.max_restarts += 1
+
     def _journal_start(self, worker_group: WorkerGroup) -> None:
         noticed_s, self._noticed_s = self._noticed_s, None
-        self.restarts += noticed_s is not None
+        before, now = self._formed, _formation(worker_group)
+        self._formed = now
+        change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
+        self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE
+        if self._has_failed and change is EventKind.GROUP_SHRUNK and is_collateral(self.setbacks[-1].failure):
+            self.setbacks[-1] = replace(self.setbacks[-1], charged=False)
+        elif self._has_failed or before is None:
+            self._healthy_since_s = self._started_s
+        self._has_failed = False
         if self._record is None:
             return
-        size = worker_group.workers[0].world_size
-        if noticed_s is not None:
+        if noticed_s is not None and before is not None:
             seconds = round(self._started_s - noticed_s, 4)
-            sentence = f"workers restarted in place as generation {self.generation} after {seconds:.2f} s"
-            self._record.journal(
-                EventKind.RESTARTED_IN_PLACE, sentence, self.generation, generation=self.generation, seconds=seconds
-            )
+            sentence, evidence = tell_change(change, before, now, generation=self.generation, seconds=seconds)
+            self._record.journal(change, sentence, self.generation, **evidence)
+        size = now.world_size
         sentence = f"generation {self.generation} started with {size} worker{'s' if size != 1 else ''}"
         pids = {str(worker_group.workers[rank].global_rank): pid for rank, pid in self._pids().items()}
         self._record.journal(
@@ -195,6 +231,10 @@ class Agent(LocalElasticAgent):
 
     def _steps(self) -> dict[int, int]:
         return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
+
+
+def _formation(group: WorkerGroup) -> Formation:
+    return Formation(nodes=group.group_world_size or 1, world_size=group.workers[0].world_size)
 
 
 def _sentence(failure: Failure, collateral: list[int]) -> str:

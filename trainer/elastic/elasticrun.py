@@ -30,7 +30,8 @@ from trainer.elastic.claim import ClaimRefused
 from trainer.elastic.logbound import start_log_bounding
 from trainer.elastic.record import Record, now, open_record
 from trainer.elastic.report import start_reporter
-from trainer.elastic.stop import StopRequest, watch_desired
+from trainer.elastic.stop import StopRequest
+from trainer.elastic.wishes import Wishes
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
 _FINISH_PATIENCE_S, _FINISH_INTERVAL_S = 600.0, 1.0
@@ -70,10 +71,11 @@ def keep_books(body: Body, argv: list[str]) -> int:
 
 
 def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) -> int:
-    watch_desired(record, stop)
+    wishes = Wishes(record, stop)
+    wishes.watch()
     if record.policy is not None:
         start_log_bounding(record.incarnation_dir, record.policy.log_limit_bytes)
-    reporter = start_reporter(record, stop, os.environ)
+    reporter = start_reporter(record, wishes, os.environ)
     exit_record, verdict = _run_safely(body, argv, record, stop)
     sentence = _sentence(exit_record, record.replica, verdict)
     record.journal(

@@ -90,7 +90,8 @@ def _explain(code: int, record: Record | None) -> Failure:
         deaths = parse_summary(read_tail(agent_log, _SUMMARY_BYTES), folder) or _traced(folder, code)
         if deaths:
             steps = read_steps(record.incarnation_dir / layout.PROGRESS)
-            return first_cause([find_failure(death, steps) for death in deaths])
+            patterns = () if record.policy is None else record.policy.patterns
+            return first_cause([find_failure(death, steps, patterns=patterns) for death in deaths])
     kind = FailureKind.LAUNCH if code in (126, 127) else FailureKind.UNKNOWN
     return Failure(kind=kind, message=f"the launcher ended with exit code {code}", exit_code=code)
 

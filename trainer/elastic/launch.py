@@ -136,6 +136,7 @@ def _build_agent(config: LaunchConfig, command: list[str], record: Record | None
         logs_specs=config.logs_specs or DefaultLogsSpecs(),
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template,
+        min_nodes=config.min_nodes,
         stop_timeout_s=policy.stop_timeout_s if policy else float(config.shutdown_timeout or 0),
         record=record,
         # torch installs handlers of its own whenever it starts workers

@@ -9,15 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract import layout
-from trainer.contract.failure import Failure, classify_failure, is_collateral, signal_name
+from trainer.contract.failure import (
+    Failure,
+    FailureKind,
+    Pattern,
+    classify_failure,
+    find_telling_line,
+    is_collateral,
+    signal_name,
+)
 from trainer.contract.progress import parse_progress
+from trainer.contract.words import TRACEBACK
 from trainer.elastic.files import read_document, read_tail
 
 _LOG_TAIL_BYTES = 64 * 1024
 _PROGRESS_TAIL_BYTES = 256 * 1024
 _TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
 _MESSAGE_LIMIT = 500
-_TRACEBACK = "Traceback (most recent call last):"
+_LAST_LINES = 20
 _CANNOT_START = "can't open file"  # Python, and child.py
 _FROM_OUTSIDE = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}
 _FATAL = "Fatal Python error"  # faulthandler
@@ -44,18 +53,29 @@ class Finding:
     at_s: float | None  # of the error file, when the worker wrote one
 
 
-def find_failure(death: Death, steps: Mapping[int, int]) -> Finding:
-    """Explain a death from its error file, else from the last traceback in its log, else from its last words."""
+def find_failure(
+    death: Death, steps: Mapping[int, int], *, patterns: Sequence[Pattern] = (), oom_kills: int = 0
+) -> Finding:
+    """Explain a death from its error file, else from the last traceback in its log, else from its last words.
+
+    `oom_kills` is how often the kernel's out-of-memory killer acted in the workers' cgroup since they were started.
+    """
     traceback, at_s = (
         parse_error_file(read_document(death.folder / layout.ERROR) or {}) if death.folder else (None, None)
     )
     tail = _last_output(death.folder) if death.folder else ""
     traceback = traceback or _fatal_traceback(tail, death.exit_code)
-    last_words = "\n".join(tail.rstrip().splitlines()[-20:])
+    last_words = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
     name = signal_name(death.exit_code) if death.exit_code < 0 else None
+    output = traceback or _after_traceback(tail)
+    kind = classify_failure(exit_code=death.exit_code, output=output, patterns=patterns)
+    telling = find_telling_line(exit_code=death.exit_code, output=output, patterns=patterns)
+    message = _message(death.exit_code, traceback, last_words if telling is None else telling[1], telling is not None)
+    if oom_kills and signal_name(death.exit_code) == "SIGKILL" and traceback is None:
+        kind, message = FailureKind.HOST_OOM, _tell_oom(oom_kills)
     failure = Failure(
-        kind=classify_failure(exit_code=death.exit_code, output=traceback or last_words),
-        message=_message(death.exit_code, name, traceback, last_words),
+        kind=kind,
+        message=message,
         rank=death.rank,
         exit_code=death.exit_code,
         signal=name,
@@ -70,7 +90,7 @@ def is_failure_trace(folder: Path) -> bool:
     if (folder / layout.ERROR).exists():
         return True
     tail = _last_output(folder)
-    return _TRACEBACK in tail or _CANNOT_START in tail
+    return TRACEBACK in tail or _CANNOT_START in tail
 
 
 def first_cause(findings: Sequence[Finding]) -> Failure:
@@ -83,18 +103,20 @@ def first_cause(findings: Sequence[Finding]) -> Failure:
 
 def _precedence(finding: Finding) -> tuple[bool, bool, float, int]:
     failure = finding.failure
-    # A worker killed by a signal wrote no time: it went before the peers that could still write one.
-    return is_collateral(failure), failure.signal is None, finding.at_s or 0.0, failure.rank or 0
+    # Whoever timed out in a collective had waited for another. A worker killed by a signal wrote no time: it went
+    # before the peers that could still write one.
+    waited = is_collateral(failure) or failure.kind is FailureKind.HANG
+    return waited, failure.signal is None, finding.at_s or 0.0, failure.rank or 0
 
 
 def parse_traceback(output: str) -> str | None:
     """The last traceback in a program's output, with the exceptions that it is chained to, up to its message."""
-    end = output.rfind(_TRACEBACK)
+    end = output.rfind(TRACEBACK)
     if end < 0:
         return None
     start = end
     while True:
-        before = output.rfind(_TRACEBACK, 0, start)
+        before = output.rfind(TRACEBACK, 0, start)
         if before < 0 or not _CHAINED.search(output, before, start):
             break
         start = before
@@ -109,21 +131,28 @@ def _fatal_traceback(output: str, exit_code: int) -> str | None:
     traceback = parse_traceback(output)
     if traceback is None or exit_code >= 0:
         return traceback
-    after = output[output.rfind(traceback[-80:]) :]
+    after = _after_traceback(output)
     survived = signal_name(exit_code) in _FROM_OUTSIDE or _FATAL in after or after.count("\n") > _EPILOGUE_LINES
     return None if survived else traceback
+
+
+def _after_traceback(output: str) -> str:
+    """What was printed after the last traceback; all of it when there is none."""
+    end = (parse_traceback(output) or "")[-80:]
+    start = output.rfind(TRACEBACK)
+    return output[start:].partition(end)[2] if end else output
 
 
 def _one_traceback(lines: Sequence[str]) -> list[str]:
     frames = next((i for i, line in enumerate(lines) if i > 0 and not line.startswith((" ", "\t"))), len(lines))
     rest = lines[frames:]
-    blank = next((i for i, line in enumerate(rest) if not line.strip()), len(rest))
+    blank = next((i for i, line in enumerate(rest) if not line.strip() or line.startswith(_FATAL)), len(rest))
     return [*lines[:frames], *rest[: max(1, min(blank, 12))]]
 
 
 def exception_line(traceback: str) -> str:
     """The line `Type: message` of a traceback."""
-    lines = traceback[traceback.rfind(_TRACEBACK) :].splitlines() if _TRACEBACK in traceback else traceback.splitlines()
+    lines = traceback[traceback.rfind(TRACEBACK) :].splitlines() if TRACEBACK in traceback else traceback.splitlines()
     named = [line.strip() for line in lines[1:] if line and not line.startswith((" ", "\t"))]
     return (named or [line.strip() for line in lines if line.strip()] or [""])[0]
 
@@ -161,13 +190,20 @@ def _last_output(folder: Path) -> str:
     return _RANK_PREFIX.sub("", output)
 
 
-def _message(exit_code: int, name: str | None, traceback: str | None, last_words: str) -> str:
+def _tell_oom(oom_kills: int) -> str:
+    times = "once" if oom_kills == 1 else f"{oom_kills} times"
+    return f"the worker was killed by SIGKILL: the kernel ran out of memory for its cgroup and killed {times} there"
+
+
+def _message(exit_code: int, traceback: str | None, last_words: str, is_telling: bool) -> str:
+    """One line: the exception's own, else how the worker ended and the last or the telling line that it printed."""
     if traceback:
         return exception_line(traceback)[:_MESSAGE_LIMIT]
+    last = last_words.splitlines()[-1].strip() if last_words and (exit_code >= 0 or is_telling) else ""
+    end = f"ended with exit code {exit_code}"
     if exit_code < 0:
-        return f"the worker was killed by {name or f'signal {-exit_code}'}"
-    last = last_words.splitlines()[-1].strip() if last_words else ""
-    return f"the worker ended with exit code {exit_code}{': ' + last if last else ''}"[:_MESSAGE_LIMIT]
+        end = f"was killed by {signal_name(exit_code) or f'signal {-exit_code}'}"
+    return f"the worker {end}{': ' + last if last else ''}"[:_MESSAGE_LIMIT]
 
 
 def _seconds(value: object) -> float | None:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import ExitRecord, render_exit_record
-from trainer.contract.launch import DesiredState, parse_desired
 from trainer.elastic.files import read_lines
 from trainer.elastic.record import Record
-from trainer.elastic.stop import StopRequest
+from trainer.elastic.wishes import Wishes
 
 _INTERVAL_S = 0.5
 _EMPTY_INTERVAL_S = 2.0  # a report without news only asks what the service wants
@@ -67,8 +66,8 @@ def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> 
 class Reporter:
     """Reports from a daemon thread until it is closed."""
 
-    def __init__(self, record: Record, stop: StopRequest, url: str, token: str | None) -> None:
-        self._record, self._stop, self._url, self._token = record, stop, url, token
+    def __init__(self, record: Record, wishes: Wishes, url: str, token: str | None) -> None:
+        self._record, self._wishes, self._url, self._token = record, wishes, url, token
         self._offsets = Offsets()
         self._posted_s = float("-inf")
         self._final: ExitRecord | None = None
@@ -115,11 +114,11 @@ class Reporter:
         with urllib.request.urlopen(request, timeout=max(0.1, timeout_s)) as response:
             answer = json.load(response)
         desired = answer.get("desired") if isinstance(answer, dict) else None
-        if isinstance(desired, dict) and parse_desired(desired).state is DesiredState.STOP:
-            self._stop.wish()
+        if isinstance(desired, dict):
+            self._wishes.hear(desired)
 
 
-def start_reporter(record: Record, stop: StopRequest, environ: Mapping[str, str]) -> Reporter | None:
+def start_reporter(record: Record, wishes: Wishes, environ: Mapping[str, str]) -> Reporter | None:
     """Start reporting when the environment names where to; a wrong address must not cost the training."""
     url = environ.get(env.REPORT_URL)
     if not url:
@@ -127,6 +126,6 @@ def start_reporter(record: Record, stop: StopRequest, environ: Mapping[str, str]
     if not url.startswith(("http://", "https://")):
         print(f"elasticrun: {env.REPORT_URL} is {url!r}, not an http address: nothing is reported", file=sys.stderr)
         return None
-    reporter = Reporter(record, stop, url, environ.get(env.REPORT_TOKEN))
+    reporter = Reporter(record, wishes, url, environ.get(env.REPORT_TOKEN))
     reporter.start()
     return reporter

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
 
@@ -13,7 +12,6 @@ from trainer.contract.launch import DesiredState
 from trainer.elastic.record import Record
 
 DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-_DESIRED_INTERVAL_S = 1.0
 
 
 class StopRequest:
@@ -57,15 +55,3 @@ class StopRequest:
         self.signal = signal.Signals(number)
         if self._raise is not None:
             raise self._raise(self.signal)
-
-
-def watch_desired(record: Record, stop: StopRequest) -> None:
-    """Look at `desired.json` about once a second, from a daemon thread, for as long as the process lives."""
-
-    def watch() -> None:
-        while record.desired().state is not DesiredState.STOP:
-            pause.wait(_DESIRED_INTERVAL_S)
-        stop.wish()
-
-    pause = threading.Event()
-    threading.Thread(target=watch, name="desired", daemon=True).start()

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from orchestrator.api.deps import Cursor, Limit, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
+from orchestrator.api.rendering import RenderingRoute
 from orchestrator.wire import AttemptView, EventView, MetricsView, Page, SnapshotView, WorkerView
 
 router = APIRouter(
@@ -15,6 +16,7 @@ router = APIRouter(
     tags=["history"],
     dependencies=[Depends(refuse_unknown_query)],
     responses=problems(404),
+    route_class=RenderingRoute,
 )
 
 

@@ -1,4 +1,4 @@
-"""Jobs: submit, plan, look, cancel, retry."""
+"""Jobs: submit, plan, look."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, RetryBody, SpecBody, Wired, refuse_unknown_query
+from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, SpecBody, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems, request_body
+from orchestrator.api.rendering import RenderingRoute, render_answer
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.job import JobState
 from orchestrator.domain.spec import JobSpec
 from orchestrator.ports import JobFilter
-from orchestrator.wire import JobView, Page, PlanView, RetryRequest
+from orchestrator.queries import view_of_new_job
+from orchestrator.wire import JobView, Page, PlanView
 
-router = APIRouter(prefix="/api/v1", tags=["jobs"], dependencies=[Depends(refuse_unknown_query)])
+router = APIRouter(
+    prefix="/api/v1", tags=["jobs"], dependencies=[Depends(refuse_unknown_query)], route_class=RenderingRoute
+)
 
 
 @router.post(
     "/jobs",
     status_code=201,
+    response_model=JobView,
     responses={200: {"model": JobView, "description": "The same key and spec before"}, **problems(409, 413, 415)},
     openapi_extra=request_body(JobSpec),
 )
-def submit_job(services: Wired, spec: SpecBody, response: Response, idempotency_key: IdempotencyKey = None) -> JobView:
+def submit_job(services: Wired, spec: SpecBody, idempotency_key: IdempotencyKey = None) -> Response:
     """Submit a job. With an Idempotency-Key the same call again gives the same job."""
     job, created = services.commands.submit(spec, idempotency_key)
-    response.status_code = 201 if created else 200
-    response.headers["Location"] = f"/api/v1/jobs/{job.id}"
-    return services.queries.job(job.id)
+    view = view_of_new_job(job) if created else services.queries.job(job.id)
+    return render_answer(view, 201 if created else 200, {"Location": f"/api/v1/jobs/{job.id}"})
 
 
 @router.post("/plan", responses=problems(413, 415), openapi_extra=request_body(JobSpec))
@@ -62,23 +66,6 @@ def list_jobs(
 @router.get("/jobs/{job_id}", responses=problems(404))
 def show_job(services: Wired, job_id: str) -> JobView:
     return services.queries.job(job_id)
-
-
-@router.post("/jobs/{job_id}/cancel", status_code=202, responses=problems(404, 409))
-def cancel_job(services: Wired, job_id: str) -> JobView:
-    """Wish the end of a job. Repeating it changes nothing."""
-    return services.queries.job(services.commands.cancel(job_id).id)
-
-
-@router.post(
-    "/jobs/{job_id}/retry",
-    status_code=202,
-    responses=problems(404, 409, 413, 415),
-    openapi_extra=request_body(RetryRequest, required=False),
-)
-def retry_job(services: Wired, job_id: str, request: RetryBody) -> JobView:
-    """Wish one more attempt of a running or ended job. Repeating it before it begins changes nothing."""
-    return services.queries.job(services.commands.retry(job_id, request).id)
 
 
 def _parse_label(text: str | None) -> tuple[str, str] | None:

@@ -1,0 +1,1 @@
+"""The control plane under load. See __main__.py."""

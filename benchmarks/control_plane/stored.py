@@ -1,0 +1,169 @@
+"""Many stored jobs in little time: a few are made by the stores themselves, the rest are copies of their rows.
+
+Copies are made in the database, by whatever columns the tables have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Table, insert, select, true
+from sqlalchemy.orm import Session
+
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.event import Event
+from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.spec import JobSpec
+from orchestrator.ports import Change, JournalBatch
+from orchestrator.store.engine import Database
+from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.tables import Base, JobRow
+from trainer.contract.clock import render_time
+from trainer.contract.exit_record import JournalEvent
+from trainer.contract.progress import Phase, Progress
+
+UNSUPERVISED = "elsewhere"  # a cluster that the service does not have: it leaves these jobs alone
+WORKERS = 8
+RARE = "rare"  # a project of 30 jobs, the oldest of all
+_RARE_JOBS = 30
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_PROJECTS = ("vision", "speech", "language", "ranking")
+_RUNNING_SHARE = 50  # one job in so many runs
+_ENDS = (JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+def make_spec(name: str = "train", **fields: object) -> JobSpec:
+    run = {"command": ["python", "train.py", "--config", "base.yaml"], "workdir": "/", "env": {"SEED": "1"}}
+    labels = {"team": "research", "experiment": "ablation-7"}
+    return JobSpec.model_validate({"name": name, "run": run, "labels": labels, **fields})
+
+
+def make_job(job_id: str, spec: JobSpec, state: JobState, at: datetime, **fields: object) -> Job:
+    ended = at + timedelta(hours=1) if state.terminal else None
+    job = Job(
+        id=job_id, spec=spec, state=state, reason="stands as the benchmark put it", desired=Desired(), created_at=at,
+        updated_at=at, finished_at=ended,
+    )  # fmt: skip
+    return replace(job, **fields)  # type: ignore[arg-type]
+
+
+def add_job(database: Database, job: Job) -> None:
+    event = Event(at=job.created_at, kind="job.submitted", sentence="submitted by the benchmark")
+    SqlJobStore(database).add(job, idempotency_key=None, digest="0" * 64, event=event)
+    _apply(database, Change(job=job, attempt=None, events=[event]))
+
+
+def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
+    """The job with an attempt of one replica, whose workers have told of so many steps."""
+    add_job(database, job)
+    ended = job.state.terminal
+    attempt = Attempt(
+        key=AttemptKey(job.id, 1),
+        state=AttemptState[job.state.value] if ended else AttemptState.RUNNING,
+        reason="stands as the benchmark put it", nonce="c0ffee00", nodes=job.spec.topology.nodes,
+        asked=job.spec.topology.nodes, port=20000,
+        created_at=job.created_at, handle=f"local:{job.id}", started_at=job.created_at, ended_at=job.finished_at,
+    )  # fmt: skip
+    events = [Event(at=job.created_at, kind="attempt.state", sentence=text, attempt=1) for text in ("began", "runs")]
+    _apply(database, Change(job=job, attempt=attempt, events=events))
+    lines = [make_line(step, rank) for step in range(1, steps + 1) for rank in range(WORKERS)]
+    told: list[tuple[str, dict[str, object]]] = [
+        ("generation.started", {"world_size": WORKERS}),
+        ("snapshot.committed", {"name": "step-00000010-a1-g1"}),
+    ]
+    journalled = [
+        JournalEvent(kind=kind, at=render_time(_BEGIN), sentence="told", generation=1, evidence=evidence)
+        for kind, evidence in told
+    ]
+    batch = JournalBatch(
+        key=attempt.key, replica=0, incarnation=1,
+        progress=list(enumerate(lines, 1)), progress_to=len(lines),
+        events=list(enumerate(journalled, 1)), events_to=len(journalled), exit_record=None,
+    )  # fmt: skip
+    SqlJournalStore(database).ingest([batch], arrived_at=job.created_at)
+
+
+def _apply(database: Database, change: Change) -> None:
+    """As a supervisor would, of a cluster that nobody else supervises."""
+    lease = SqlLeaseStore(database).acquire(UNSUPERVISED, "benchmark", ttl_s=3600)
+    assert lease is not None
+    SqlSupervisorStore(database, lease).apply(change)
+
+
+def make_line(step: int, rank: int) -> Progress:
+    metrics = {"loss": 2.25, "tokens_per_s": 91234.5, "step_s": 0.412, "learning_rate": 0.0003} if rank == 0 else {}
+    return Progress(
+        at=render_time(_BEGIN), rank=rank, local_rank=rank, world_size=WORKERS, generation=1, pid=4000 + rank,
+        phase=Phase.STEP, step=step, total_steps=100_000, memory_bytes=61_000_000_000, metrics=metrics,
+    )  # fmt: skip
+
+
+def add_many(database: Database, count: int) -> list[str]:
+    """So many jobs: 30 of a rare project, then ended ones of four projects, one in fifty running elsewhere."""
+    rare = (RARE, JobState.SUCCEEDED)
+    ended, running = list(itertools.product(_PROJECTS, _ENDS)), [(name, JobState.RUNNING) for name in _PROJECTS]
+    templates = [rare, *ended, *running]
+    for number, (project, state) in enumerate(templates):
+        cluster = "local" if state.terminal else UNSUPERVISED
+        spec = make_spec(project=project, cluster=cluster, topology={"workers_per_node": WORKERS})
+        add_running(database, make_job(_template(number), spec, state, _BEGIN))
+
+    def template_of(job: int) -> int:
+        if job < _RARE_JOBS:
+            return 0
+        if job % _RUNNING_SHARE == 0:
+            return 1 + len(ended) + job // _RUNNING_SHARE % len(running)
+        return 1 + job % len(ended)
+
+    copies: list[list[int]] = [[] for _ in templates]
+    for job in range(count - len(templates)):
+        copies[template_of(job)].append(job)
+    made = [copy(database, _template(number), jobs) for number, jobs in enumerate(copies)]
+    settle(database)
+    return sorted(itertools.chain(*made))
+
+
+def settle(database: Database) -> None:
+    """What an idle hour brings by itself."""
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("VACUUM ANALYZE" if database.file is None else "ANALYZE")
+
+
+def _template(number: int) -> str:
+    return f"template-{number:02}"
+
+
+def copy(database: Database, template: str, numbers: Sequence[int]) -> list[str]:
+    """Copies of a job with all its rows but a reservation; one second lies between the births of their numbers."""
+    ids = [f"copy-{number:07}" for number in numbers]
+    with database.write() as session:
+        connection = session.connection()
+        row = dict(connection.execute(select(JobRow.__table__).where(JobRow.id == template)).mappings().one())
+        births = [_BEGIN + timedelta(seconds=number + 1) for number in numbers]
+        rows = [{**row, "id": one, "created_at": birth} for one, birth in zip(ids, births, strict=True)]
+        if rows:
+            connection.execute(insert(JobRow.__table__), rows)  # type: ignore[arg-type]
+        for table in Base.metadata.sorted_tables:
+            if "job_id" in table.columns and table.name != "reservations":
+                _copy_rows(session, table, template, ids)
+    return ids
+
+
+def _copy_rows(session: Session, table: Table, template: str, ids: Sequence[str]) -> None:
+    """INSERT ... SELECT: the template's rows, once for each of the copies."""
+    columns = [column for column in table.columns if column.name not in ("job_id", "id")]
+    jobs = JobRow.__table__
+    for first in range(0, len(ids), 5000):
+        part = ids[first : first + 5000]
+        chosen = (
+            select(jobs.c.id, *columns)
+            .select_from(jobs.join(table, true()))
+            .where(jobs.c.id.in_(part), table.c.job_id == template)
+        )
+        session.execute(insert(table).from_select(["job_id", *(column.name for column in columns)], chosen))

@@ -1,0 +1,358 @@
+"""One cell of the matrix: two services, three jobs, one strike; what came of it is left for `verdict`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from deploy.dev.crash_points.launcher import Launch, launch, write_lean_python
+from deploy.dev.crash_points.points import Strike
+from deploy.dev.service import ServiceFailed, processes_of
+from orchestrator.client import Client, RequestRefused
+from orchestrator.domain.errors import OrchestratorError
+
+LEASE_S = 2.0
+_POLL_S = 0.2
+_PATIENCE_S = 60.0
+_ANSWER_S = 4.0  # for one request, beyond which the other service is asked
+_WATCHED_S = 2.5  # so long a woken service is watched: it must not change anything
+# What a woken service may still write, for it has no effect on an attempt that has ended: a refused agent's log, the
+# policy for it, a fence against those before, a wish that it should end.
+_HARMLESS = ("*/agent.log", "*/launch.json", "*/fence/a*-g00000.json", "*/desired.json", "*.tmp")
+_TURN = threading.Lock()  # multiprocessing looks after all children whenever one starts, and not for several threads
+ROUNDS = ("kill", "stop", "wake", "cancel")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One strike. What the rounds are:
+
+    kill: SIGKILL. stop: SIGSTOP, woken when all has ended, to change nothing. wake: SIGSTOP, woken once the other one
+    has taken over, to be in its way. cancel: as stop, but all the jobs are cancelled by their owner while it sleeps.
+    """
+
+    point: str
+    side: str
+    round: str
+
+    def __str__(self) -> str:
+        return f"{self.round} {self.side} {self.point}"
+
+
+@dataclass
+class Outcome:
+    """What a cell left. `problems` is empty where all was as it should."""
+
+    cancelled: bool = False  # whether the jobs were, by their owner
+    struck: bool = False
+    jobs: dict[str, Any] = field(default_factory=dict)  # name -> view
+    attempts: dict[str, list[Any]] = field(default_factory=dict)
+    events: dict[str, list[Any]] = field(default_factory=dict)
+    starts: dict[str, list[str]] = field(default_factory=dict)  # name -> lines of "attempt rank"
+    problems: list[str] = field(default_factory=list)
+
+
+class Database:
+    """Databases that are copied from one that has the tables."""
+
+    def __init__(self, url: str, template: str) -> None:
+        self._url = url
+        self._template = template
+        self._lock = threading.Lock()
+        self._made = 0
+
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[str]:
+        with self._lock:
+            self._made += 1
+            name = f"cell_{self._made}"
+            self._tell(f'CREATE DATABASE {name} TEMPLATE "{self._template}"')
+        try:
+            yield self._url.replace("/postgres?", f"/{name}?")
+        finally:
+            with self._lock:
+                self._tell(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _tell(self, statement: str) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+def preload() -> ForkServerContext:
+    """A process that has imported all that a service needs: each service is a fork of it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["deploy.dev.crash_points.launcher"])
+    return context
+
+
+def specs(starts: Path) -> dict[str, dict[str, Any]]:
+    """one succeeds; two is cancelled while it runs; three loses its agent once, and needs a second attempt."""
+    bodies = {
+        "one": (2, "exec sleep 1"),
+        "two": (1, "exec sleep 60"),
+        "three": (1, 'if [ "$ORCHESTRATOR_ATTEMPT" = 1 ]; then sleep 0.3; kill -9 $PPID; sleep 9; fi; exec sleep 0.3'),
+    }
+    return {
+        name: {
+            "name": name,
+            "run": {
+                "command": ["sh", "-c", f'echo "$ORCHESTRATOR_ATTEMPT $RANK" >> {starts}/{name}; {body}'],
+                "workdir": "/",
+            },
+            "topology": {"workers_per_node": workers},
+            "supervise": {"backoff_s": [0.1, 0.1]},
+        }
+        for name, (workers, body) in bodies.items()
+    }
+
+
+class Play:
+    """Plays one cell (or, without one, counts the points) in a folder of its own."""
+
+    def __init__(
+        self, cell: Cell | None, folder: Path, database_url: str, context: ForkServerContext, *, lean: bool
+    ) -> None:
+        self._cell = cell
+        self._folder = folder
+        self._url = database_url
+        self._context = context
+        self._lean = lean
+        self._root = folder / "runs"
+        self._starts = folder / "starts"
+        self._told = folder / "struck"
+        self._services: dict[str, ForkServerProcess] = {}
+        self._woken = False
+        self.outcome = Outcome()
+        self.points = folder / "points"
+
+    def run(self) -> Outcome:
+        self._starts.mkdir(parents=True)
+        self._root.mkdir()
+        try:
+            with psycopg.connect(self._url, autocommit=True) as self._sql:
+                self._play()
+                self._read_all()
+                self._part()
+        except Exception as error:  # whatever it is, this cell has failed and the others go on
+            self.outcome.problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            self._leave_nothing()
+        self.outcome.struck = self._told.exists()
+        for file in self._starts.iterdir():
+            self.outcome.starts[file.name] = file.read_text().splitlines()
+        return self.outcome
+
+    def _play(self) -> None:
+        self._start("a")
+        self._until("service a has the lease", lambda: self._struck or self._holder() == self._services["a"].pid)
+        if self._cell is not None:
+            self._start_second()
+        ids = {name: self._ask(lambda to, s=spec, n=name: to.submit(s, idempotency_key=n)).id
+               for name, spec in specs(self._starts).items()}  # fmt: skip
+        self._ids = ids
+        self._until("job two runs", lambda: (self._starts / "two").exists() or self._all_unwanted)
+        self._ask(lambda to: to.cancel(ids["two"]))
+        self._until("all jobs ended", self._all_ended)
+        if self._cell is None:
+            self._start_second()  # it had nothing to do: all that happened are the points of the first one
+        elif self._cell.round in ("stop", "cancel") and self._struck:
+            self._wake_and_watch()
+
+    def _start_second(self) -> None:
+        self._start("b")
+        self._until("service b answers", lambda: self._address("b"))
+
+    @property
+    def _all_unwanted(self) -> bool:
+        return self._cell is not None and self._cell.round == "cancel" and self._struck
+
+    def _cancel_all(self) -> None:
+        self.outcome.cancelled = True
+        for job_id in self._ids.values():
+            with contextlib.suppress(RequestRefused):  # it has ended already
+                self._ask(lambda to, job=job_id: to.cancel(job))
+
+    def _start(self, name: str) -> None:
+        settings = {
+            "ORCHESTRATOR_ROOT": str(self._root),
+            "ORCHESTRATOR_PORT": "0",
+            "ORCHESTRATOR_DATABASE_URL": self._url + "&options=-c%20idle_in_transaction_session_timeout%3D1500",
+            "ORCHESTRATOR_LEASE_S": str(LEASE_S),
+            "ORCHESTRATOR_POLL_S": str(_POLL_S),
+            "ORCHESTRATOR_STOP_TIMEOUT_S": "2",
+            "ORCHESTRATOR_LOCAL_SLOTS": "8",
+        }
+        given = Launch(
+            settings=settings,
+            log=self._folder / f"{name}.log",
+            points=self.points if name == "a" else None,
+            strike=self._strike() if name == "a" else None,
+            python=write_lean_python(self._folder) if self._lean else None,
+        )
+        process = self._context.Process(target=launch, args=(given,), name=f"service {name}")
+        with _TURN:
+            process.start()
+        self._services[name] = process
+
+    def _strike(self) -> Strike | None:
+        if self._cell is None:
+            return None
+        number = signal.SIGKILL if self._cell.round == "kill" else signal.SIGSTOP
+        return Strike(self._cell.point, self._cell.side, number, self._told)
+
+    @property
+    def _struck(self) -> bool:
+        return self._told.exists()
+
+    def _address(self, name: str) -> str | None:
+        log = self._folder / f"{name}.log"
+        found = re.search(r"orchestrator is at (\S+),", log.read_text()) if log.exists() else None
+        return None if found is None else found[1]
+
+    def _ask(self, question: Callable[[Client], Any]) -> Any:
+        """Service a, and where it does not answer, b."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            for name in ("a", "b"):
+                url = self._address(name)
+                if url is None or (name == "a" and self._struck and not self._woken):
+                    continue
+                with Client(url, timeout_s=_ANSWER_S, patience_s=0) as client:
+                    try:
+                        return question(client)
+                    except RequestRefused:
+                        raise
+                    except OrchestratorError as error:
+                        last = error
+            if time.monotonic() > deadline:
+                raise last
+            time.sleep(0.1)
+
+    def _all_ended(self) -> bool:
+        if self._all_unwanted and not self.outcome.cancelled:
+            self._cancel_all()
+        rows = self._sql.execute("SELECT state FROM jobs").fetchall()
+        return len(rows) == len(self._ids) and all(row[0] in ("SUCCEEDED", "FAILED", "CANCELLED") for row in rows)
+
+    def _wake_in_time(self) -> None:
+        if self._cell is None or self._cell.round != "wake" or self._woken or not self._struck:
+            return
+        if "b" in self._services and self._holder() == self._services["b"].pid:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        os.kill(self._services["a"].pid or 0, signal.SIGCONT)
+
+    def _wake_and_watch(self) -> None:
+        self._until("service b has the lease", lambda: self._holder() == self._services["b"].pid)
+        self._until("no process of a job", lambda: not list(processes_of(self._root)))
+        before = self._traces()
+        self._wake()
+        time.sleep(_WATCHED_S)
+        after = self._traces()
+        changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+        self.outcome.problems += [
+            f"the woken service changed {name}: {before.get(name)} -> {after.get(name)}" for name in sorted(changed)
+        ]
+
+    def _traces(self) -> Mapping[str, str]:
+        """All tables but the leases, and the files of the jobs."""
+        names = self._sql.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        tables = [name for (name,) in names if name != "leases"]
+        rows = {
+            name: json.dumps(sorted(str(row) for row in self._sql.execute(f'SELECT * FROM "{name}"').fetchall()))  # type: ignore[arg-type]
+            for name in tables
+        }
+        files = {
+            str(path.relative_to(self._root)): path.read_text(errors="replace")
+            for path in self._root.glob("*/**/*")
+            if path.is_file() and not any(path.match(pattern) for pattern in _HARMLESS)
+        }
+        return rows | files
+
+    def _holder(self) -> int | None:
+        """The process that holds the lease now."""
+        row = self._sql.execute("SELECT holder FROM leases WHERE expires_at > clock_timestamp()").fetchone()
+        return None if row is None else int(row[0].split(":")[1])
+
+    def _read_all(self) -> None:
+        url = self._address("b")
+        assert url is not None
+        with Client(url, timeout_s=30, patience_s=10) as client:
+            for name, job_id in self._ids.items():
+                self.outcome.jobs[name] = client.job(job_id)
+                self.outcome.attempts[name] = list(client.attempts(job_id))
+                self.outcome.events[name] = list(client.events(job_id))
+
+    def _part(self) -> None:
+        """Nothing of a job is left, and both services end cleanly when asked to."""
+        self._until("no process of a job", lambda: not list(processes_of(self._root)))
+        for name, process in self._services.items():
+            if not _runs(process) and not self._killed(name):
+                self.outcome.problems.append(f"service {name} ended by itself with {process.exitcode}")
+            process.terminate()
+            deadline = time.monotonic() + _PATIENCE_S
+            while _runs(process) and time.monotonic() < deadline:
+                if name == "a" and self._struck and not self._woken and not self._killed(name):
+                    self._until("service b has the lease", lambda: self._holder() == self._services["b"].pid)
+                    self._wake()
+                time.sleep(0.05)
+            expected = -signal.SIGKILL if self._killed(name) else 0
+            if process.exitcode != expected:
+                self.outcome.problems.append(f"service {name} ended with {process.exitcode} on SIGTERM")
+
+    def _killed(self, name: str) -> bool:
+        return name == "a" and self._cell is not None and self._cell.round == "kill" and self._struck
+
+    def _until(self, what: str, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not holds():
+            ended = [name for name, process in self._services.items() if not _runs(process)]
+            if ended and not self._struck:
+                raise ServiceFailed(f"while waiting for: {what}: service {ended[0]} ended by itself")
+            if time.monotonic() > deadline:
+                self._tell_where_all_stand()
+                raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {what}")
+            self._wake_in_time()
+            time.sleep(0.05)
+
+    def _tell_where_all_stand(self) -> None:
+        """The threads of the services into their logs, the sessions of the database into a file."""
+        for process in self._services.values():
+            if _runs(process):
+                os.kill(process.pid or 0, signal.SIGUSR1)
+        sessions = self._sql.execute(
+            "SELECT pid, state, wait_event_type, wait_event, pg_blocking_pids(pid), left(query, 120)"
+            " FROM pg_stat_activity WHERE datname = current_database()"
+        ).fetchall()
+        (self._folder / "sessions").write_text("\n".join(map(str, sessions)) + "\n")
+        time.sleep(0.5)
+
+    def _leave_nothing(self) -> None:
+        for process in self._services.values():
+            while _runs(process):
+                process.kill()
+                time.sleep(0.05)
+        for one in list(processes_of(self._root)):
+            self.outcome.problems.append(f"process {one.pid} of {one.job_id} was left")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+
+
+def _runs(process: ForkServerProcess) -> bool:
+    with _TURN:
+        return process.is_alive()

@@ -1,0 +1,74 @@
+"""Runs a service in this process, with its points counted and perhaps struck at. No part of the product."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.dev.crash_points.points import Counting, Strike, install
+from orchestrator import bootstrap, process
+from orchestrator.domain.launch import Site
+from orchestrator.settings import Settings, load_settings
+
+LEAN = Path(__file__).with_name("lean_agent.py")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One service. `points` is the file to which its points are told; None: it runs as it is."""
+
+    settings: Mapping[str, str]
+    log: Path
+    points: Path | None = None
+    strike: Strike | None = None
+    python: Path | None = None  # what stands in for the interpreter that starts agents
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def launch(given: Launch) -> None:
+    """The body of a child process: serve until SIGTERM."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = os.open(given.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    faulthandler.register(signal.SIGUSR1)  # where every thread stands, for a cell that does not come to its end
+    for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
+        del os.environ[name]
+    os.environ.update(given.settings)
+    os.environ.update(given.environment)
+    if given.python is not None:
+        _start_agents_with(str(given.python))
+    if given.points is not None:
+        install(Counting(_teller(given.points), given.strike))
+    process.serve(load_settings())
+    sys.stdout.flush()
+
+
+def write_lean_python(folder: Path) -> Path:
+    """A program that is called as the interpreter is, and runs the agent without torch."""
+    program = folder / "python-lean"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {LEAN} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def _start_agents_with(python: str) -> None:
+    build = bootstrap._site
+
+    def build_site(settings: Settings, gpus: int) -> Site:
+        site = build(settings, gpus)
+        return type(site)(**{name: getattr(site, name) for name in site.__slots__} | {"python": python})
+
+    bootstrap._site = build_site
+
+
+def _teller(path: Path) -> Callable[[str], None]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    return lambda point: os.write(descriptor, f"{point}\n".encode()) and None

@@ -1,0 +1,164 @@
+"""Crash points: every commit, every call of the backend and every write into the run directory, wrapped and named.
+
+Nothing is listed by hand: commits are wrapped at SQLAlchemy's dialect, the backend's methods are those of its port,
+the writes are all public functions of `rundir` that are no readers. A point's name says thread, effect, the calling
+function, and the job where one is concerned, so that the same point is found again in the next run:
+
+    supervisor: commit supervision.apply < act._start [one] #1
+
+What the service does over and over by itself (to look, to renew its lease) counts once for each other point that it
+follows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sqlalchemy.engine.default import DefaultDialect
+
+from orchestrator import bootstrap, ports, rundir
+
+SIDES = ("before", "after")
+_READERS = ("read_", "parse_", "open_", "split_", "was_", "goes_on", "incarnations")
+_REPEATED = (
+    "supervisor: commit leases.acquire",
+    "supervisor: backend.observe",
+    "supervisor: backend.slots",
+    "lease: commit leases.renew",
+)
+_STORE, _PLUMBING = "orchestrator/store/", ("orchestrator/store/engine.py", "orchestrator/store/failures.py")
+_DEPTH = 60  # frames that are searched for the caller
+_CALLERS = 2  # that a name holds, besides the store's function
+
+
+@dataclass(frozen=True)
+class Strike:
+    """Where the process strikes itself, with what, and the file that tells so, written just before."""
+
+    point: str
+    side: str
+    signal: signal.Signals
+    told: Path
+
+
+class Counting:
+    """Counts the points that are passed, tells each new one to `told`, and strikes at the chosen one."""
+
+    def __init__(self, tell: Callable[[str], None], strike: Strike | None) -> None:
+        self._tell = tell
+        self._strike = strike
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._passed = ["the start"]
+        self._seen: set[str] = set()
+
+    def wrap(self, effect: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            point = self._enter(_name(effect, sys._getframe(1), args))
+            self._pass(point, "before")
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._pass(point, "after")
+                with self._lock:
+                    if point is not None and " after " not in point:
+                        self._passed.append(point)
+
+        return wrapped
+
+    def _enter(self, name: str) -> str | None:
+        """The point that is passed now, None for a repetition."""
+        with self._lock:
+            if name.startswith(_REPEATED):
+                return self._repeated(name)
+            self._counts[name] += 1
+            point = f"{name} #{self._counts[name]}"
+        self._tell(point)
+        return point
+
+    def _repeated(self, name: str) -> str | None:
+        if self._strike is not None:
+            # In this run something else may come between: the first one behind the same point will do.
+            wanted, _, behind = self._strike.point.partition(" after ")
+            return self._strike.point if wanted == name and behind in self._passed else None
+        point = f"{name} after {self._passed[-1]}"
+        if point in self._seen:
+            return None
+        self._seen.add(point)
+        self._tell(point)
+        return point
+
+    def _pass(self, point: str | None, side: str) -> None:
+        strike = self._strike
+        if strike is None or (point, side) != (strike.point, strike.side):
+            return
+        with self._lock:
+            if strike.told.exists():
+                return
+            strike.told.write_text(f"{strike.signal.name} {side} {point}\n")
+        os.kill(os.getpid(), strike.signal)
+
+
+def install(counting: Counting) -> None:
+    """Wrap everything of this process. Call once, before the service is built."""
+    DefaultDialect.do_commit = counting.wrap("commit", DefaultDialect.do_commit)  # type: ignore[method-assign]
+    for name, function in inspect.getmembers(rundir, inspect.isfunction):
+        ours = function.__module__ == rundir.__name__ and not name.startswith("_")
+        if ours and not name.startswith(_READERS):
+            setattr(rundir, name, counting.wrap(f"rundir.{name}", function))
+    build = bootstrap.LocalBackend
+
+    def build_wrapped(*args: Any, **kwargs: Any) -> Any:
+        backend = build(*args, **kwargs)
+        for name, _ in inspect.getmembers(ports.Backend, inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(backend, name, counting.wrap(f"backend.{name}", getattr(backend, name)))
+        return backend
+
+    bootstrap.LocalBackend = build_wrapped  # type: ignore[assignment,misc]
+
+
+def _name(effect: str, frame: FrameType | None, args: tuple[Any, ...]) -> str:
+    sites: list[str] = []
+    job = next((found for arg in args if (found := _job_of(arg)) is not None), None)
+    for _ in range(_DEPTH):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if "/orchestrator/" in file and not file.endswith(_PLUMBING):
+            job = job or next((found for value in frame.f_locals.values() if (found := _job_of(value))), None)
+            stored = any(_STORE in site for site in sites)
+            if len(sites) - stored < _CALLERS and not (_STORE in file and (sites or frame.f_code.co_name[0] == "_")):
+                sites.append(f"{file}:{frame.f_code.co_name}")
+        frame = frame.f_back
+    where = " < ".join(_short(site) for site in sites)
+    return f"{_thread()}: {effect} {where}" + (f" [{job}]" if job else "")
+
+
+def _short(site: str) -> str:
+    file, _, function = site.rpartition(":")
+    return f"{Path(file).stem}.{function}"
+
+
+def _job_of(value: object) -> str | None:
+    """The name of the job that a value belongs to: of a situation, a plan, a job, or an attempt's key."""
+    for attribute in ("job", "key"):
+        value = getattr(value, attribute, value)
+    found = getattr(value, "job_id", None) or (getattr(value, "id", None) if hasattr(value, "spec") else None)
+    return found.rpartition("-")[0] if isinstance(found, str) else None
+
+
+def _thread() -> str:
+    name = threading.current_thread().name
+    kinds = {"MainThread": "main", "supervisor-": "supervisor", "lease-": "lease"}
+    return next((kind for prefix, kind in kinds.items() if name.startswith(prefix)), "request")

@@ -1,0 +1,175 @@
+"""Play the soak and print what happened; exit 1 when a promise was broken, and keep the folder."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deploy.dev.crash_points.verdict import wrong_accounts
+from deploy.dev.postgres import NoPostgres, running_postgres
+from deploy.dev.service import ServiceFailed
+from deploy.dev.soak.faults import DISK_FULL, Faults, Struck
+from deploy.dev.soak.stage import KINDS, Stage
+from deploy.dev.soak.verdict import Books, judge, rungs, summary
+from orchestrator.domain.errors import OrchestratorError
+
+_PATIENCE_S = 900.0  # for the jobs to end once the last fault is over
+_SHORT = {"faults": 12, "minutes": 1.2, "steps": 300, "pause": 10.0}
+
+
+class SoakFailed(Exception):
+    """The soak could not be played to its end."""
+
+
+class Soak:
+    def __init__(self, stage: Stage, options: argparse.Namespace) -> None:
+        self._stage = stage
+        self._options = options
+        self._dice = random.Random(options.seed)
+        self._faults = Faults(stage, self._dice, pause_s=options.pause)
+        self._started = time.monotonic()
+        self.struck: list[Struck] = []
+
+    def play(self) -> None:
+        for kind in KINDS:
+            self._stage.submit(kind)
+        self._watch(lambda: any(job.step for job in self._stage.jobs.values()), "the first step", _PATIENCE_S)
+        mean_s = self._options.minutes * 60 / self._options.faults
+        for kind in self._faults.plan(self._options.faults):
+            until = time.monotonic() + min(3 * mean_s, self._dice.expovariate(1 / mean_s))
+            self._watch(lambda until=until: time.monotonic() >= until, "the next fault", 3 * mean_s + 60, refill=True)
+            self._strike(kind)
+        self._faults.undo_due(all_of_it=True)
+        self._watch(self._over, "the end of all jobs", _PATIENCE_S)
+
+    def _strike(self, kind: str) -> None:
+        deadline = time.monotonic() + 120
+        while (struck := self._faults.strike(kind)) is None:
+            if time.monotonic() > deadline:
+                raise SoakFailed(f"found nothing to strike at for: {kind}")
+            self._pass_time(refill=True)
+        self.struck.append(struck)
+        number, seconds = len(self.struck), time.monotonic() - self._started
+        print(f"{seconds:7.1f} s  {number:3}  {struck.kind:19} {struck.what}", flush=True)
+
+    def _watch(self, holds, what: str, patience_s: float, *, refill: bool = False) -> None:  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + patience_s
+        while not holds():
+            if time.monotonic() > deadline:
+                stand = "; ".join(f"{job.id} {job.state} at {job.step}: {job.reason}" for job in self._live())
+                raise SoakFailed(f"not within {patience_s:.0f} s: {what}; {stand}")
+            self._pass_time(refill=refill)
+
+    def _pass_time(self, *, refill: bool) -> None:
+        """A moment in which faults are undone, and (while there are faults to come) ended jobs get a successor."""
+        time.sleep(0.3)
+        self._faults.undo_due()
+        self._stage.look()
+        live = {job.name.rpartition("-")[0] for job in self._live()}
+        for kind in KINDS:
+            if refill and kind not in live:
+                self._stage.submit(kind)
+
+    def _live(self) -> list:  # type: ignore[type-arg]
+        return [job for job in self._stage.jobs.values() if not job.ended]
+
+    def _over(self) -> bool:
+        return not self._live() and not self._faults.pending
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options = _options()
+    folder = Path(tempfile.mkdtemp(prefix="orchestrator-soak-")).resolve()
+    problems = ["it was not played to its end"]
+    stage = None
+    try:
+        with running_postgres(durable=True) as server:
+            stage = Stage(folder, server, steps=options.steps)
+            with stage.set_up():
+                if not stage.disk:
+                    print("no disk can be mounted here: the full disk is left out")
+                problems = _play(stage, options)
+    except NoPostgres as error:
+        problems = [str(error)]
+    except (SoakFailed, ServiceFailed, OrchestratorError) as error:
+        problems = [f"{type(error).__name__}: {error}"]
+    except KeyboardInterrupt:
+        problems = ["interrupted"]
+    for problem in problems:
+        print(f"BROKEN: {problem}", flush=True)
+    if problems and stage is not None:
+        shutil.copytree(stage.root, folder / "evidence", ignore=shutil.ignore_patterns("*.distcp", "ballast"))
+    if stage is not None:
+        stage.leave()
+    if problems:
+        print(f"evidence: {folder}")
+        return 1
+    shutil.rmtree(folder)
+    print("Every promise held.")
+    return 0
+
+
+def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
+    started = time.monotonic()
+    soak = Soak(stage, options)
+    problems = []
+    try:
+        soak.play()
+    except SoakFailed as error:
+        problems.append(str(error))
+    jobs = list(stage.jobs.values())
+    events = {job.id: stage.ask(lambda client, job=job: list(client.events(job.id))) for job in jobs}
+    attempts = {job.id: stage.ask(lambda client, job=job: list(client.attempts(job.id))) for job in jobs}
+    problems += judge(stage.root, jobs, soak.struck)
+    problems += wrong_accounts({job.id: job for job in jobs}, attempts, events)
+    problems += [f"process {one.pid} of {one.job_id} was left" for one in stage.processes()]
+    _tell(stage, soak.struck, [event for told in events.values() for event in told])
+    made = sum(len(found) for found in attempts.values())
+    seconds = time.monotonic() - started
+    print(
+        f"{len(soak.struck)} faults, {len(jobs)} jobs, {made} attempts, {seconds:.0f} s, seed {options.seed}",
+        flush=True,
+    )
+    return problems
+
+
+def _tell(stage: Stage, struck: list[Struck], events: list) -> None:  # type: ignore[type-arg]
+    """Seconds from a fault to the next step of those it hit, and what the service told of each rung."""
+    books = {job_id: Books(stage.root / job_id) for job_id in stage.jobs}
+    print("from the fault to the next step of a new group:")
+    for kind in dict.fromkeys(fault.kind for fault in struck):
+        found = [
+            books[job].resumed_after(fault.at) for fault in struck if fault.kind == kind for job in fault.workers_of
+        ]
+        seconds = [one[0] for one in found if one is not None]
+        if seconds and kind != DISK_FULL:
+            anew = sum(one[1] for one in found if one is not None)
+            print(f"  {kind:19} {summary(seconds)}, {anew} by a new attempt")
+    print("by rung of the ladder, as the events tell:")
+    for rung, seconds in sorted(rungs(events).items()):
+        print(f"  {rung:19} {summary(seconds)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deploy.dev.soak", description=__doc__)
+    parser.add_argument("--faults", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=25, help="over which the faults are spread")
+    parser.add_argument("--steps", type=int, default=1500, help="of each job")
+    parser.add_argument("--pause", type=float, default=60, metavar="SECONDS", help="for which a service is stopped")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true", help="a dozen faults in about two minutes")
+    options = parser.parse_args()
+    if options.short:
+        vars(options).update(_SHORT)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

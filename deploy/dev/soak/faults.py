@@ -1,0 +1,174 @@
+"""The faults: what is struck, how, and how it is undone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deploy.dev.service import Marked
+from deploy.dev.soak.stage import Stage
+
+DISK_FULL = "disk full"
+_WEIGHTS = {
+    "worker killed": 30,
+    "agent killed": 15,
+    "replica killed": 15,
+    "service killed": 15,
+    "service stopped": 8,
+    "database restarted": 10,
+    DISK_FULL: 7,
+}
+_CHUNK_BYTES = 1 << 20
+_FULL_S = 6.0
+
+
+@dataclass(frozen=True)
+class Struck:
+    """One fault as it happened. `jobs` are those of which an agent was hit, or could not write."""
+
+    kind: str
+    at: float  # seconds since the epoch
+    what: str
+    workers_of: frozenset[str] = frozenset()
+    agents_of: frozenset[str] = frozenset()
+
+
+class Faults:
+    """Strikes in the main thread; what ends later (a pause, a full disk) is undone by `undo_due`."""
+
+    def __init__(self, stage: Stage, dice: random.Random, *, pause_s: float) -> None:
+        self._stage = stage
+        self._dice = dice
+        self._pause_s = pause_s
+        self._due: list[tuple[float, Callable[[], bool]]] = []
+        self._full = False
+
+    def plan(self, count: int) -> list[str]:
+        """Each kind once, the rest by their weights, in random order."""
+        kinds = [kind for kind in _WEIGHTS if kind != DISK_FULL or self._stage.disk]
+        rest = self._dice.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=max(0, count - len(kinds)))
+        planned = [*kinds, *rest][:count]
+        self._dice.shuffle(planned)
+        return planned
+
+    def strike(self, kind: str) -> Struck | None:
+        """None where there is nothing to strike at now."""
+        strikes = {
+            "worker killed": lambda: self._kill("worker"),
+            "agent killed": lambda: self._kill("agent"),
+            "replica killed": lambda: self._kill("replica"),
+            "service killed": self._kill_service,
+            "service stopped": self._stop_service,
+            "database restarted": self._restart_database,
+            DISK_FULL: self._fill_disk,
+        }
+        return strikes[kind]()
+
+    def undo_due(self, *, all_of_it: bool = False) -> None:
+        """Undo what has lasted long enough. What cannot be undone yet is tried again."""
+        for entry in list(self._due):
+            at, undo = entry
+            if all_of_it or at <= time.monotonic():
+                self._due.remove(entry)
+                if not undo():
+                    self._due.append((time.monotonic() + 1, undo))
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._due)
+
+    def _kill(self, what: str) -> Struck | None:
+        ended = {job_id for job_id, job in self._stage.jobs.items() if job.ended}
+        found = [one for one in self._stage.processes() if one.job_id not in ended]
+        chosen = [one for one in found if (one.local_rank is None) != (what == "worker")]
+        if not chosen:
+            return None
+        one = self._dice.choice(chosen)
+        victims = self._stage.others_of(one) if what == "replica" else [one]
+        at = time.time()
+        _kill_all(victims)
+        name = f"{what} of {one.job_id}, replica {one.replica}" + (
+            f", rank {one.local_rank}" if what == "worker" else ""
+        )
+        hit = frozenset({one.job_id})
+        return Struck(f"{what} killed", at, name, hit, frozenset() if what == "worker" else hit)
+
+    def _kill_service(self) -> Struck | None:
+        place = self._place()
+        if place is None:
+            return None
+        at = time.time()
+        self._stage.services[place].kill()
+        self._stage.down.add(place)
+        self._due.append((time.monotonic() + self._dice.uniform(0, 4), lambda: self._stage.revive(place)))
+        return Struck("service killed", at, self._name(place))
+
+    def _stop_service(self) -> Struck | None:
+        place = self._place(prefer_holder=True)
+        if place is None:
+            return None
+        name, at = self._name(place), time.time()
+        self._stage.services[place].pause()
+        self._stage.down.add(place)
+
+        def wake() -> bool:
+            self._stage.services[place].wake()
+            self._stage.down.discard(place)
+            return True
+
+        self._due.append((time.monotonic() + self._pause_s, wake))
+        return Struck("service stopped", at, f"{name}, for {self._pause_s:.0f} s")
+
+    def _restart_database(self) -> Struck:
+        at, away_s = time.time(), self._dice.uniform(0, 3)
+        self._stage.server.stop()
+        time.sleep(away_s)
+        self._stage.server.start()
+        return Struck("database restarted", at, f"away for {time.time() - at:.1f} s")
+
+    def _fill_disk(self) -> Struck | None:
+        if self._full:
+            return None
+        at, ballast = time.time(), self._stage.root / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb") as file:
+            while True:
+                file.write(b"\0" * _CHUNK_BYTES)
+                file.flush()
+        self._full = True
+
+        def empty() -> bool:
+            ballast.unlink(missing_ok=True)
+            self._full = False
+            return True
+
+        self._due.append((time.monotonic() + _FULL_S, empty))
+        live = frozenset(job_id for job_id, job in self._stage.jobs.items() if not job.ended)
+        return Struck(DISK_FULL, at, f"for {_FULL_S:.0f} s", live, live)
+
+    def _place(self, *, prefer_holder: bool = False) -> int | None:
+        """A service that is up, while the other one is up as well: one is always left."""
+        if self._stage.down:
+            return None
+        holder = self._stage.holder()
+        if prefer_holder and holder is not None and self._dice.random() < 0.8:
+            return holder
+        return self._dice.randrange(len(self._stage.services))
+
+    def _name(self, place: int) -> str:
+        role = "which held the lease" if self._stage.holder() == place else "which was waiting"
+        return f"{('first', 'second')[place]} service, {role}"
+
+
+def _kill_all(victims: list[Marked]) -> None:
+    for victim in victims:
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except OSError as error:
+            if error.errno != errno.ESRCH:
+                raise

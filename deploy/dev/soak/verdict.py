@@ -1,0 +1,163 @@
+"""What must hold when all has been struck: read from the run directories and from the service's own account."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.dev.soak.faults import DISK_FULL, Struck
+from orchestrator.wire import JobView
+from trainer import snapshot
+from trainer.contract import layout
+from trainer.contract.clock import parse_time
+from trainer.contract.fence import Term, parse_term
+from trainer.contract.manifest import parse_snapshot_name
+
+REPLAY_TOLERANCE = 1e-3  # nats, between the losses of one step that was made twice, perhaps at another world size
+
+
+@dataclass(frozen=True)
+class Step:
+    at: float
+    term: Term
+    step: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Commit:
+    at: float
+    term: Term
+    step: int
+    name: str
+
+
+class Books:
+    """What the agents and workers of one job wrote."""
+
+    def __init__(self, job_dir: Path) -> None:
+        self.job_dir = job_dir
+        self.steps: list[Step] = []
+        self.commits: list[Commit] = []
+        self.quarantined: set[str] = set()
+        for journal in sorted(job_dir.glob("attempts/*/replica-*/*/*.jsonl")):
+            attempt = int(journal.parts[-4])
+            for told in _lines(journal):
+                self._take(told, attempt, journal.name)
+        self.steps.sort(key=lambda step: step.at)
+
+    def _take(self, told: dict[str, Any], attempt: int, journal: str) -> None:
+        at, term = parse_time(told["at"]).timestamp(), Term(attempt, told["generation"])
+        if journal == layout.PROGRESS and told.get("rank") == 0 and told.get("metrics"):
+            self.steps.append(Step(at, term, told["step"], told["metrics"].get("loss")))
+        if journal != layout.EVENTS:
+            return
+        evidence = told.get("evidence", {})
+        if told["kind"] == "snapshot.committed":
+            name = parse_snapshot_name(evidence["name"])
+            assert name is not None
+            self.commits.append(Commit(at, name.term, name.step, str(name)))
+        if told["kind"] == "snapshot.quarantined":
+            self.quarantined.add(evidence["name"])
+
+    def resumed_after(self, at: float) -> tuple[float, bool] | None:
+        """Seconds from a fault to the next step of a newer group, and whether that is of a new attempt."""
+        before = max((step.term for step in self.steps if step.at <= at), default=None)
+        if before is None:
+            return None
+        after = next((step for step in self.steps if step.at > at and step.term > before), None)
+        return None if after is None else (after.at - at, after.term.attempt > before.attempt)
+
+
+def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator[str]:
+    """Everything that is wrong, as sentences."""
+    for job in jobs:
+        books = Books(root / job.id)
+        hits = sum(job.id in fault.agents_of for fault in struck)
+        if job.state.value != "SUCCEEDED":
+            yield f"{job.id} is {job.state}: {job.reason}"
+        elif job.step != job.total_steps:
+            yield f"{job.id} succeeded with step {job.step} of {job.total_steps}"
+        untold = set(range(1, (job.step or 0) + 1)) - {step.step for step in books.steps}
+        if untold and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in struck):
+            yield f"{job.id} told nothing of steps {sorted(untold)[:10]}"
+        if job.attempts > hits + 1:
+            yield f"{job.id} has {job.attempts} attempts, but {hits} faults hit its agents"
+        yield from _double_starts(books)
+        yield from _lost_steps(books)
+        yield from _damaged(books)
+        yield from _other_losses(books)
+
+
+def rungs(events: Iterable[Any]) -> dict[str, list[float]]:
+    """Seconds by rung of the recovery ladder, as the events tell."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if "rung" in event.evidence and "seconds" in event.evidence:
+            found[event.evidence["rung"]].append(float(event.evidence["seconds"]))
+    return found
+
+
+def summary(seconds: list[float]) -> str:
+    return f"{len(seconds):4} times, median {statistics.median(seconds):6.2f} s, longest {max(seconds):6.2f} s"
+
+
+def _double_starts(books: Books) -> Iterator[str]:
+    for attempt_dir in sorted(books.job_dir.glob("attempts/*")):
+        lives = sorted(attempt_dir.glob("replica-*/*/" + layout.AGENT))
+        claims = {json.loads(life.read_text())["claim"] for life in lives}
+        replicas = [life.parts[-3] for life in lives]
+        if len(claims) > 1 or len(replicas) != len(set(replicas)):
+            yield f"attempt {attempt_dir.name} of {books.job_dir.name} was started twice: {lives}"
+
+
+def _lost_steps(books: Books) -> Iterator[str]:
+    """Every term begins at the newest snapshot that was committed before, or later."""
+    for file in sorted(layout.fence_dir(books.job_dir).iterdir()):
+        term, text = parse_term(file.name), file.read_text()
+        if term is None or not text:
+            continue
+        base, begun = json.loads(text)["base_step"], file.stat().st_mtime
+        if base is None:
+            continue
+        before = [one for one in books.commits if one.at < begun and one.term < term]
+        newest = max((one.step for one in before if one.name not in books.quarantined), default=0)
+        if base < newest:
+            yield f"{books.job_dir.name}: {file.name} began at step {base}, step {newest} was committed before"
+
+
+def _damaged(books: Books) -> Iterator[str]:
+    for folder in sorted(layout.snapshots_dir(books.job_dir).glob("step-*")):
+        if parse_snapshot_name(folder.name) is None or not (folder / layout.MANIFEST).exists():
+            continue
+        words = io.StringIO()
+        with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
+            status = snapshot.main(["verify", str(folder)])
+        if status != 0:
+            yield f"{folder.name} of {books.job_dir.name} does not verify: {words.getvalue()}"
+
+
+def _other_losses(books: Books) -> Iterator[str]:
+    """A step that is made again gives the same loss."""
+    losses: dict[int, list[float]] = defaultdict(list)
+    for step in books.steps:
+        if step.loss is not None:
+            losses[step.step].append(step.loss)
+    spread, step = max(((max(found) - min(found), step) for step, found in losses.items()), default=(0.0, 0))
+    if spread > REPLAY_TOLERANCE:
+        yield f"{books.job_dir.name}: the losses of step {step} differ by {spread:.3g}"
+
+
+def _lines(journal: Path) -> Iterator[dict[str, Any]]:
+    for line in journal.read_bytes().splitlines():
+        with contextlib.suppress(ValueError):  # torn by a kill or a full disk
+            told = json.loads(line)
+            if isinstance(told, dict):
+                yield told

@@ -1,0 +1,35 @@
+"""`clusters` and `nodes`: what there is to run on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, jsonable, print_json, reading
+from orchestrator.cli.render import clean, print_clusters, print_nodes
+
+
+def clusters(as_json: AsJson = False) -> None:
+    """List the clusters and what they hold."""
+    with reading() as client:
+        found = client.clusters()
+    if as_json:
+        print_json({"items": [jsonable(cluster) for cluster in found], "next_cursor": None})
+        return
+    print_clusters(found)
+    for cluster in found:
+        if not cluster.answers:
+            typer.echo(f"{cluster.name} does not answer: {clean(cluster.detail)}", err=True)
+
+
+def nodes(cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+    """List the nodes with failures in their record."""
+    with reading() as client:
+        found = client.nodes(cluster=cluster)
+    if as_json:
+        print_json({"items": [jsonable(node) for node in found], "next_cursor": None})
+    elif found:
+        print_nodes(found)
+    else:
+        typer.echo("No node has a failure in its record.", err=True)

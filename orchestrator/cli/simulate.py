@@ -1,0 +1,80 @@
+"""`simulate`: rehearse weeks of a cluster's life with the service's own policy and supervisor, in seconds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Annotated
+
+import structlog
+import typer
+from pydantic import ValidationError
+
+from orchestrator.domain.spec import Topology
+from orchestrator.simulator.rehearsal.rehearsal import Rehearsal
+from orchestrator.simulator.rehearsal.report import build_report, render_report
+from orchestrator.simulator.rehearsal.scenario import Scenario
+from orchestrator.simulator.rehearsal.traces import TRACES
+
+
+def simulate(
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the cluster.")] = 16384,
+    mtbf_hours: Annotated[float, typer.Option(min=0.001, help="Mean time between failures of the whole.")] = 3.09,
+    days: Annotated[float, typer.Option(min=0.001, max=3650, help="How long the rehearsal lasts.")] = 54,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rehearsal.")] = 1,
+    trace: Annotated[str, typer.Option(help=f"What fails and how: {', '.join(TRACES)}.")] = "exponential",
+    gpus_per_node: Annotated[int, typer.Option(min=1)] = 8,
+    spares: Annotated[int | None, typer.Option(min=0, help="Spare nodes. Default: as many as are needed.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=100_000)] = 1,
+    nodes: Annotated[
+        str | None, typer.Option(help="Nodes of each job, as 4 or 2:8. Default: all, for one job.")
+    ] = None,
+    job_hours: Annotated[
+        float | None, typer.Option(min=0.001, help="Training of a job, a mean for many. Default: it never ends.")
+    ] = None,
+    snapshot_stall: Annotated[float, typer.Option(min=0, help="Seconds that a snapshot stops training.")] = 5,
+    snapshot_interval: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds of training between two. Default: Young's.")
+    ] = None,
+    restart: Annotated[float, typer.Option(min=0, help="Seconds from a failure to the first step after it.")] = 90,
+    restart_in_place: Annotated[float, typer.Option(min=0, help="The same within an attempt.")] = 20,
+    repair_hours: Annotated[float, typer.Option(min=0.001, help="Until a node is back, with --spares.")] = 24,
+    pass_pause: Annotated[float, typer.Option(min=0, help="Least seconds between two passes of the supervisor.")] = 0,
+    without: Annotated[list[str] | None, typer.Option(help="A rule to take out of the policy; repeatable.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Rehearse weeks of failures on a simulated cluster, with the service's own policy."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
+    )
+    if nodes is not None:
+        try:
+            Topology(nodes=nodes)
+        except ValidationError as error:
+            raise typer.BadParameter(str(error.errors()[0]["msg"]), param_hint="--nodes") from error
+    scenario = Scenario(
+        gpus=gpus,
+        mtbf_h=mtbf_hours,
+        days=days,
+        seed=seed,
+        trace=trace,
+        gpus_per_node=gpus_per_node,
+        spares=spares,
+        jobs=jobs,
+        nodes=nodes,
+        job_hours=job_hours,
+        snapshot_stall_s=snapshot_stall,
+        snapshot_interval_s=snapshot_interval,
+        restart_s=restart,
+        restart_in_place_s=restart_in_place,
+        repair_h=repair_hours,
+        pass_pause_s=pass_pause,
+        without=tuple(without or ()),
+    )
+    started = time.perf_counter()
+    account = Rehearsal(scenario).run()
+    took_s = time.perf_counter() - started
+    typer.echo(json.dumps(build_report(account)) if as_json else render_report(account))
+    # Not on standard output: what is printed there is the same each time.
+    typer.echo(f"rehearsed in {took_s:.1f} s", err=True)

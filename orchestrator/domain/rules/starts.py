@@ -1,0 +1,94 @@
+"""Rules about a job of which nothing runs: rest, give up, or begin an attempt."""
+
+from __future__ import annotations
+
+from orchestrator.domain.budget import hopeless, longest_backoff, overspent
+from orchestrator.domain.decision import BeginRetry, Decision, Finish, Start, Wait
+from orchestrator.domain.job import JobState
+from orchestrator.domain.rules.ends import SUSPENDED
+from orchestrator.domain.rules.kinds import while_idle
+from orchestrator.domain.situation import Situation
+
+
+@while_idle
+def begin_retry(s: Situation) -> Decision | None:
+    """The owner's retry is honoured once nothing of the job runs."""
+    if not s.retry_wished:
+        return None
+    return Decision(action=BeginRetry(), sentence="its owner asked for another attempt")
+
+
+@while_idle
+def finish_cancelled(s: Situation) -> Decision | None:
+    """A cancelled job of which nothing runs has ended."""
+    if s.job.state.terminal or not s.job.desired.cancelled:
+        return None
+    return Decision(action=Finish(JobState.CANCELLED), sentence="cancelled by its owner")
+
+
+@while_idle
+def rest_suspended(s: Situation) -> Decision | None:
+    """A suspended job of which nothing runs rests until its owner resumes it."""
+    if s.job.state.terminal or s.job.state is JobState.SUSPENDED:
+        return None
+    return Decision(action=Finish(JobState.SUSPENDED), sentence=SUSPENDED) if s.job.desired.suspended else None
+
+
+@while_idle
+def resume(s: Situation) -> Decision | None:
+    """A job that its owner no longer suspends goes back into the queue."""
+    if s.job.state is not JobState.SUSPENDED or s.job.desired.suspended:
+        return None
+    return Decision(action=Finish(JobState.QUEUED), sentence="resumed by its owner")
+
+
+@while_idle
+def give_up(s: Situation) -> Decision | None:
+    """A job is stopped when its last failure cannot be mended by another attempt, or its budget is spent."""
+    failure = None if s.attempt is None else s.attempt.failure
+    if s.job.state is not JobState.RECOVERING or failure is None:
+        return None
+    verdict = hopeless(s.job, failure) or overspent(s.job, failure)
+    if verdict is None:
+        return None
+    return Decision(action=Finish(JobState.FAILED), sentence=f"{failure.message}; {verdict}")
+
+
+@while_idle
+def recover(s: Situation) -> Decision | None:
+    """A job between attempts gets the next one as soon as its back-off is over."""
+    if s.job.state is not JobState.RECOVERING:
+        return None
+    if s.job.retry_at is not None and s.now < s.job.retry_at <= s.now + longest_backoff(s.job):
+        return Decision(action=Wait(), sentence=_pause(s), look_again_at=s.job.retry_at)
+    if s.admission is None:
+        return None
+    if not s.admission.admitted:
+        return Decision(action=Wait(), sentence=s.admission.sentence)
+    number = 1 if s.attempt is None else s.attempt.key.number + 1
+    size = "" if s.admission.nodes == s.job.spec.topology.max_nodes else f" on {s.admission.nodes} nodes"
+    return Decision(action=Start(s.admission.nodes), sentence=f"recovering with attempt {number}{size}")
+
+
+@while_idle
+def start(s: Situation) -> Decision | None:
+    """A queued job starts when it is admitted; until then its reason says what it waits for."""
+    if s.job.state is not JobState.QUEUED or s.admission is None:
+        return None
+    if not s.admission.admitted:
+        return Decision(action=Wait(), sentence=s.admission.sentence)
+    return Decision(action=Start(s.admission.nodes), sentence=f"starting: {s.admission.sentence}")
+
+
+def wait(s: Situation) -> Decision:
+    """Nothing to do."""
+    return Decision(action=Wait(), sentence=s.job.reason)
+
+
+def _pause(s: Situation) -> str:
+    """How long the pause is in all, so that the sentence stays the same while it lasts."""
+    last, until = s.attempt, s.job.retry_at
+    if last is None or last.ended_at is None or until is None:
+        return s.job.reason
+    cause = "" if last.failure is None else f" after: {last.failure.message}"
+    return f"waits {(until - last.ended_at).total_seconds():.0f} s before its next attempt{cause}"

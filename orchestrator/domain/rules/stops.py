@@ -1,0 +1,117 @@
+"""Rules that stop a live attempt: its owner wishes it, a limit is passed, or another size would do better."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.budget import overlong
+from orchestrator.domain.decision import Decision, Stop
+from orchestrator.domain.hang import find_hang
+from orchestrator.domain.observation import Liveness, Presence
+from orchestrator.domain.rules.ends import end, stopped_as
+from orchestrator.domain.rules.kinds import while_live
+from orchestrator.domain.situation import Situation
+from orchestrator.domain.watched import Watched
+from trainer.contract.failure import Failure, FailureKind
+
+
+@while_live
+def stop_unwanted(s: Situation, live: Watched) -> Decision | None:
+    """A live attempt is stopped when its owner cancelled or suspended the job, or asked for another attempt."""
+    if s.unwanted is None:
+        return None
+    if s.absent(live):
+        return end(s, AttemptState.CANCELLED, None)
+    return Decision(action=Stop(force=s.overdue(live)), sentence=f"stopping: {s.unwanted}")
+
+
+@while_live
+def go_on_stopping(s: Situation, live: Watched) -> Decision | None:
+    """A stop that was begun is seen through, by force after the stop time-out."""
+    if not live.stopping:
+        return None
+    failure = live.attempt.failure
+    if s.absent(live):
+        # It was stopped before any agent could claim it: nothing of it is left.
+        return end(s, stopped_as(failure), failure)
+    return Decision(action=Stop(force=s.overdue(live), failure=failure), sentence=live.attempt.reason)
+
+
+@while_live
+def stop_overlong(s: Situation, live: Watched) -> Decision | None:
+    """An attempt that has run longer than the job may is stopped."""
+    limit = s.job.spec.supervise.max_runtime_s
+    if limit is None or _age(s, live.attempt.started_at) <= limit:
+        return None
+    failure = overlong(s.job)
+    return Decision(action=Stop(force=False, failure=failure), sentence=failure.message)
+
+
+@while_live
+def stop_slow_start(s: Situation, live: Watched) -> Decision | None:
+    """An attempt whose workers tell nothing for too long after the agent's start is stopped."""
+    limit = s.job.spec.supervise.startup_timeout_s
+    started_at = live.attempt.started_at
+    if started_at is None or live.seen.training.formed_at is not None or live.presence is Presence.UNKNOWN:
+        return None
+    if _age(s, max(started_at, live.seen.heard_since)) <= limit:
+        return None
+    failure = Failure(kind=FailureKind.HANG, message=f"the workers formed no group within {limit:g} s")
+    return Decision(action=Stop(force=False, failure=failure), sentence=failure.message)
+
+
+@while_live
+def stop_stalled(s: Situation, live: Watched) -> Decision | None:
+    """An attempt that told of progress and then fell silent for longer than its phase may last is stopped."""
+    if live.presence is Presence.UNKNOWN:
+        return None
+    hang = find_hang(live.seen, s.job.spec.supervise, s.now)
+    if hang is None:
+        return None
+    first = hang.stopped_first[0].rank if hang.stopped_first else None
+    failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=first, step=hang.step)
+    nodes = {live.node_of(word.replica) for word in hang.stopped_first}
+    blames = tuple(sorted(node for node in nodes if node is not None))
+    return Decision(action=Stop(force=False, failure=failure), sentence=hang.sentence, blames=blames)
+
+
+@while_live
+def resize(s: Situation, live: Watched) -> Decision | None:
+    """A running attempt makes room for one of the size that its owner now asks for, once that one fits."""
+    topology, attempt = s.job.spec.topology, live.attempt
+    if attempt.state is not AttemptState.RUNNING or attempt.asked == topology.nodes:
+        return None
+    if attempt.max_nodes == topology.max_nodes:
+        return None  # it is of that size already
+    if topology.max_nodes > attempt.max_nodes:
+        gains = s.admission is not None and s.admission.nodes >= max(topology.min_nodes, attempt.max_nodes + 1)
+        if not gains:
+            return None
+    sentence = f"stopping at a snapshot to go on with {topology.nodes} nodes, as its owner asked"
+    return Decision(action=Stop(force=False), sentence=sentence)
+
+
+@while_live
+def grow_back(s: Situation, live: Watched) -> Decision | None:
+    """An elastic job that has trained with fewer nodes than it could have for a while goes on with more."""
+    patience_s = s.job.spec.supervise.grow_back_after_s
+    if s.admission is None or patience_s is None or live.attempt.state is not AttemptState.RUNNING:
+        return None
+    training = live.seen.training
+    takes_snapshots = training.snapshots > 0 or training.restored is not None
+    if training.formed_at is None or not takes_snapshots or live.exits():
+        return None  # what takes none would begin anew
+    lost = sum(seen.liveness is Liveness.DEAD for seen in live.seen.sighting.replicas)
+    if lost and training.resized_at is None:
+        return None  # the others have yet to form again without it: patience is counted from then on
+    alive = live.attempt.max_nodes - lost  # who is out of sight may well be at work
+    since = max(filter(None, (live.attempt.started_at, training.resized_at)), default=None)
+    if alive == 0 or alive >= s.admission.nodes or _age(s, since) < patience_s:
+        return None
+    sentence = f"stopping at a snapshot to grow from {alive} to {s.admission.nodes} nodes"
+    return Decision(action=Stop(force=False, grows=True), sentence=sentence)
+
+
+def _age(s: Situation, since: datetime | None) -> float:
+    return 0.0 if since is None else (s.now - since) / timedelta(seconds=1)

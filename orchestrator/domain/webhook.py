@@ -1,0 +1,62 @@
+"""Webhooks: who is told of an event, how a message is signed, when it is tried again. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+SECRET_PREFIX = "whsec_"  # standardwebhooks.com: what follows is the key in base64
+_MIN_KEY_BYTES = 16
+_FIRST_RETRY_S = 5.0
+_LONGEST_PAUSE_S = 6 * 3600.0
+_JITTER = 0.25  # of a pause
+GIVEN_UP_AFTER_S = 3 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A subscription under a name that a job's `notify` may use. `events` are patterns as a shell's."""
+
+    name: str
+    events: tuple[str, ...] = ("job.state",)
+    all_jobs: bool = False  # also those that do not name it
+
+    def wants(self, kind: str) -> bool:
+        return any(fnmatchcase(kind, pattern) for pattern in self.events)
+
+
+def webhooks_for(kind: str, notify: Collection[str], configured: Iterable[Webhook]) -> list[str]:
+    """The names of those that are told of an event of this kind, of a job with this `notify`."""
+    return [hook.name for hook in configured if hook.wants(kind) and (hook.all_jobs or hook.name in notify)]
+
+
+def parse_key(secret: str) -> bytes:
+    """The key of a secret: what stands behind `whsec_` in base64, or else the text itself. Raises ValueError."""
+    if secret.startswith(SECRET_PREFIX):
+        try:
+            key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"what follows {SECRET_PREFIX} is not base64") from error
+    else:
+        key = secret.encode()
+    if len(key) < _MIN_KEY_BYTES:
+        raise ValueError(f"the secret has {len(key)} bytes, fewer than {_MIN_KEY_BYTES}")
+    return key
+
+
+def sign(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """The header `webhook-signature` (Standard Webhooks 1.0, symmetric)."""
+    content = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+
+
+def retry_in_s(tries: int, age_s: float, draw: float) -> float | None:
+    """The pause after the `tries`-th failure of a message of this age; None: given up. `draw` is from [0, 1)."""
+    growing = _FIRST_RETRY_S * 2.0 ** min(tries - 1, 60)
+    pause = min(growing, _LONGEST_PAUSE_S / (1 + _JITTER)) * (1 + _JITTER * draw)
+    return None if age_s + pause > GIVEN_UP_AFTER_S else pause

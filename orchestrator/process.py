@@ -1,0 +1,129 @@
+"""The process of the service: what it listens on, where it says so, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from orchestrator import rundir
+from orchestrator.bootstrap import build, open_database
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.settings import Settings
+from orchestrator.telemetry import configure_logging
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# A request gives the interpreter away at each of its queries, and while a pass computes it gets it back only after this
+# time. The default of 5 ms made a submission 60 ms long.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+def serve(settings: Settings) -> None:
+    """Run the service until SIGTERM or SIGINT; running jobs go on without it. Raises ConfigurationError."""
+    configure_logging()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    settings = check_settings(settings)
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(open_database(settings))
+        listener = stack.enter_context(_listener(settings))
+        url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
+        service = build(settings, database, url)
+        for thread in service.threads:
+            thread.start()
+            stack.callback(thread.stop)
+        stack.enter_context(_announced(settings.root, url))
+        print(f"orchestrator is at {url}, run directory {settings.root}", flush=True)
+        config = uvicorn.Config(service.app, log_config=None, timeout_graceful_shutdown=5)
+        _Server(config, service.closing).run(sockets=[listener])
+
+
+def check_settings(settings: Settings) -> Settings:
+    """Settings with an absolute root that can be written. Raises ConfigurationError."""
+    if settings.host not in _LOOPBACK:
+        raise ConfigurationError(
+            f"ORCHESTRATOR_HOST is {settings.host}: this version signs nobody in and serves loopback only; "
+            "reach it from elsewhere through an SSH tunnel"
+        )
+    low, high = settings.rendezvous_ports
+    if not 1024 <= low <= high <= 65535:
+        raise ConfigurationError(f"ORCHESTRATOR_RENDEZVOUS_PORTS is {low}, {high}: not a range within 1024 .. 65535")
+    root = settings.root.expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        root = root.resolve()
+        rundir.write_document(root / ".writable", {})
+        (root / ".writable").unlink(missing_ok=True)  # another service that starts may have removed it
+    except OSError as error:
+        raise ConfigurationError(f"the run directory {root} cannot be written: {error.strerror}") from error
+    return settings.model_copy(update={"root": root})
+
+
+class _Server(uvicorn.Server):
+    """Tells streams of a shutdown when it begins: uvicorn waits for them before the application hears of it.
+
+    Uvicorn would end the process by the signal it caught; here the supervisor finishes its pass first.
+    """
+
+    def __init__(self, config: uvicorn.Config, closing: threading.Event) -> None:
+        super().__init__(config)
+        self._closing = closing
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._closing.set()
+        super().handle_exit(sig, frame)
+
+
+@contextlib.contextmanager
+def _listener(settings: Settings) -> Iterator[socket.socket]:
+    """A bound socket: port 0 becomes a free one. Raises ConfigurationError for a port that is taken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # With its protocol by name: asyncio sets TCP_NODELAY on such connections alone, and without it an answer on a
+    # connection that is kept open waits 40 ms for the client's acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(2048)  # whoever reads the announcement may connect at once
+        yield listener
+    except OSError as error:
+        raise ConfigurationError(
+            f"port {settings.port} of {settings.host} cannot be used ({error.strerror}): "
+            "set ORCHESTRATOR_PORT to another one, or to 0 for any free one"
+        ) from error
+    finally:
+        listener.close()
+
+
+@contextlib.contextmanager
+def _announced(root: Path, url: str) -> Iterator[None]:
+    """`service.json` while the service runs, so that clients on this machine find it. Of several, the last counts."""
+    version = importlib.metadata.version("elastic-orchestrator")
+    path, announcement = root / "service.json", {"url": url, "pid": os.getpid(), "version": version}
+    rundir.write_document(path, announcement)
+    try:
+        yield
+    finally:
+        if rundir.read_document(path) == announcement:
+            path.unlink(missing_ok=True)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,143 @@
+"""The supervisor's side of the store in memory: status under a lease, and the leases themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.lease import Lease, LeaseStanding
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import RankWord, Training
+from orchestrator.ports import Change, Clock, Supervised
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.tables import Tables, exits_of
+
+_UNTOLD = Training()
+
+
+class MemoryLeaseStore:
+    """Implements ports.LeaseStore. Its clock is the store's."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def acquire(self, cluster: str, holder: str, *, ttl_s: float) -> Lease | None:
+        leases, now = self._store.answering().leases, self._clock.now()
+        last, until = leases.get(cluster, (Lease(cluster=cluster, holder=holder, token=0), now))
+        if last.holder != holder and until > now:
+            return None
+        lease = Lease(cluster=cluster, holder=holder, token=last.token + 1)
+        leases[cluster] = (lease, now + timedelta(seconds=ttl_s))
+        return lease
+
+    def renew(self, lease: Lease, *, ttl_s: float) -> bool:
+        leases, now = self._store.answering().leases, self._clock.now()
+        last, until = leases.get(lease.cluster, (None, now))
+        if last != lease or until <= now:
+            return False
+        leases[lease.cluster] = (lease, now + timedelta(seconds=ttl_s))
+        return True
+
+    def release(self, lease: Lease) -> None:
+        leases = self._store.answering().leases
+        if leases.get(lease.cluster, (None, None))[0] == lease:
+            leases[lease.cluster] = (lease, self._clock.now())
+
+    def leases(self) -> Sequence[LeaseStanding]:
+        now = self._clock.now()
+        return [
+            LeaseStanding(lease=lease, expires_at=until, expired=until <= now)
+            for lease, until in self._store.answering().leases.values()
+        ]
+
+
+class MemorySupervisorStore:
+    """Implements ports.SupervisorStore under one lease."""
+
+    def __init__(self, store: MemoryStore, clock: Clock, lease: Lease) -> None:
+        self._store = store
+        self._clock = clock
+        self._lease = lease
+
+    def live(self, cluster: str) -> Sequence[AttemptKey]:
+        """In the order of the jobs' ids."""
+        tables = self._store.answering()
+        here = (job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster)
+        attempts = (tables.attempt_of(job_id) for job_id in here)
+        return sorted(attempt.key for attempt in attempts if attempt is not None and not attempt.state.terminal)
+
+    def supervised(self, cluster: str) -> Sequence[Supervised]:
+        """Oldest job first."""
+        tables = self._store.answering()
+        jobs = [tables.jobs[job_id] for job_id in tables.at_work]
+        here = sorted((job for job in jobs if job.spec.cluster == cluster), key=lambda job: (job.created_at, job.id))
+        return [_supervised(tables, job) for job in here]
+
+    def apply(self, change: Change) -> None:
+        tables = self._writing()
+        known, attempt = tables.job(change.job.id), change.attempt
+        before = None if attempt is None else tables.attempts.get(attempt.key)
+        if before is not None and before.state.terminal:
+            raise InvalidTransition(f"attempt {before.key} has ended {before.state}; nothing changes it any more")
+        # Status only: what was asked and wished has another writer.
+        kept = {"spec": known.spec, "desired": known.desired, "created_at": known.created_at}
+        tables.put_job(replace(change.job, spent=dict(change.job.spent), **kept))  # type: ignore[arg-type]
+        if attempt is not None:
+            tables.put_attempt(attempt)
+        if change.job.state.terminal:
+            for key in [key for key in tables.ports if key.job_id == known.id]:
+                del tables.ports[key]
+        for mark in change.node_failures:
+            tables.node_failures.setdefault((mark.cluster, mark.node, mark.key), mark)
+        tables.events += [(known.id, event) for event in change.events]
+
+    def note(self, job_id: str, reason: str, now: datetime) -> None:
+        tables = self._writing()
+        if job_id in tables.jobs:
+            tables.put_job(replace(tables.jobs[job_id], reason=reason, updated_at=now))
+
+    def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
+        jobs = self._store.answering().jobs
+        return {job_id: jobs[job_id].state for job_id in job_ids if job_id in jobs}
+
+    def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
+        return list(self._store.answering().ranks.get(key, {}).values())
+
+    def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
+        marks = self._store.answering().node_failures.values()
+        return [mark for mark in marks if mark.cluster == cluster and mark.at >= since]
+
+    def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
+        tables = self._writing()
+        tables.job(key.job_id)
+        if key in tables.ports:
+            return tables.ports[key][1]
+        taken = {port for place, port in tables.ports.values() if place == cluster}
+        above = (port for port in candidates if (after is None or port > after) and port not in taken)
+        below = (port for port in candidates if after is not None and port <= after and port not in taken)
+        free = next(above, None) or next(below, None)
+        if free is None:
+            raise Refused(f"cluster {cluster}: all {len(candidates)} rendezvous ports are taken")
+        tables.ports[key] = (cluster, free)
+        return free
+
+    def _writing(self) -> Tables:
+        """Raises StoreUnavailable, LeaseLost."""
+        tables, now = self._store.answering(), self._clock.now()
+        lease, until = tables.leases.get(self._lease.cluster, (None, now))
+        if lease != self._lease or until <= now:
+            raise LeaseLost(f"another one may supervise cluster {self._lease.cluster} now")
+        return tables
+
+
+def _supervised(tables: Tables, job: Job) -> Supervised:
+    attempt = tables.attempt_of(job.id)
+    if attempt is None:
+        return Supervised(job=job, attempt=None, training=_UNTOLD, exits={})
+    training = tables.told[attempt.key].training()
+    return Supervised(job=job, attempt=attempt, training=training, exits=exits_of(tables, attempt.key))

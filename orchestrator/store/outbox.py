@@ -1,0 +1,143 @@
+"""What is owed to webhooks: written with its event, claimed by one sender at a time, settled afterwards."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from orchestrator.domain.event import Event
+from orchestrator.domain.webhook import Webhook, webhooks_for
+from orchestrator.ports import Delivery
+from orchestrator.store.clock import store_time
+from orchestrator.store.engine import Database
+from orchestrator.store.mapping import stored_event_of
+from orchestrator.store.tables import DeliveryRow, EventRow, JobRow
+
+# How long a failing message holds back the later ones of its job.
+_IN_ORDER_S = 600.0
+_MAX_ERROR_CHARS = 500
+
+
+def owe(session: Session, events: Sequence[tuple[int, str, Event]], subscriptions: Sequence[Webhook]) -> None:
+    """Write what webhooks are owed of these events (id, job, event), in the transaction that wrote them."""
+    notify = _notify(session, {job_id for _, job_id, _ in events})
+    now = store_time(session)
+    rows = [
+        {
+            "event_id": event_id,
+            "job_id": job_id,
+            "webhook": name,
+            "message_id": _message_id(),
+            "created_at": now,
+            "due_at": now,
+            "tries": 0,
+        }
+        for event_id, job_id, event in events
+        for name in webhooks_for(event.kind, notify[job_id], subscriptions)
+    ]
+    if rows:
+        session.connection().execute(insert(DeliveryRow), rows)
+
+
+class SqlOutboxStore:
+    """Implements ports.OutboxStore. Times are the database's."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(self, webhook: str, *, limit: int, hold_s: float) -> Sequence[Delivery]:
+        if self.oldest_due_s(webhook) is None:
+            return []  # without a turn to write
+        with self._database.write() as session:
+            now = store_time(session)
+            earlier = aliased(DeliveryRow)
+            held_back = (
+                select(earlier.id)
+                .where(
+                    earlier.job_id == DeliveryRow.job_id,
+                    earlier.webhook == DeliveryRow.webhook,
+                    earlier.event_id < DeliveryRow.event_id,
+                    earlier.due_at.is_not(None),
+                    earlier.created_at > now - timedelta(seconds=_IN_ORDER_S),
+                )
+                .exists()
+            )
+            due = (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
+            rows = session.scalars(
+                select(DeliveryRow)
+                .where(due, ~held_back)
+                .order_by(DeliveryRow.due_at, DeliveryRow.event_id)
+                .limit(limit)
+                .with_for_update(skip_locked=True)
+            ).all()
+            for row in rows:
+                row.due_at = now + timedelta(seconds=hold_s)
+                row.tries += 1
+            session.flush()
+            told = {
+                event.id: (event, job)
+                for event, job in session.execute(
+                    select(EventRow, JobRow)
+                    .join(JobRow, JobRow.id == EventRow.job_id)
+                    .where(EventRow.id.in_([row.event_id for row in rows]))
+                )
+            }
+            return [_delivery(row, *told[row.event_id], age_s=(now - row.created_at).total_seconds()) for row in rows]
+
+    def delivered(self, delivery: Delivery) -> None:
+        with self._database.write() as session:
+            values = {"due_at": None, "delivered_at": store_time(session), "last_error": None}
+            session.execute(update(DeliveryRow).where(DeliveryRow.id == delivery.id).values(values))
+
+    def failed(self, delivery: Delivery, error: str, *, retry_in_s: float | None) -> None:
+        with self._database.write() as session:
+            due_at = None if retry_in_s is None else store_time(session) + timedelta(seconds=retry_in_s)
+            # Another one may have claimed it since, if we were asleep: then its word counts.
+            mine = (DeliveryRow.tries == delivery.tries) & DeliveryRow.due_at.is_not(None)
+            values = {"due_at": due_at, "last_error": error[:_MAX_ERROR_CHARS]}
+            session.execute(update(DeliveryRow).where(DeliveryRow.id == delivery.id, mine).values(values))
+
+    def oldest_due_s(self, webhook: str) -> float | None:
+        with self._database.read() as session:
+            now = store_time(session)
+            due = (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
+            oldest = session.scalar(select(func.min(DeliveryRow.created_at)).where(due))
+            return None if oldest is None else max(0.0, (now - oldest).total_seconds())
+
+    def sweep(self, *, delivered_s: float, owed_s: float) -> int:
+        with self._database.write() as session:
+            now = store_time(session)
+            old = and_(DeliveryRow.due_at.is_(None), DeliveryRow.delivered_at < now - timedelta(seconds=delivered_s))
+            stale = and_(DeliveryRow.delivered_at.is_(None), DeliveryRow.created_at < now - timedelta(seconds=owed_s))
+            gone = session.scalars(delete(DeliveryRow).where(or_(old, stale)).returning(DeliveryRow.id)).all()
+            return len(gone)
+
+
+def _notify(session: Session, job_ids: set[str]) -> dict[str, list[str]]:
+    rows = session.execute(select(JobRow.id, JobRow.spec).where(JobRow.id.in_(job_ids)))
+    found: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for job_id, spec in rows:
+        names = spec.get("notify")
+        found[job_id] = [str(name) for name in names] if isinstance(names, list) else []
+    return found
+
+
+def _message_id() -> str:
+    return "msg_" + base64.b32encode(secrets.token_bytes(15)).decode().lower()
+
+
+def _delivery(row: DeliveryRow, event: EventRow, job: JobRow, *, age_s: float) -> Delivery:
+    return Delivery(
+        id=row.id,
+        webhook=row.webhook,
+        message_id=row.message_id,
+        tries=row.tries,
+        age_s=age_s,
+        job={"id": job.id, "name": job.name, "project": job.project, "cluster": job.cluster},
+        event=stored_event_of(event),
+    )

@@ -1,0 +1,120 @@
+"""Everything of a cluster that is not at rest, read at once: the question of every pass, so it is asked sparingly.
+
+Rows come as plain tuples, and a spec is parsed once for each number of its job's wishes: it changes with no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement, Select, func, select, text, union
+from sqlalchemy.orm import Session
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job import JobState
+from orchestrator.domain.spec import JobSpec
+from orchestrator.ports import Supervised
+from orchestrator.store.engine import Database
+from orchestrator.store.lookups import exits_of
+from orchestrator.store.mapping import attempt_of, job_of, training_of
+from orchestrator.store.tables import AttemptRow, JobRow, JournalRow, TrainingRow
+from trainer.contract.exit_record import ExitRecord
+
+log = structlog.get_logger()
+
+_LIVE = tuple(state.value for state in JobState if not state.terminal)
+_IN_ONE_QUESTION = 500  # job ids: a statement has a limit of parameters
+
+
+class Overview:
+    """Reads a cluster. Not thread-safe."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the number of the wish that made each
+
+    def supervised(self, cluster: str) -> Sequence[Supervised]:
+        """Oldest job first. A job whose spec this version refuses is left out, and its neighbours go on."""
+        with self._database.read() as session:
+            jobs: Sequence[Any] = session.execute(_jobs(cluster)).all()
+            specs = self._parse_specs(session, jobs)
+            newest = _newest(cluster)
+            attempts = _by_job(session.execute(_of_newest(AttemptRow, AttemptRow.number, newest)))
+            told = _by_job(session.execute(_of_newest(TrainingRow, TrainingRow.attempt, newest)))
+            exits = _exits(session, newest)
+        return [
+            Supervised(
+                job=job_of(job, specs[job.id]),
+                attempt=None if (row := attempts.get(job.id)) is None else attempt_of(row),
+                training=training_of(told.get(job.id)),
+                exits={} if row is None else exits.get((row.job_id, row.number), {}),
+            )
+            for job in jobs
+            if job.id in specs
+        ]
+
+    def _parse_specs(self, session: Session, jobs: Collection[Any]) -> Mapping[str, JobSpec]:
+        wanted = {job.id: job.desired_number for job in jobs}
+        self._specs = {job_id: known for job_id, known in self._specs.items() if known[0] == wanted.get(job_id)}
+        unknown = [job_id for job_id in wanted if job_id not in self._specs]
+        for start in range(0, len(unknown), _IN_ONE_QUESTION):
+            some = JobRow.id.in_(unknown[start : start + _IN_ONE_QUESTION])
+            for job_id, number, document in session.execute(
+                select(JobRow.id, JobRow.desired_number, JobRow.spec).where(some)
+            ):
+                try:
+                    self._specs[job_id] = (number, JobSpec.model_validate(document))
+                except ValidationError as error:
+                    log.error("job cannot be supervised: this version refuses its spec", job=job_id, reason=str(error))
+        return {job_id: spec for job_id, (_, spec) in self._specs.items()}
+
+
+def _by_job(rows: Iterable[Any]) -> dict[str, Any]:
+    return {row.job_id: row for row in rows}
+
+
+def not_at_rest(cluster: str) -> ColumnElement[bool]:
+    # Two searches, each with its index (the second is written as the partial one is): a long history of ended jobs
+    # costs nothing.
+    here = select(JobRow.id).where(JobRow.cluster == cluster)
+    retry_wished = text("desired_retry_number > retries_done")
+    return JobRow.id.in_(union(here.where(JobRow.state.in_(_LIVE)), here.where(retry_wished)))
+
+
+def _jobs(cluster: str) -> Select[Any]:
+    columns = [column for column in JobRow.__table__.columns if column.name != "spec"]
+    return select(*columns).where(not_at_rest(cluster)).order_by(JobRow.created_at, JobRow.id)
+
+
+def _newest(cluster: str) -> Any:
+    """The number of each job's newest attempt."""
+    return (
+        select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
+        .join(JobRow, JobRow.id == AttemptRow.job_id)
+        .where(not_at_rest(cluster))
+        .group_by(AttemptRow.job_id)
+        .subquery()
+    )
+
+
+def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any) -> Select[Any]:
+    """The rows of the newest attempts, without what only intake needs."""
+    columns = [column for column in table.__table__.columns if column.name != "pace_book"]
+    return select(*columns).join(newest, (newest.c.job_id == table.job_id) & (newest.c.number == number))
+
+
+def _exits(session: Session, newest: Any) -> Mapping[tuple[str, int], dict[int, ExitRecord]]:
+    """The exit records of the newest attempts. Most have none yet: only the lives of those that do are read."""
+    journals = _of_newest(JournalRow, JournalRow.attempt, newest)
+    ended = {
+        AttemptKey(row.job_id, row.attempt)
+        for row in session.execute(journals.where(JournalRow.exit_record.is_not(None)))
+    }
+    rows: list[Any] = []
+    jobs = sorted({key.job_id for key in ended})
+    for start in range(0, len(jobs), _IN_ONE_QUESTION):
+        rows += session.execute(journals.where(JournalRow.job_id.in_(jobs[start : start + _IN_ONE_QUESTION])))
+    return exits_of(rows)

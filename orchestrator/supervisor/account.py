@@ -1,0 +1,90 @@
+"""The account that the supervisor gives of what it did: every event, with its sentence and its evidence. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.decision import Decision, Stop
+from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.evidence import weigh
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.situation import Situation
+from trainer.contract.failure import render_failure
+
+
+def job_event(job: Job, decision: Decision, now: datetime) -> Event:
+    evidence: dict[str, object] = {"state": job.state.value, "rule": decision.rule}
+    return Event(at=now, kind=EventKind.JOB_STATE, sentence=decision.sentence, evidence=evidence)
+
+
+def finished(s: Situation, job: Job, decision: Decision) -> Event:
+    """The job stands so without a live attempt. The last rung of the ladder is a verdict: it shows the traceback."""
+    event = job_event(job, decision, s.now)
+    failure = None if s.attempt is None else s.attempt.failure
+    if job.state is not JobState.FAILED or failure is None:
+        return event
+    return replace(event, evidence={**event.evidence, "rung": "stop", "failure": render_failure(failure)})
+
+
+def attempt_event(attempt: Attempt, decision: Decision, now: datetime, what: str, evidence: dict[str, object]) -> Event:
+    return Event(
+        at=now,
+        kind=EventKind.ATTEMPT_STATE,
+        sentence=f"attempt {attempt.key.number} {what}",
+        attempt=attempt.key.number,
+        evidence={"state": attempt.state.value, "rule": decision.rule, **evidence},
+    )
+
+
+def intended(attempt: Attempt, decision: Decision, now: datetime) -> Event:
+    place: dict[str, object] = {
+        "port": attempt.port,
+        "rendezvous_id": attempt.rendezvous_id,
+        "nodes": attempt.nodes,
+        "excluded_nodes": list(attempt.excluded_nodes),
+    }
+    avoiding = f", avoiding {', '.join(attempt.excluded_nodes[:8])}" if attempt.excluded_nodes else ""
+    return attempt_event(attempt, decision, now, f"will meet at port {attempt.port}{avoiding}", place)
+
+
+def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]:
+    """The request to end; where it is to make room for a larger attempt, that rung of the ladder as well."""
+    asked = attempt_event(
+        attempt, decision, now, f"is asked to end: {decision.sentence.removeprefix('stopping: ')}", {}
+    )
+    if not (isinstance(decision.action, Stop) and decision.action.grows):
+        return [asked]
+    rung: dict[str, object] = {"rung": "grow", "rule": decision.rule}
+    number = attempt.key.number
+    return [asked, Event(at=now, kind=EventKind.GREW_BACK, sentence=decision.sentence, attempt=number, evidence=rung)]
+
+
+def ended(s: Situation, attempt: Attempt, decision: Decision) -> Event:
+    """The end, with what each source said of the attempt at that moment."""
+    sources = {source.value: liveness.value for source, liveness in weigh(s).items()}
+    evidence: dict[str, object] = {"sources": sources}
+    if attempt.failure is not None:
+        evidence["failure"] = render_failure(attempt.failure)
+    return attempt_event(attempt, decision, s.now, f"ended {attempt.state}", evidence)
+
+
+def recovered(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> list[Event]:
+    """The third rung of the ladder, with its seconds: a new attempt has its workers up where another one ended."""
+    if job.recovering_since is None:
+        return []
+    seconds = round((now - job.recovering_since).total_seconds(), 3)
+    sentence = (
+        f"attempt {attempt.key.number} has its workers up {seconds:.1f} s after the end of the one before was seen"
+    )
+    evidence: dict[str, object] = {"rung": "new-attempt", "seconds": seconds, "rule": decision.rule}
+    number = attempt.key.number
+    return [Event(at=now, kind=EventKind.RECOVERED, sentence=sentence, attempt=number, evidence=evidence)]
+
+
+def node_marked(mark: NodeFailure) -> Event:
+    evidence: dict[str, object] = {"node": mark.node, "kind": mark.kind.value, "cluster": mark.cluster}
+    sentence = f"node {mark.node} has this in its record: {mark.sentence}"
+    return Event(at=mark.at, kind=EventKind.NODE_MARKED, sentence=sentence, attempt=mark.key.number, evidence=evidence)

@@ -1,0 +1,28 @@
+"""One suite for every store: the simulator's in memory, SQLite, PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.store.engine import Database
+from tests.contract.worlds import MemoryWorld, SqlWorld, World
+from tests.store.conftest import postgres, postgres_tables, sqlite_template, url
+
+__all__ = ["postgres", "postgres_tables", "sqlite_template", "url"]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def world(backend: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    if backend == "memory":
+        yield MemoryWorld()
+        return
+    database = Database(request.getfixturevalue("url"))
+    yield SqlWorld(database)
+    database.dispose()

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptKey, AttemptState
+from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
+from orchestrator.domain.job import Desired, JobState
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import Training
+from orchestrator.domain.told import Told
+from orchestrator.ports import Change, SupervisorStore
+from tests.builders import (
+    at,
+    make_attempt,
+    make_batch,
+    make_event,
+    make_exit_record,
+    make_job,
+    make_journal_event,
+    make_progress,
+    make_spec,
+)
+from tests.contract.worlds import World, acquire, add_job
+from trainer.contract.exit_record import Outcome
+from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.progress import Phase
+
+KEY = AttemptKey("job-1", 1)
+
+
+@pytest.fixture
+def store(world: World) -> SupervisorStore:
+    return world.supervisor(acquire(world))
+
+
+def _start(world: World, store: SupervisorStore, job_id: str = "job-1", **fields: object) -> None:
+    job = add_job(world, job_id)
+    store.apply(Change(job=job, attempt=make_attempt(job_id, **fields), events=[]))
+
+
+def test_a_change_comes_back_as_it_was_applied(world: World, store: SupervisorStore) -> None:
+    failure = Failure(kind=FailureKind.HANG, message="no step", rank=3, step=7)
+    add_job(world)
+    job = make_job(state=JobState.RECOVERING, reason="waits", updated_at=at(2))
+    job = replace(job, spent={"node": 2}, fruitless=1, retry_at=at(9), recovering_since=at(2), last_failure=failure)
+    attempt = make_attempt(
+        state=AttemptState.LOST,
+        nodes="2",
+        asked="2:4",
+        failure=failure,
+        tried_at=at(1),
+        excluded_nodes=("n1", "n2"),
+        marked_nodes=("n3",),
+        snapshots_told=4,
+    )
+    store.apply(Change(job=job, attempt=attempt, events=[make_event(sentence="it died")]))
+    (found,) = store.supervised("local")
+    assert (found.job, found.attempt, found.training, found.exits) == (job, attempt, Training(), {})
+    assert [event.sentence for event in world.events("job-1")][1:] == ["it died"]
+
+
+def test_status_leaves_wish_and_spec_alone(world: World, store: SupervisorStore) -> None:
+    stale = add_job(world)
+    wished, spec = Desired(number=1, suspended=True, snapshot_number=2), make_spec(labels={"a": "1"})
+    assert world.jobs.wish("job-1", wished, make_event(), spec=spec)
+    store.apply(Change(job=stale.to(JobState.STARTING, reason="starts", now=at(1)), attempt=None, events=[]))
+    job = world.jobs.get("job-1")
+    assert (job.state, job.reason, job.desired, job.spec) == (JobState.STARTING, "starts", wished, spec)
+
+
+def test_an_ended_attempt_is_never_revived(world: World, store: SupervisorStore) -> None:
+    _start(world, store, state=AttemptState.LOST)
+    job = world.jobs.get("job-1").to(JobState.STARTING, reason="x", now=at(1))
+    mark = _mark("n1", 1)
+    revived = make_attempt(state=AttemptState.RUNNING)
+    with pytest.raises(InvalidTransition, match="job-1-a1 has ended LOST"):
+        store.apply(Change(job=job, attempt=revived, events=[make_event()], node_failures=[mark]))
+    (found,) = store.supervised("local")
+    assert found.job.state is JobState.QUEUED
+    assert found.attempt is not None
+    assert found.attempt.state is AttemptState.LOST
+    assert len(world.events("job-1")) == 1
+    assert list(store.node_failures("local", since=at(-1000))) == []
+
+
+def test_a_change_of_an_unknown_job_leaves_nothing(world: World, store: SupervisorStore) -> None:
+    with pytest.raises(NotFound, match="job-9"):
+        store.apply(Change(job=make_job("job-9"), attempt=None, events=[make_event()], node_failures=[_mark("n1", 1)]))
+    assert list(store.node_failures("local", since=at(-1000))) == []
+    store.note("job-9", "nobody hears it", at(1))
+
+
+def test_a_note_says_why_and_nothing_else(world: World, store: SupervisorStore) -> None:
+    job = add_job(world)
+    store.note("job-1", "the queue is full", at(3))
+    assert world.jobs.get("job-1") == replace(job, reason="the queue is full", updated_at=at(3))
+    assert len(world.events("job-1")) == 1
+
+
+def _mark(node: str, attempt: int, *, seconds: float = 0, cluster: str = "local", sentence: str = "s") -> NodeFailure:
+    key = AttemptKey("job-1", attempt)
+    kind = FailureKind.NODE
+    return NodeFailure(cluster=cluster, node=node, at=at(seconds), key=key, kind=kind, sentence=sentence)
+
+
+def test_each_attempt_marks_a_node_once(world: World, store: SupervisorStore) -> None:
+    job = add_job(world)
+    marks = [_mark("n1", 1), _mark("n2", 1), _mark("n1", 1, seconds=5, sentence="again"), _mark("n1", 2)]
+    for mark in marks:
+        store.apply(Change(job=job, attempt=None, events=[], node_failures=[mark]))
+    found = {(mark.node, mark.key.number, mark.sentence) for mark in store.node_failures("local", since=at(-1))}
+    assert found == {("n1", 1, "s"), ("n2", 1, "s"), ("n1", 2, "s")}
+
+
+def test_the_record_is_of_one_cluster_and_of_late(world: World, store: SupervisorStore) -> None:
+    marks = [_mark("n1", 1, seconds=1), _mark("n2", 1, seconds=2), _mark("n3", 1, seconds=3, cluster="other")]
+    store.apply(Change(job=add_job(world), attempt=None, events=[], node_failures=marks))
+    assert list(store.node_failures("local", since=at(2))) == [marks[1]]
+    assert set(store.node_failures("local", since=at(0))) == set(marks[:2])
+
+
+def test_states_are_of_the_jobs_that_exist(world: World, store: SupervisorStore) -> None:
+    for number, state in enumerate(JobState):
+        add_job(world, f"job-{number}", state=state)
+    asked = [*(f"job-{number}" for number in range(5_000)), "gone"]
+    assert store.states(asked) == {f"job-{number}": state for number, state in enumerate(JobState)}
+    assert store.states([]) == {}
+
+
+def test_only_jobs_that_are_not_at_rest_are_supervised_oldest_first(world: World, store: SupervisorStore) -> None:
+    for age, state in enumerate(JobState):
+        add_job(world, state.value.lower(), state=state, created_at=at(-age))
+    add_job(world, "elsewhere", spec=make_spec(cluster="other"))
+    add_job(world, "retry", state=JobState.FAILED, desired=Desired(retry_number=2), retries_done=1, created_at=at(-99))
+    add_job(world, "retried", state=JobState.FAILED, desired=Desired(retry_number=2), retries_done=2)
+    alive = [state.value.lower() for state in JobState if not state.terminal]
+    assert [one.job.id for one in store.supervised("local")] == ["retry", *reversed(alive)]
+
+
+def test_a_retry_wakes_an_ended_job(world: World, store: SupervisorStore) -> None:
+    job = add_job(world)
+    store.apply(Change(job=job.to(JobState.CANCELLED, reason="x", now=at(1)), attempt=None, events=[]))
+    assert list(store.supervised("local")) == []
+    assert world.jobs.wish("job-1", Desired(number=1, retry_number=1), make_event())
+    assert [one.job.id for one in store.supervised("local")] == ["job-1"]
+
+
+def test_live_attempts_are_those_that_have_not_ended(world: World, store: SupervisorStore) -> None:
+    for number, state in enumerate(AttemptState):
+        _start(world, store, f"job-{number}", state=state)
+    alive = {AttemptKey(f"job-{n}", 1) for n, state in enumerate(AttemptState) if not state.terminal}
+    assert set(store.live("local")) == alive
+    assert list(store.live("other")) == []
+
+
+def test_the_newest_attempt_stands_for_the_job_with_what_its_own_journals_told(
+    world: World, store: SupervisorStore
+) -> None:
+    _start(world, store, state=AttemptState.LOST)
+    old = make_batch(progress=[(10, make_progress(5))], exit_record=make_exit_record(Outcome.FAILED))
+    world.journals.ingest([old], arrived_at=at(1))
+    store.apply(Change(job=world.jobs.get("job-1"), attempt=make_attempt(number=2), events=[]))
+    (found,) = store.supervised("local")
+    assert found.attempt is not None
+    assert (found.attempt.key.number, found.training, found.exits) == (2, Training(), {})
+    world.journals.ingest([make_batch(attempt=2, exit_record=make_exit_record())], arrived_at=at(2))
+    assert store.supervised("local")[0].exits[0].outcome is Outcome.SUCCEEDED
+
+
+def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, store: SupervisorStore) -> None:
+    _start(world, store)
+    started = make_journal_event("generation.started", generation=1, evidence={"world_size": 2})
+    events = [started, *(make_journal_event("restart.in_place", generation=g) for g in (2, 3))]
+    lines = [make_progress(seconds=0), make_progress(seconds=1, phase=Phase.COMPILE)]
+    lines += [make_progress(step, seconds=2 + step * step) for step in range(1, 9)]
+    lines += [make_progress(8, seconds=90, phase=Phase.SNAPSHOT), make_progress(9, seconds=95)]
+    lines.append(make_progress(7, seconds=99, generation=3))
+    told = Told()
+    for event in events:
+        told.tell_event(event, at(100))
+    for line in lines:
+        told.tell_line(line, at(100))
+    for end in range(1, len(lines) + 1):  # line by line, each time with all that came before
+        numbered = [(10 * n, line) for n, line in enumerate(lines[:end], 1)]
+        batch = make_batch(progress=numbered, events=[(9 * n, event) for n, event in enumerate(events, 1)])
+        world.journals.ingest([batch], arrived_at=at(100))
+    (found,) = store.supervised("local")
+    assert found.training == told.training()
+    assert {"compile", "step", "snapshot"} <= set(found.training.pace)
+    assert found.training.restarts == 2
+
+
+def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, store: SupervisorStore) -> None:
+    _start(world, store)
+    for replica in (0, 1):
+        line = make_progress(3, rank=replica)
+        world.journals.ingest([make_batch(replica=replica, progress=[(10, line)])], arrived_at=at(replica))
+    moved = make_progress(4, rank=1, generation=2, phase=Phase.DATA)
+    world.journals.ingest([make_batch(replica=2, progress=[(10, moved)])], arrived_at=at(5))
+    late = [(10, make_progress(3, rank=1)), (20, make_progress(4, rank=1))]
+    world.journals.ingest([make_batch(replica=1, progress=late)], arrived_at=at(9))
+    words = {word.rank: word for word in store.ranks(KEY)}
+    assert len(store.ranks(KEY)) == len(words) == 2
+    assert (words[0].replica, words[0].step, words[0].generation, words[0].heard_at) == (0, 3, 1, at(0))
+    assert (words[1].replica, words[1].step, words[1].phase, words[1].heard_at) == (2, 4, "data", at(5))
+    assert list(store.ranks(AttemptKey("job-1", 2))) == []
+
+
+def test_a_port_is_held_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:
+    one_port = range(7, 8)
+    job = add_job(world)
+    other = AttemptKey("job-2", 1)
+    add_job(world, "job-2")
+    assert store.reserve_port(KEY, "local", one_port, after=None) == 7
+    assert store.reserve_port(KEY, "local", one_port, after=7) == 7
+    with pytest.raises(Refused, match="all 1 rendezvous ports are taken"):
+        store.reserve_port(other, "local", one_port, after=None)
+    assert store.reserve_port(other, "elsewhere", one_port, after=None) == 7
+    store.apply(Change(job=job, attempt=make_attempt(state=AttemptState.FAILED), events=[]))
+    assert store.reserve_port(AttemptKey("job-1", 2), "local", one_port, after=None) == 7
+    store.apply(Change(job=job.to(JobState.CANCELLED, reason="x", now=at(1)), attempt=None, events=[]))
+    add_job(world, "job-3")
+    assert store.reserve_port(AttemptKey("job-3", 1), "local", one_port, after=None) == 7
+    with pytest.raises(NotFound, match="job-9"):
+        store.reserve_port(AttemptKey("job-9", 1), "local", range(7, 99), after=None)
+
+
+def test_ports_go_round(world: World, store: SupervisorStore) -> None:
+    afters = [20001, 20002, 20003, 25000]
+    given = []
+    for number, after in enumerate(afters):
+        add_job(world, f"job-{number}")
+        given.append(store.reserve_port(AttemptKey(f"job-{number}", 1), "local", range(20000, 20004), after=after))
+    assert given == [20002, 20003, 20000, 20001]

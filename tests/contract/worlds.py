@@ -1,0 +1,102 @@
+"""What the suite needs of a store, and the stores that give it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from sqlalchemy import select
+
+from orchestrator.domain.event import Event
+from orchestrator.domain.job import Job
+from orchestrator.domain.lease import Lease
+from orchestrator.ports import JobStore, JournalStore, LeaseStore, SupervisorStore
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.store.engine import Database
+from orchestrator.store.history import SqlHistoryReader
+from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.tables import LeaseRow
+from tests.builders import NOW, make_event, make_job
+
+
+class World(Protocol):
+    leases: LeaseStore
+    jobs: JobStore
+    journals: JournalStore
+    threads: bool  # whether several may call it at one time
+
+    def supervisor(self, lease: Lease) -> SupervisorStore:
+        """The store under this lease."""
+
+    def events(self, job_id: str) -> list[Event]:
+        """In the order of arrival."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the store's clock go on, as far as leases are concerned."""
+
+
+class MemoryWorld:
+    threads = False
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+        self._clock = _Clock()
+        self.leases = MemoryLeaseStore(self._store, self._clock)
+        self.jobs = self._store
+        self.journals = self._store
+
+    def supervisor(self, lease: Lease) -> MemorySupervisorStore:
+        return MemorySupervisorStore(self._store, self._clock, lease)
+
+    def events(self, job_id: str) -> list[Event]:
+        return [event for owner, event in self._store.tables.events if owner == job_id]
+
+    def pass_time(self, seconds: float) -> None:
+        self._clock.moment += timedelta(seconds=seconds)
+
+
+class SqlWorld:
+    threads = True
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.leases = SqlLeaseStore(database)
+        self.jobs = SqlJobStore(database)
+        self.journals = SqlJournalStore(database)
+
+    def supervisor(self, lease: Lease) -> SqlSupervisorStore:
+        return SqlSupervisorStore(self._database, lease)
+
+    def events(self, job_id: str) -> list[Event]:
+        stored, _ = SqlHistoryReader(self._database).events(job_id, limit=100_000, cursor=None)
+        return [one.event for one in stored]
+
+    def pass_time(self, seconds: float) -> None:
+        """Times to come are so much nearer."""
+        with self._database.write() as session:
+            for row in session.scalars(select(LeaseRow)):
+                row.expires_at -= timedelta(seconds=seconds)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.moment = NOW
+
+    def now(self) -> datetime:
+        return self.moment
+
+
+def acquire(world: World, cluster: str = "local", holder: str = "one", ttl_s: float = 100) -> Lease:
+    """A lease that is to be had."""
+    lease = world.leases.acquire(cluster, holder, ttl_s=ttl_s)
+    assert lease is not None
+    return lease
+
+
+def add_job(world: World, job_id: str = "job-1", **fields: Any) -> Job:
+    job = make_job(job_id, **fields)
+    return world.jobs.add(job, idempotency_key=None, digest="d", event=make_event("job.submitted"))

@@ -1,0 +1,31 @@
+"""A group that forms again: restarted in place, shrunk or grown."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.contract.exit_record import EventKind
+from trainer.elastic.formation import Formation, describe_change, tell_change
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind", "rung", "words"),
+    [
+        (1, EventKind.GROUP_SHRUNK, "shrink", "from 4 to 2 workers"),
+        (2, EventKind.RESTARTED_IN_PLACE, "in-place", "restarted in place"),
+        (3, EventKind.GROUP_GREW, "grow", "from 4 to 6 workers"),
+    ],
+)
+def test_a_change_is_told_by_its_nodes(nodes: int, kind: EventKind, rung: str, words: str) -> None:
+    before, now = Formation(nodes=2, world_size=4), Formation(nodes=nodes, world_size=2 * nodes)
+    assert describe_change(before, now) is kind
+    sentence, evidence = tell_change(kind, before, now, generation=7, seconds=1.25)
+    assert words in sentence
+    assert "1.25 s" in sentence
+    assert evidence == {
+        "rung": rung,
+        "seconds": 1.25,
+        "generation": 7,
+        "world_size": 2 * nodes,
+        "from_world_size": 4,
+    }

@@ -1,0 +1,251 @@
+"""Messages on their way to receivers that fail, sleep, drip, and die half-way."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.domain.webhook import Webhook
+from orchestrator.outbox import Courier, Endpoint, Outbox
+from orchestrator.ports import Delivery
+from orchestrator.telemetry import Metrics
+from tests.builders import NOW, make_event
+from tests.outbox.receiver import Received, Receiver
+from tests.outbox.world import World
+from trainer.contract.clock import render_time
+
+KEY = b"0123456789abcdef-secret"
+
+
+class Post:
+    """A courier of the webhook `audit`, and what it counts."""
+
+    def __init__(self, world: World, url: str, *, timeout_s: float = 10.0, name: str = "audit") -> None:
+        self.metrics = Metrics()
+        self.endpoint = Endpoint(webhook=Webhook(name=name), url=url, key=KEY)
+        self.courier = Courier(
+            world.outbox, self.endpoint, self.metrics, timeout_s=timeout_s, now=lambda: 1614265330.7, draw=lambda: 0.0
+        )
+
+    def count(self, outcome: str) -> float:
+        line = f'orchestrator_webhook_deliveries_total{{outcome="{outcome}",webhook="audit"}} '
+        text = self.metrics.render({}).decode()
+        return next((float(found.removeprefix(line)) for found in text.splitlines() if found.startswith(line)), 0.0)
+
+
+@pytest.fixture
+def post(world: World, receiver: Receiver) -> Post:
+    return Post(world, receiver.url)
+
+
+def _openssl_hmac(content: bytes) -> str:
+    """An implementation that is not ours."""
+    command = ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{KEY.hex()}", "-binary"]
+    done = subprocess.run(command, input=content, capture_output=True, check=True)
+    return base64.b64encode(done.stdout).decode()
+
+
+def _signature_of(message: Received) -> str:
+    timestamp = message.headers["webhook-timestamp"]
+    return "v1," + _openssl_hmac(f"{message.id}.{timestamp}.".encode() + message.body)
+
+
+def test_a_message_says_what_happened_and_is_signed(world: World, receiver: Receiver, post: Post) -> None:
+    world.submit()
+    (owed,) = world.rows()
+    assert post.courier.carry() == 1
+    (message,) = receiver.received
+    assert message.headers["webhook-signature"] == _signature_of(message)
+    assert message.headers["webhook-timestamp"] == "1614265330"
+    assert message.headers["content-type"] == "application/json"
+    assert message.id == owed.message_id == message.document["id"]
+    assert (message.document["type"], message.document["timestamp"]) == ("job.submitted", render_time(NOW))
+    job, event = message.document["data"]["job"], message.document["data"]["event"]
+    assert job == {"id": "job-1", "name": "demo", "project": "default", "cluster": "local"}
+    assert (event["sentence"], event["kind"], event["evidence"]) == ("job-1 came", "job.submitted", {})
+    (row,) = world.rows()
+    assert (row.due_at, row.delivered_at is None, row.tries) == (None, False, 1)
+    assert post.courier.carry() == 0
+    assert post.count("delivered") == 1
+
+
+def test_what_fails_is_tried_again_under_the_same_id_and_in_order(world: World, receiver: Receiver, post: Post) -> None:
+    receiver.moods = ["500", "503", "410", "404"]
+    world.submit()
+    world.happen("second", "third")
+    for _ in range(20):
+        while post.courier.carry():
+            pass
+        world.pass_time(41)
+    assert [message.sentence for message in receiver.received] == ["job-1 came"] * 5 + ["second", "third"]
+    assert len({message.id for message in receiver.received[:5]}) == 1
+    assert len({message.body for message in receiver.received[:5]}) == 1
+    assert len({message.id for message in receiver.received}) == 3
+    assert all(message.headers["webhook-signature"] == _signature_of(message) for message in receiver.received)
+    assert (post.count("failed"), post.count("delivered")) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("mood", "why"),
+    [
+        ("silent", "no answer within 0.3 s"),
+        ("drips", "no answer within 0.3 s"),
+        ("dies", "RemoteProtocolError"),
+        ("302", "it answered 302"),
+        ("410", "it answered 410"),
+    ],
+)
+def test_a_bad_receiver_costs_one_try_and_is_named(world: World, receiver: Receiver, mood: str, why: str) -> None:
+    post = Post(world, receiver.url, timeout_s=0.3)
+    receiver.moods = [mood]
+    world.submit()
+    began = time.monotonic()
+    assert post.courier.carry() == 1
+    assert time.monotonic() - began < 5
+    (row,) = world.rows()
+    assert why in str(row.last_error)
+    assert row.due_at is not None
+    world.pass_time(6)
+    assert post.courier.carry() == 1
+    assert [message.path for message in receiver.received] == ["/hook/a-token-in-the-path"] * 2
+    assert world.rows()[0].delivered_at is not None
+
+
+def test_nobody_listens_and_neither_key_nor_url_is_shown(world: World, receiver: Receiver) -> None:
+    post = Post(world, "http://127.0.0.1:1/hook/a-token-in-the-path")
+    world.submit()
+    with capture_logs() as lines:
+        post.courier.carry()
+    (row,) = world.rows()
+    assert "ConnectError" in str(row.last_error)
+    shown = f"{lines} {row.last_error} {post.endpoint!r} {post.metrics.render({})!r}"
+    assert "webhook failed, is tried again" in shown
+    assert "a-token" not in shown
+    assert KEY.decode() not in shown
+
+
+def test_a_crash_between_sending_and_settling_sends_again_under_the_same_id(
+    world: World, receiver: Receiver, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.submit()
+
+    def crash(_: Delivery) -> None:
+        raise StoreUnavailable("the database is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.outbox, "delivered", crash)
+        with pytest.raises(StoreUnavailable):
+            post.courier.carry()
+    assert post.courier.carry() == 0
+    world.pass_time(61)
+    assert post.courier.carry() == 1
+    first, second = receiver.received
+    assert (first.id, first.body) == (second.id, second.body)
+
+
+def test_after_three_days_it_is_given_up(world: World, receiver: Receiver, post: Post) -> None:
+    receiver.moods = ["500"] * 100
+    world.submit()
+    tries = 0
+    with capture_logs() as lines:
+        while world.rows()[0].due_at is not None and tries < 100:
+            tries += post.courier.carry()
+            world.pass_time(600)
+    (row,) = world.rows()
+    assert (row.due_at, row.delivered_at, row.last_error) == (None, None, "it answered 500")
+    assert 15 < row.tries < 40
+    assert (post.count("given_up"), post.count("failed")) == (1, row.tries - 1)
+    assert [line["event"] for line in lines] == ["webhook failed, is tried again", "webhook given up"]
+
+
+def test_sixteen_jobs_are_told_of_at_a_time(world: World, receiver: Receiver) -> None:
+    post = Post(world, receiver.url, timeout_s=0.5)
+    receiver.moods = ["silent"] * 20
+    for number in range(20):
+        world.submit(f"job-{number}")
+    began = time.monotonic()
+    assert post.courier.carry() == 16
+    assert time.monotonic() - began < 5
+    assert post.courier.carry() == 4
+
+
+@pytest.fixture
+def run_outbox(world: World) -> Iterator[Callable[..., Outbox]]:
+    running: list[Outbox] = []
+
+    def start(*endpoints: Endpoint) -> Outbox:
+        running.append(Outbox(world.outbox, endpoints, Metrics(), poll_s=0.02, timeout_s=5))
+        running[-1].start()
+        return running[-1]
+
+    yield start
+    for outbox in running:
+        outbox.stop()
+
+
+def test_two_services_send_each_message_once(
+    world: World, receiver: Receiver, run_outbox: Callable[..., Outbox]
+) -> None:
+    endpoint = Endpoint(webhook=Webhook(name="audit"), url=receiver.url, key=KEY)
+    for _ in range(2):
+        run_outbox(endpoint)
+    for number in range(10):
+        world.submit(f"job-{number}")
+        world.happen("a", "b", job_id=f"job-{number}")
+    receiver.wait(30)
+    time.sleep(0.2)
+    assert len(receiver.received) == len({message.id for message in receiver.received}) == 30
+    for number in range(10):
+        mine = [one.sentence for one in receiver.received if one.document["data"]["job"]["id"] == f"job-{number}"]
+        assert mine == [f"job-{number} came", "a", "b"]
+
+
+def test_a_silent_receiver_delays_no_other_webhook(
+    world: World, receiver: Receiver, run_outbox: Callable[..., Outbox]
+) -> None:
+    with Receiver("silent") as silent:
+        run_outbox(
+            Endpoint(webhook=Webhook(name="audit"), url=silent.url, key=KEY),
+            Endpoint(webhook=Webhook(name="pager"), url=receiver.url, key=KEY),
+        )
+        world.submit(notify=["pager"])
+        silent.wait(1)
+        began = time.monotonic()
+        world.happen("runs")
+        receiver.wait(1)
+        assert time.monotonic() - began < 3
+
+
+def test_a_store_that_fails_for_a_while_ends_no_thread(
+    world: World, receiver: Receiver, run_outbox: Callable[..., Outbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, troubles = world.outbox.claim, iter([StoreUnavailable("gone"), RuntimeError("a defect")])
+
+    def troubled(*arguments: object, **named: object) -> object:
+        trouble = next(troubles, None)
+        if trouble is not None:
+            raise trouble
+        return claim(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.outbox, "claim", troubled)
+    run_outbox(Endpoint(webhook=Webhook(name="audit"), url=receiver.url, key=KEY))
+    world.submit()
+    receiver.wait(1)
+
+
+def test_evidence_travels_as_it_was_stored(world: World, receiver: Receiver, post: Post) -> None:
+    world.submit()
+    evidence: dict[str, object] = {"rank": 3, "names": ["ä", "\u2028"], "loss": float("nan")}
+    world.happen("ünï", evidence=evidence, attempt=2, generation=7)
+    while post.courier.carry():
+        pass
+    event = receiver.received[-1].document["data"]["event"]
+    assert (event["sentence"], event["attempt"], event["generation"]) == ("ünï", 2, 7)
+    assert event["evidence"] == {"rank": 3, "names": ["ä", "\u2028"], "loss": "nan"}
+    assert make_event().kind == event["kind"]

@@ -1,0 +1,187 @@
+"""What is owed to webhooks, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import delete
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.errors import InvalidTransition
+from orchestrator.ports import Change, Delivery
+from orchestrator.store.engine import Database
+from orchestrator.store.lookups import append_events
+from orchestrator.store.tables import JobRow
+from tests.builders import make_attempt, make_batch, make_event, make_journal_event
+from tests.outbox.conftest import HOOKS
+from tests.outbox.world import World
+
+
+def test_each_webhook_is_owed_what_it_and_the_job_ask_for(world: World) -> None:
+    world.submit("job-1", notify=["pager", "ops"])
+    world.submit("job-2")
+    world.happen("one runs", job_id="job-1")
+    world.happen("two runs", job_id="job-2")
+    world.happen("one is back", job_id="job-1", kind="recovery.attempt")
+    world.happen("two is back", job_id="job-2", kind="recovery.attempt")
+    assert world.owed("pager") == ["one runs"]
+    assert world.owed("ops") == ["one runs", "one is back"]
+    assert len(world.owed("audit")) == 6
+
+
+def test_what_agents_journal_counts_as_well(world: World) -> None:
+    world.submit(notify=["ops"])
+    world.apply(world.jobs.get("job-1"), make_attempt())
+    told = [make_journal_event("recovery.in_place", sentence="back"), make_journal_event("worker.failed")]
+    world.ingest(make_batch(events=[(10 * n, event) for n, event in enumerate(told, 1)]))
+    world.ingest(make_batch(events=[(10 * n, event) for n, event in enumerate(told, 1)]))
+    assert world.owed("ops") == ["back"]
+
+
+def test_wishes_and_the_supervisors_changes_count(world: World) -> None:
+    world.submit()
+    world.wish()
+    world.apply(world.jobs.get("job-1"), make_attempt(), make_event(sentence="starts"))
+    kinds = [delivery.event.event.kind for delivery in _claim_all(world)]
+    assert kinds == ["job.submitted", "suspend.requested", "job.state"]
+
+
+def test_an_event_and_what_is_owed_of_it_are_written_together_or_not_at_all(world: World) -> None:
+    world.submit()
+
+    def fail_later() -> None:
+        with world.database.write() as session:
+            append_events(session, [("job-1", make_event(sentence="never"))])
+            raise RuntimeError("the end of the process")
+
+    with pytest.raises(RuntimeError):
+        fail_later()
+    assert (len(world.events()), len(world.rows())) == (1, 1)
+    world.apply(world.jobs.get("job-1"), make_attempt(state=AttemptState.LOST))
+    with pytest.raises(InvalidTransition):
+        world.supervisor.apply(
+            Change(job=world.jobs.get("job-1"), attempt=make_attempt(), events=[make_event(sentence="never")])
+        )
+    assert (len(world.events()), len(world.rows())) == (1, 1)
+
+
+def test_a_service_without_webhooks_owes_nothing(url: str) -> None:
+    database = Database(url)
+    quiet = World(database)
+    quiet.submit(notify=["pager"])
+    quiet.happen("runs")
+    assert quiet.rows() == []
+    database.dispose()
+
+
+def test_of_a_job_the_earliest_comes_first_and_other_jobs_beside_it(world: World) -> None:
+    world.submit("job-1")
+    world.submit("job-2")
+    world.happen("a", "b", job_id="job-1")
+    first = world.claim()
+    assert [one.event.event.sentence for one in first] == ["job-1 came", "job-2 came"]
+    assert list(world.claim()) == []
+    world.outbox.delivered(first[0])
+    assert [one.event.event.sentence for one in world.claim()] == ["a"]
+
+
+def test_one_that_fails_holds_back_the_later_ones_of_its_job_for_ten_minutes(world: World) -> None:
+    world.submit()
+    world.happen("later")
+    (first,) = world.claim()
+    world.outbox.failed(first, "it answered 500", retry_in_s=3600)
+    world.pass_time(590)
+    assert list(world.claim()) == []
+    world.pass_time(11)
+    assert [one.event.event.sentence for one in world.claim()] == ["later"]
+
+
+def test_a_claim_that_is_not_settled_is_due_again_under_the_same_id(world: World) -> None:
+    world.submit()
+    (first,) = world.claim()
+    world.pass_time(59)
+    assert list(world.claim()) == []
+    world.pass_time(2)
+    (again,) = world.claim()
+    assert (again.message_id, again.tries, first.tries) == (first.message_id, 2, 1)
+    assert again.age_s >= 61
+
+
+def test_whoever_slept_over_its_claim_does_not_undo_the_word_of_the_next(world: World) -> None:
+    world.submit()
+    (slept,) = world.claim()
+    world.pass_time(61)
+    (fresh,) = world.claim()
+    world.outbox.failed(slept, "too late", retry_in_s=None)
+    (row,) = world.rows()
+    assert (row.last_error, row.due_at is None) == (None, False)
+    world.outbox.delivered(fresh)
+    world.outbox.failed(fresh, "too late", retry_in_s=1)
+    (row,) = world.rows()
+    assert (row.last_error, row.due_at, row.delivered_at is None) == (None, None, False)
+
+
+def test_services_that_claim_at_one_time_never_get_the_same_message(url: str) -> None:
+    databases = [Database(url, subscriptions=HOOKS) for _ in range(4)]
+    worlds = [World(database) for database in databases]
+    for number in range(40):
+        worlds[0].submit(f"job-{number}")
+
+    def drain(world: World) -> list[str]:
+        got: list[str] = []
+        while True:
+            batch = world.claim(limit=3)
+            if not batch and world.outbox.oldest_due_s("audit") is None:
+                return got
+            got += [one.message_id for one in batch]
+
+    with ThreadPoolExecutor(4) as threads:
+        got = [one for found in threads.map(drain, worlds) for one in found]
+    assert len(got) == len(set(got)) == 40
+    for database in databases:
+        database.dispose()
+
+
+def test_the_age_of_the_oldest_is_of_what_is_due_now(world: World) -> None:
+    assert world.outbox.oldest_due_s("audit") is None
+    world.submit()
+    world.pass_time(100)
+    oldest = world.outbox.oldest_due_s("audit")
+    assert oldest is not None
+    assert 100 <= oldest < 130
+    assert world.outbox.oldest_due_s("pager") is None
+    world.claim()
+    assert world.outbox.oldest_due_s("audit") is None
+
+
+def test_what_was_delivered_is_forgotten_after_a_while_and_what_is_owed_later(world: World) -> None:
+    for job_id in ("job-1", "job-2"):
+        world.submit(job_id)
+    first, _ = world.claim()
+    world.outbox.delivered(first)
+    sweep: Callable[[], int] = lambda: world.outbox.sweep(delivered_s=7 * 86400, owed_s=9 * 86400)  # noqa: E731
+    world.pass_time(6.9 * 86400)
+    assert sweep() == 0
+    world.pass_time(0.2 * 86400)
+    assert sweep() == 1
+    assert [row.job_id for row in world.rows()] == ["job-2"]
+    world.pass_time(3 * 86400)
+    assert (sweep(), world.rows()) == (1, [])
+
+
+def test_with_a_job_goes_what_is_owed_of_it(world: World) -> None:
+    world.submit()
+    with world.database.write() as session:
+        session.execute(delete(JobRow))
+    assert world.rows() == []
+
+
+def _claim_all(world: World) -> list[Delivery]:
+    claimed: list[Delivery] = []
+    while batch := world.claim():
+        for one in batch:
+            world.outbox.delivered(one)
+        claimed += batch
+    return claimed

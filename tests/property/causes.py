@@ -1,0 +1,55 @@
+"""What really ended an attempt, as only the world's maker knows it."""
+
+from __future__ import annotations
+
+from orchestrator.domain.attempt import Attempt, AttemptState
+from orchestrator.simulator.group import FakeAttempt
+from trainer.contract.exit_record import Outcome
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_taken_port
+
+
+def explain_end(attempt: Attempt, real: FakeAttempt, *, by_wish: bool, overlong: bool) -> bool:
+    """Whether something that happened to the attempt accounts for the end that was written down."""
+    if attempt.state is AttemptState.SUCCEEDED:
+        return True
+    records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
+    outcomes = {record.outcome for record in records}
+    if attempt.failure is None:
+        return by_wish or Outcome.CANCELLED in outcomes
+    kinds = {record.failure.kind for record in records if record.failure is not None}
+    if real.cause is not None:
+        kinds.add(real.cause.kind)
+    if real.deaths or real.cut_off or real.partial:
+        kinds |= {FailureKind.NODE, FailureKind.INFRASTRUCTURE}  # the latter where the cluster has forgotten it
+    if real.stalled is not None or real.deaths:
+        kinds.add(FailureKind.HANG)  # also of those who wait in vain for one that is dead and out of sight
+    if overlong:
+        kinds.add(FailureKind.TIMEOUT)
+    if Outcome.PREEMPTED in outcomes:
+        kinds.add(FailureKind.PREEMPTED)
+    if not any(agent.claimed for agent in real.agents):
+        kinds |= {FailureKind.INFRASTRUCTURE, FailureKind.LAUNCH}
+    return attempt.failure.kind in kinds
+
+
+def first_cause(real: FakeAttempt) -> Failure | None:
+    """The earliest failure that is no mere consequence of another one, where records tell which that was."""
+    records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
+    if any(record.outcome not in (Outcome.FAILED, Outcome.SUCCEEDED) for record in records):
+        return None
+    causes = [
+        (record.at, record.failure)
+        for record in records
+        if record.failure is not None
+        and not is_collateral(record.failure)
+        and (record.failure.kind is not FailureKind.RENDEZVOUS or is_taken_port(record.failure))
+    ]
+    earliest = [failure for at, failure in causes if at == min(at for at, _ in causes)]
+    return earliest[0] if len({failure.message for failure in earliest}) == 1 else None
+
+
+def ran_too_long(attempt: Attempt, limit_s: float | None) -> bool:
+    """By the times that were written down."""
+    if limit_s is None or attempt.started_at is None or attempt.stopping_since is None:
+        return False
+    return (attempt.stopping_since - attempt.started_at).total_seconds() >= limit_s

@@ -1,0 +1,221 @@
+"""A ledger of all that is written: it compares every change with what is really there, and notes what is wrong.
+
+It reckons for itself, from what agents really did, and not with the rules that are on trial.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from orchestrator.domain.attempt import TRANSITIONS as ATTEMPT_EDGES
+from orchestrator.domain.attempt import Attempt, AttemptState
+from orchestrator.domain.budget import budget_of
+from orchestrator.domain.event import EventKind
+from orchestrator.domain.job import TRANSITIONS as JOB_EDGES
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.node import GRAVE
+from orchestrator.ports import Change
+from orchestrator.simulator.cluster import FakeCluster
+from orchestrator.simulator.group import FakeAttempt
+from orchestrator.simulator.memory_store import MemoryStore
+from tests.property.causes import explain_end, first_cause, ran_too_long
+from trainer.contract.exit_record import Outcome
+from trainer.contract.failure import FailureKind
+
+NODE_COOLDOWN_S = 600.0
+LARGEST_SKEW_S = 20.0  # between two services
+
+
+@dataclass
+class Ledger:
+    """`account`: failures by budget since the owner's last retry, refunds taken off."""
+
+    store: MemoryStore
+    cluster: FakeCluster
+    wrong: list[str] = field(default_factory=list)
+    account: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    farthest: dict[str, int] = field(default_factory=dict)  # step that any attempt since then has reached, by job
+    owed: set[str] = field(default_factory=set)  # jobs whose retry has begun and has no attempt yet
+    wished: Counter[str] = field(default_factory=Counter)  # owners' wishes that may end an attempt, by job
+    grown: Counter[str] = field(default_factory=Counter)
+    succeeded: set[str] = field(default_factory=set)  # jobs that ever did
+    marks_before: set[object] = field(default_factory=set)  # in the nodes' records as the pass began
+    surprised: bool = False  # since the pass read what there is, the world has gone on
+
+    def begin_pass(self) -> None:
+        self.surprised = False
+        self.marks_before = set(self.store.tables.node_failures)
+
+    def check(self, job: Job, attempt: Attempt | None, change: Change) -> None:
+        """`job` and `attempt` are as they were before."""
+        self._check_job(job, change)
+        if change.attempt is not None:
+            self._check_attempt(job, attempt, change.attempt, change)
+        for mark in change.node_failures:
+            self._check_mark(mark.node, change)
+
+    def _check_job(self, before: Job, change: Change) -> None:
+        after = change.job
+        if after.retries_done > before.retries_done:
+            self.owed.add(before.id)
+            self.account[before.id].clear()
+            self.farthest.pop(before.id, None)
+        if after.state is JobState.SUCCEEDED:
+            self.succeeded.add(after.id)
+        if before.state is after.state and before.reason == after.reason:
+            return
+        # A retry that is withdrawn in the very moment in which it begins meets the cancellation next.
+        if before.state.terminal and before.desired.retry_number <= before.retries_done and not self.surprised:
+            self._say(f"{before.id} is at rest and changes to {after.state}")
+        if before.state is after.state:
+            return
+        if after.state not in JOB_EDGES[before.state]:
+            self._say(f"{before.id} changes along no edge: {before.state} -> {after.state}")
+        told = [e for e in change.events if e.kind == EventKind.JOB_STATE and e.evidence["state"] == after.state.value]
+        if not told:
+            self._say(f"{before.id} became {after.state} without an event")
+        if after.state is JobState.FAILED:
+            self._check_verdict(after)
+        if after.state is JobState.CANCELLED and not self.surprised and not before.desired.cancelled:
+            self._say(f"{after.id} became CANCELLED and nobody wished it")
+
+    def _check_verdict(self, job: Job) -> None:
+        """A job fails only by what its last attempt ended with."""
+        last = self.store.attempts_of(job.id)[-1]
+        failure, limit_s = last.failure, job.spec.supervise.max_runtime_s
+        if job.id in self.owed:
+            self._say(f"{job.id} gives up before the attempt that its owner asked for")
+        if failure is None:
+            self._say(f"{job.id} failed without a failure")
+        elif not (
+            self._overspent(job)
+            or failure.kind is FailureKind.LAUNCH
+            or failure.repeated
+            or (failure.kind is FailureKind.TIMEOUT and ran_too_long(last, limit_s))
+        ):
+            self._say(f"{job.id} gave up with budget left: {dict(self.account[job.id])}, {job.reason}")
+
+    def _overspent(self, job: Job) -> list[str]:
+        budgets = job.spec.supervise.budgets
+        return [
+            f"{count} {name} failures of {limit}"
+            for name, count in self.account[job.id].items()
+            if (limit := getattr(budgets, name)) is not None and count > limit
+        ]
+
+    def _check_attempt(self, job: Job, before: Attempt | None, after: Attempt, change: Change) -> None:
+        if before is None:
+            self._check_new(job, after)
+        elif before.state is not after.state and after.state not in ATTEMPT_EDGES[before.state]:
+            self._say(f"{after.key} changes along no edge: {before.state} -> {after.state}")
+        elif before.stopping_since is not None and after.stopping_since is None:
+            self._say(f"{after.key} was being stopped and is not any more")
+        if any(event.kind == EventKind.GREW_BACK for event in change.events):
+            self._check_growth(job, after)
+        if before is not None and before.state is after.state:
+            return
+        told = [e for e in change.events if e.kind == EventKind.ATTEMPT_STATE and e.attempt == after.key.number]
+        if not any(event.evidence["state"] == after.state.value for event in told):
+            self._say(f"{after.key} became {after.state} without an event")
+        if after.state.terminal:
+            self._check_end(job, after, change)
+
+    def _check_new(self, job: Job, after: Attempt) -> None:
+        self.owed.discard(job.id)
+        earlier = self.store.attempts_of(job.id)[: after.key.number - 1]
+        if [attempt.key.number for attempt in earlier] != list(range(1, after.key.number)):
+            self._say(f"{after.key} follows {[attempt.key.number for attempt in earlier]}")
+        if any(not attempt.state.terminal for attempt in earlier):
+            self._say(f"{after.key} begins beside a live one")
+        if not self.surprised and (job.desired.cancelled or job.desired.suspended):
+            self._say(f"{after.key} begins though its owner does not want it")
+        if job.state is JobState.QUEUED and not {*job.spec.after} <= self.succeeded:
+            self._say(f"{after.key} begins before {job.spec.after} succeeded")
+        for overspent in self._overspent(job):
+            failure = earlier[-1].failure if earlier else None
+            if failure is not None and f" {budget_of(failure)} " in overspent:
+                self._say(f"{after.key} begins after {overspent}")
+        if not self.surprised:
+            self._check_exclusions(job, after)
+
+    def _check_exclusions(self, job: Job, after: Attempt) -> None:
+        marks = [mark for key, mark in self.store.tables.node_failures.items() if key in self.marks_before]
+        fresh = timedelta(seconds=NODE_COOLDOWN_S - LARGEST_SKEW_S)
+        bad = {mark.node for mark in marks if mark.kind in GRAVE and after.created_at - mark.at < fresh}
+        if job.spec.supervise.exclude_bad_nodes and not bad <= {*after.excluded_nodes}:
+            self._say(f"{after.key} may run on {bad - {*after.excluded_nodes}}")
+        if not {*after.excluded_nodes} <= {mark.node for mark in marks}:
+            self._say(f"{after.key} avoids {after.excluded_nodes}, of which some have no record")
+
+    def _check_growth(self, job: Job, after: Attempt) -> None:
+        self.grown[job.id] += 1
+        real = self.cluster.attempts[after.key]
+        if after.max_nodes >= job.spec.topology.max_nodes and not real.deaths and not real.partial:
+            self._say(f"{after.key} is stopped to grow, and has all it could have")
+
+    def _check_mark(self, node: str, change: Change) -> None:
+        key = None if change.attempt is None else change.attempt.key
+        real = None if key is None else self.cluster.attempts.get(key)
+        if real is None or node not in {agent.node for agent in real.agents}:
+            self._say(f"{node} has a record of {key}, which never ran there")
+        if not any(event.kind == EventKind.NODE_MARKED for event in change.events):
+            self._say(f"{node} was marked without an event")
+
+    def _check_end(self, job: Job, after: Attempt, change: Change) -> None:
+        self._charge(job, after)
+        budgets = type(job.spec.supervise.budgets).model_fields
+        spent = Counter({name: count for name, count in change.job.spent.items() if name in budgets})
+        if not self.surprised and spent != self.account[job.id]:
+            self._say(f"{after.key} leaves the account {change.job.spent}, not {dict(self.account[job.id])}")
+        real = self.cluster.attempts.get(after.key)
+        if real is not None:
+            self.wrong += [f"{after.key} ended {after.state}: {what}" for what in self._judge(job, after, real)]
+
+    def _judge(self, job: Job, after: Attempt, real: FakeAttempt) -> Iterator[str]:
+        """What contradicts the end that was written down."""
+        if real.runs:
+            yield f"it still runs: {[(each.replica, each.state, each.orphans) for each in real.agents]} {real.delayed}"
+        records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
+        dead = [agent for agent in real.agents if not agent.running and agent.exit_record is None]
+        if real.agents and not records and not dead and not real.cut_off:
+            yield "all its agents are well"
+        outcomes = [record.outcome for record in records]
+        if outcomes.count(Outcome.SUCCEEDED) == real.plan.max_nodes and after.state is not AttemptState.SUCCEEDED:
+            yield "all its agents succeeded"
+        if after.state is AttemptState.SUCCEEDED and outcomes.count(Outcome.SUCCEEDED) < real.plan.min_nodes:
+            yield f"it has the records {outcomes}"
+        by_wish = bool(self.wished[job.id] or self.grown[job.id])
+        overlong = ran_too_long(after, job.spec.supervise.max_runtime_s)
+        if not explain_end(after, real, by_wish=by_wish, overlong=overlong):
+            yield f"nothing that happened to it explains {after.failure}"
+        cause, told = first_cause(real), after.failure
+        unmixed = after.stopping_since is None and not real.lost and real.cause is None and not real.cut_off
+        if told is not None and cause is not None and unmixed and told.message != cause.message:
+            yield f"its first cause was {cause}, not {told}"
+
+    def _charge(self, job: Job, after: Attempt) -> None:
+        """What the attempt cost, by what its journals had told."""
+        training = self.store.tables.told[after.key].training()
+        ended_at, started_at = after.ended_at, after.started_at
+        ran = timedelta() if started_at is None or ended_at is None else ended_at - started_at
+        farther, farthest = True, self.farthest.get(job.id)
+        if started_at is not None and training.step_s is not None and training.progress_at is not None:
+            ran = training.progress_at - started_at
+            farther = farthest is None or (training.step or 0) > farthest
+        account = self.account[job.id]
+        if farther and ran.total_seconds() >= job.spec.supervise.refund_after_s:
+            account.clear()
+        if training.step is not None:
+            self.farthest[job.id] = max(training.step, farthest or 0)
+        account.update(application=training.restarts, node=training.shrinks)
+        # What its owner ended, or ended well, costs nothing, for whatever reason it was being stopped before.
+        free = after.failure is None or after.state in (AttemptState.CANCELLED, AttemptState.SUCCEEDED)
+        budget = None if free else budget_of(after.failure)
+        if budget is not None:
+            account[budget] += 1
+
+    def _say(self, what: str) -> None:
+        self.wrong.append(what)

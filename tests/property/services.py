@@ -1,0 +1,215 @@
+"""One process of the service in the simulated world, with every effect that it has on the world open to strikes."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator import rundir
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import BackendUnavailable, LeaseLost, Refused, StoreUnavailable, Unavailable
+from orchestrator.domain.launch import LaunchPlan, Site
+from orchestrator.domain.lease import Lease
+from orchestrator.intake import Intake
+from orchestrator.ports import Change, JournalBatch
+from orchestrator.simulator.clock import SkewedClock, VirtualClock
+from orchestrator.simulator.cluster import FakeCluster
+from orchestrator.simulator.faults import Faults, ServiceCrash
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.supervisor.act import Actor
+from orchestrator.supervisor.observe import Observer
+from orchestrator.supervisor.office import Office
+from orchestrator.supervisor.reconcile import Reconciler, Terms
+from tests.property.ledger import NODE_COOLDOWN_S, Ledger
+from trainer.contract import layout
+from trainer.contract.fence import Term
+
+PORTS = range(20000, 20008)
+MOST_PASSES = 60  # without a pause: a few decisions for each job
+
+
+class Surroundings(Protocol):
+    """What a service needs of its world."""
+
+    root: Path
+    clock: VirtualClock
+    store: MemoryStore
+    cluster: FakeCluster
+    ledger: Ledger
+    site: Site
+    terms: Terms
+    lease_s: float
+    decided: deque[str]
+
+    def sleep(self, service: Service) -> None: ...
+
+
+class Service:
+    """As SupervisorLoop, without its threads: `turn` is what it does when it looks, `keep` what its keeper does."""
+
+    def __init__(self, name: str, world: Surroundings) -> None:
+        self.name = name
+        self.clock = SkewedClock(world.clock)
+        self.faults = Faults(lambda: world.sleep(self))
+        self.asleep = False
+        self._world = world
+        self._lives = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: whatever the old one knew is forgotten, and its lease runs on."""
+        world = self._world
+        self._lives += 1
+        self.faults.schedule(None)
+        self.asleep = False
+        leases = _StruckLeases(MemoryLeaseStore(world.store, world.clock), self.faults)
+        holder = f"{self.name}-{self._lives}"
+        self.office = Office(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
+        self._reconciler: Reconciler | None = None
+        journals = _StruckJournals(world.store, self.faults)
+        self.intake = Intake(journals, world.store, self.clock, lambda job_id: world.root / job_id)
+
+    def retire(self) -> None:
+        """Stop in good order, and begin anew."""
+        with suppress(ServiceCrash):
+            self.office.close()
+        self.restart()
+
+    def keep(self) -> None:
+        """The keeper's thread: hold on to the lease."""
+        if not self.asleep and self.office.held:
+            try:
+                self.office.renew()
+            except StoreUnavailable:
+                return
+
+    def turn(self) -> None:
+        """Pass after pass until there is a pause."""
+        if self.asleep:
+            return
+        try:
+            self._passes()
+        except LeaseLost:
+            self.office.lose()
+            self._reconciler = None
+        except Unavailable:
+            return
+        except ServiceCrash:
+            self.restart()
+
+    def _passes(self) -> None:
+        for _ in range(MOST_PASSES):
+            if not self.office.held:
+                lease = self.office.take()
+                self._reconciler = None if lease is None else self._supervision(lease)
+            if self._reconciler is None:
+                return
+            self._world.ledger.begin_pass()
+            look_again_at = self._reconciler.reconcile()
+            if look_again_at is None or look_again_at > self.clock.now() + timedelta(seconds=0.1):
+                return
+            self._world.clock.advance(0.01)
+        raise AssertionError(f"the policy goes in circles: {[*self._world.decided]}")
+
+    def _supervision(self, lease: Lease) -> Reconciler:
+        world = self._world
+        store = _StruckStore(world, MemorySupervisorStore(world.store, world.clock, lease), self.faults)
+        backend = _StruckCluster(world, self.faults)
+        folders = _StruckFolders(world.root, self.faults)
+        observer = Observer("local", store, backend, self.intake, self.clock, node_cooldown_s=NODE_COOLDOWN_S)
+        actor = Actor(store, backend, folders, world.site, ports=PORTS, in_office=self.office.require)
+        return Reconciler(store, observer, actor, self.clock, world.terms)
+
+
+class _StruckLeases:
+    """ports.LeaseStore."""
+
+    def __init__(self, leases: MemoryLeaseStore, faults: Faults) -> None:
+        self.renew, self.leases = leases.renew, leases.leases
+        self.acquire = faults.wrap(leases.acquire, StoreUnavailable)
+        self.release = faults.wrap(leases.release, StoreUnavailable)
+
+
+class _StruckStore:
+    """ports.SupervisorStore whose writes can be struck; the ledger sees each one that was accepted."""
+
+    def __init__(self, world: Surroundings, store: MemorySupervisorStore, faults: Faults) -> None:
+        tables, ledger = world.store.tables, world.ledger
+
+        def apply(change: Change) -> None:
+            attempt = None if change.attempt is None else tables.attempts.get(change.attempt.key)
+            job = tables.jobs[change.job.id]
+            store.apply(change)
+            ledger.check(job, attempt, change)
+
+        self.live, self.supervised, self.states = store.live, store.supervised, store.states
+        self.ranks, self.node_failures = store.ranks, store.node_failures
+        self.apply = faults.wrap(apply, StoreUnavailable)
+        self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)
+        self.reserve_port = faults.wrap(store.reserve_port, StoreUnavailable)
+
+
+class _StruckJournals:
+    """ports.JournalStore."""
+
+    def __init__(self, store: MemoryStore, faults: Faults) -> None:
+        def ingest(batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
+            store.ingest(batches, arrived_at=arrived_at)
+
+        self.offsets = store.offsets
+        self.ingest = faults.wrap(ingest, StoreUnavailable)
+
+
+class _StruckFolders:
+    """ports.RunDirectories."""
+
+    def __init__(self, root: Path, faults: Faults) -> None:
+        folders = rundir.LocalRunDirectories(root)
+        self.fence = faults.wrap(folders.fence, OSError)
+        self.withdraw = faults.wrap(folders.withdraw, OSError)
+        self.write_desired = faults.wrap(folders.write_desired, OSError)
+        self.withdraw = faults.wrap(folders.withdraw, OSError)
+
+
+class _StruckCluster:
+    """ports.Backend whose effects can be struck."""
+
+    def __init__(self, world: Surroundings, faults: Faults) -> None:
+        cluster = world.cluster
+        self.render, self.observe, self.slots = cluster.render, cluster.observe, cluster.slots
+
+        def submit(plan: LaunchPlan) -> str:
+            attempt = world.store.tables.attempts[plan.key]
+            if plan.excluded_nodes != attempt.excluded_nodes:
+                cluster.breaches.append(f"{plan.key} is submitted without {attempt.excluded_nodes} excluded")
+            return cluster.submit(plan)
+
+        def cancel(key: AttemptKey, *, force: bool) -> None:
+            fence = layout.fence_dir(world.root / key.job_id) / Term(key.number + 1, 0).file_name
+            unlucky = bool(faults.struck) and faults.struck[-1].endswith("fence")
+            if force and not fence.exists() and not unlucky:
+                cluster.breaches.append(f"{key} is ended by force without a fence")
+            cluster.cancel(key, force=force)
+
+        self.submit = faults.wrap(submit, BackendUnavailable)
+        self.cancel = faults.wrap(cancel, BackendUnavailable)
+
+
+class Ears:
+    """Listens to a log: an error of ours, which the edge of a loop holds back, is a broken promise."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def warning(self, event: str, **_: object) -> None:
+        error = sys.exception()
+        if not isinstance(error, (Unavailable, Refused, OSError)):
+            self._ledger.wrong.append(f"{event}: {error!r}")
+
+    exception = warning

@@ -1,0 +1,41 @@
+"""`orchestrator simulate` as people and programs call it. In processes of their own: the command configures the log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orchestrator.cli", "simulate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_json_holds_what_is_promised() -> None:
+    done = simulate("--gpus", "64", "--mtbf-hours", "6", "--days", "2", "--seed", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {"ettr", "ettr_closed_form", "goodput", "restarts", "violations", "decisions", "attempts"} <= report.keys()
+    assert 0.9 < report["ettr"] < 1
+    assert report["violations"] == []
+    assert sum(report["goodput"].values()) == pytest.approx(2 * 86400 * 64, rel=1e-12)
+    assert report["ettr"] == pytest.approx(report["goodput"]["productive"] / report["device_seconds"])
+    assert report["attempts"] == 1 + sum(report["restarts"].values())
+    assert "rehearsed in" in done.stderr  # what differs from run to run is not on standard output
+
+
+def test_a_rule_that_is_taken_out_is_missing_in_the_print() -> None:
+    arguments = ("--gpus", "64", "--mtbf-hours", "6", "--days", "1")
+    whole, without = simulate(*arguments), simulate(*arguments, "--without", "notice_loss")
+    assert "  notice_loss " in whole.stdout
+    assert "  notice_loss " not in without.stdout
+    assert whole.stdout == simulate(*arguments).stdout
+
+
+def test_an_unknown_rule_is_refused_with_the_known_ones() -> None:
+    done = simulate("--without", "gravity")
+    assert done.returncode == 2
+    assert "notice_loss" in done.stderr

@@ -1,0 +1,53 @@
+"""The traces keep their promises: means, shapes, order, and the same failures for the same seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import islice, pairwise
+
+import pytest
+
+from orchestrator.simulator.rehearsal.traces import TRACES, WEIBULL_SHAPE, Strike, build_trace
+
+HOUR_US = 3600 * 1_000_000
+
+
+def gaps_us(name: str, strike: Strike, *, seed: int = 1, count: int = 20_000) -> list[int]:
+    incidents = (each for each in build_trace(name, mtbf_us=HOUR_US, seed=seed) if each.strike is strike)
+    times = [0, *(each.at_us for each in islice(incidents, count))]
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def test_exponential_gaps_have_the_mean_and_as_large_a_deviation() -> None:
+    gaps = gaps_us("exponential", Strike.NODE)
+    assert statistics.mean(gaps) == pytest.approx(HOUR_US, rel=0.03)
+    assert statistics.stdev(gaps) == pytest.approx(HOUR_US, rel=0.05)
+
+
+def test_weibull_gaps_have_the_same_mean_and_come_in_clusters() -> None:
+    gaps = gaps_us("weibull", Strike.NODE)
+    assert statistics.mean(gaps) == pytest.approx(HOUR_US, rel=0.03)
+    # Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1 is the squared coefficient of variation: 1.46 for k = 0.7, 1 for k = 1.
+    variation = math.sqrt(math.gamma(1 + 2 / WEIBULL_SHAPE) / math.gamma(1 + 1 / WEIBULL_SHAPE) ** 2 - 1)
+    assert variation == pytest.approx(1.46, abs=0.01)
+    assert statistics.stdev(gaps) / statistics.mean(gaps) == pytest.approx(variation, rel=0.06)
+
+
+def test_victims_are_spread_over_all_nodes() -> None:
+    where = [each.where for each in islice(build_trace("exponential", mtbf_us=HOUR_US, seed=3), 10_000)]
+    assert min(where) >= 0
+    assert max(where) < 1
+    assert statistics.mean(where) == pytest.approx(0.5, abs=0.02)
+    assert statistics.pvariance(where) == pytest.approx(1 / 12, abs=0.005)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_seed_gives_one_trace_in_order(name: str) -> None:
+    one, same, other = (list(islice(build_trace(name, mtbf_us=HOUR_US, seed=seed), 200)) for seed in (7, 7, 8))
+    assert one == same != other
+    assert one == sorted(one)
+
+
+def test_the_mixed_trace_strikes_in_every_way() -> None:
+    assert {each.strike for each in islice(build_trace("mixed", mtbf_us=HOUR_US, seed=1), 2000)} == set(Strike)

@@ -1,0 +1,68 @@
+"""What readers learn of clusters."""
+
+from __future__ import annotations
+
+from sqlalchemy import event
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from orchestrator.domain.node import NodeFailure
+from orchestrator.ports import Change
+from orchestrator.store.clusters import SqlClusterReader
+from tests.builders import NOW, at, make_attempt, make_spec
+from tests.store.harness import Stores
+from trainer.contract.failure import FailureKind
+
+
+def test_claimants_are_the_jobs_of_the_cluster_that_have_not_ended_each_with_its_newest_attempt(stores: Stores) -> None:
+    for state in JobState:
+        stores.add(state.value.lower(), state=state)
+    stores.add("elsewhere", spec=make_spec(cluster="other"))
+    running = stores.jobs.get("running")
+    stores.apply(running, make_attempt("running", 1, state=AttemptState.LOST, ended_at=NOW))
+    stores.apply(running, make_attempt("running", 2, nodes="2", port=20001))
+    found = {each.job.id: each for each in SqlClusterReader(stores.database).claimants("local")}
+    assert found.keys() == {"queued", "starting", "running", "recovering", "suspended"}
+    newest = found["running"].attempt
+    assert newest is not None
+    assert (newest.key.number, found["running"].held_nodes, found["queued"].attempt) == (2, 2, None)
+
+
+def test_claimants_are_read_with_one_query_however_many_there_are(stores: Stores) -> None:
+    stores.add_with_attempt()
+    for number in range(2, 21):
+        stores.add(f"job-{number}")
+    statements: list[str] = []
+
+    def note(_1: object, _2: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(stores.database.engine, "before_cursor_execute", note)
+    assert len(SqlClusterReader(stores.database).claimants("local")) == 20
+    assert len([text for text in statements if text.lstrip().startswith("SELECT")]) == 1
+
+
+def test_records_of_nodes_are_read_for_all_clusters_from_a_moment_on(stores: Stores) -> None:
+    job = stores.add_with_attempt()
+    attempt = make_attempt()
+    marks = [
+        NodeFailure(cluster="local", node=node, at=at(when), key=attempt.key, kind=FailureKind.NODE, sentence="gone")
+        for node, when in (("late", 20), ("early", 0), ("middle", 10))
+    ]
+    stores.supervisor.apply(Change(job=job, attempt=attempt, events=(), node_failures=marks))
+    found = SqlClusterReader(stores.database).node_failures(since=at(10))
+    assert [failure.node for failure in found] == ["middle", "late"]
+
+
+def test_a_lease_tells_since_when_its_token_was_given(stores: Stores) -> None:
+    lease = stores.leases.acquire("elsewhere", "a", ttl_s=60)
+    assert lease is not None
+
+    def since() -> object:
+        return next(one.since for one in stores.leases.leases() if one.lease.cluster == "elsewhere")
+
+    first = since()
+    assert stores.leases.renew(lease, ttl_s=120)
+    assert since() == first, "a renewal is no new lease"
+    stores.leases.acquire("elsewhere", "a", ttl_s=60)
+    assert since() != first

@@ -1,0 +1,198 @@
+"""Who may start, with how many nodes, and what the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.domain.admission import Admission, Claimant, Limits, Quota, admit, dependencies_of, devices_of
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import Desired, Job, JobState
+from tests.unit.situations import a_job, a_spec, ago, an_attempt
+
+
+def a_waiting_job(name: str, nodes: int | str, *, age: float = 0, **spec: Any) -> Job:
+    return replace(a_job(JobState.QUEUED, spec=a_spec(topology={"nodes": nodes}, **spec)), id=name, created_at=ago(age))
+
+
+def a_holder(nodes: int = 1, state: JobState = JobState.RUNNING, *, asked: str | None = None, **spec: Any) -> Claimant:
+    job = replace(a_job(state, spec=a_spec(topology={"nodes": asked or nodes}, **spec)), id=f"holder-{nodes}")
+    ended = AttemptState.LOST if state is JobState.RECOVERING else AttemptState.RUNNING
+    return Claimant(job, an_attempt(ended, nodes=str(nodes), asked=asked or str(nodes)))
+
+
+def judge(
+    *jobs: Job | Claimant, slots: int | None = None, limits: Limits | None = None, states: Mapping[str, JobState] = {}
+) -> dict[str, Admission]:
+    claimants = [each if isinstance(each, Claimant) else Claimant(each, None) for each in jobs]
+    return admit(claimants, limits or Limits(slots=slots), dependencies=states)
+
+
+def test_jobs_start_in_their_order_while_slots_last() -> None:
+    verdicts = judge(a_waiting_job("late", 2, age=1), a_waiting_job("early", 2, age=2), slots=3)
+    assert verdicts["early"].admitted
+    assert verdicts["early"].nodes == 2
+    assert not verdicts["late"].admitted
+    assert verdicts["late"].sentence == "waits for 2 of 3 slots; 1 free now"
+
+
+def test_a_small_job_does_not_overtake_a_large_one_for_ever() -> None:
+    verdicts = judge(a_waiting_job("large", 4, age=2), a_waiting_job("small", 1, age=1), a_holder(), slots=4)
+    assert not verdicts["large"].admitted
+    assert verdicts["small"] == Admission(False, "waits behind large, which waits for slots")
+
+
+def test_a_higher_priority_goes_first() -> None:
+    verdicts = judge(a_waiting_job("early", 2, age=9), a_waiting_job("urgent", 2, priority=5), slots=2)
+    assert verdicts["urgent"].admitted
+    assert not verdicts["early"].admitted
+
+
+def test_a_job_between_attempts_keeps_its_place_and_goes_first() -> None:
+    verdicts = judge(a_waiting_job("next", 1, priority=9), a_holder(2, JobState.RECOVERING), slots=2)
+    assert verdicts["holder-2"] == Admission(True, "2 of 2 slots are free for it", 2)
+    assert not verdicts["next"].admitted
+
+
+def test_a_job_that_was_scaled_beyond_what_is_free_waits_between_its_attempts_and_lets_nobody_pass() -> None:
+    others = replace(a_holder(2), job=replace(a_holder(2).job, id="other"))
+    verdicts = judge(a_holder(1, JobState.RECOVERING, asked="3"), a_waiting_job("next", 1), others, slots=4)
+    assert verdicts["holder-1"] == Admission(False, "waits for 3 of 4 slots; 2 free now", blocks=True)
+    assert not verdicts["next"].admitted
+
+
+def test_what_a_cancelled_or_suspended_job_kept_between_attempts_is_free() -> None:
+    kept = a_holder(2, JobState.RECOVERING)
+    for wish in (Desired(cancelled=True), Desired(suspended=True)):
+        given_up = Claimant(replace(kept.job, desired=wish), kept.attempt)
+        assert judge(given_up, a_waiting_job("next", 2), slots=2)["next"].admitted
+
+
+def test_a_live_attempt_counts_with_the_size_that_it_was_given() -> None:
+    smaller_next_time = a_holder(3, asked="1")
+    assert devices_of(smaller_next_time.job, smaller_next_time.attempt, 0) == 3
+    assert not judge(smaller_next_time, a_waiting_job("next", 2), slots=4)["next"].admitted
+
+
+def test_an_elastic_job_starts_with_what_is_there() -> None:
+    verdicts = judge(a_holder(3), a_waiting_job("elastic", "1:4"), slots=5)
+    assert verdicts["elastic"] == Admission(True, "2 of 5 slots are free for it (for 2 of up to 4 nodes)", 2)
+    assert judge(a_holder(4), a_waiting_job("elastic", "2:4"), slots=5)["elastic"].nodes == 0
+
+
+def test_a_running_elastic_job_hears_how_far_it_could_grow_unless_somebody_waits() -> None:
+    small = a_holder(1, asked="1:4")
+    assert judge(small, slots=3)["holder-1"].nodes == 3
+    assert judge(small, a_holder(2), slots=9)["holder-1"].nodes == 4
+    assert "holder-1" not in judge(small, a_waiting_job("large", 3), slots=3)
+
+
+def test_a_cluster_with_a_queue_of_its_own_takes_everyone() -> None:
+    verdicts = judge(a_waiting_job("large", 500), a_holder(1, asked="1:4"), slots=None)
+    assert verdicts["large"] == Admission(True, "the cluster queues it", 500)
+    assert "holder-1" not in verdicts, "what is free there nobody tells: no job is stopped to grow"
+    resized = a_holder(1, asked="1:4")
+    wanted = Claimant(replace(resized.job, spec=a_spec(topology={"nodes": "2"})), resized.attempt)
+    assert judge(wanted, slots=None)["holder-1"].nodes == 2
+
+
+def test_what_can_never_be_met_here_holds_nobody_up() -> None:
+    too_large = a_waiting_job("large", 9, age=2)
+    verdicts = judge(too_large, a_waiting_job("small", 1), slots=4)
+    assert verdicts["large"].sentence == "needs 9 slots, the cluster has 4: scale or cancel it"
+    assert verdicts["small"].admitted
+    limits = Limits(slots=8, quotas={"default": Quota(max_devices=1)})
+    scaled = a_holder(1, JobState.RECOVERING, asked="2")
+    verdicts = judge(scaled, a_waiting_job("other", 1, project="other"), limits=limits)
+    sentence = "needs 2 devices, more than project default may use: scale or cancel it"
+    assert verdicts["holder-1"] == Admission(False, sentence)
+    assert verdicts["other"].admitted
+
+
+def test_a_live_attempt_counts_with_the_width_that_it_was_started_with() -> None:
+    wide = a_holder(1)
+    attempt = an_attempt(nodes="1", workers_per_node=4)
+    assert devices_of(wide.job, attempt, 0) == 4
+    assert not judge(Claimant(wide.job, attempt), a_waiting_job("next", 1), slots=4)["next"].admitted
+
+
+def test_a_suspended_job_is_not_admitted() -> None:
+    held_back = replace(a_waiting_job("held-back", 1), desired=Desired(suspended=True))
+    assert "held-back" not in judge(held_back, slots=4)
+
+
+def test_a_projects_quota_of_jobs_holds_back_its_own_only() -> None:
+    limits = Limits(slots=9, quotas={"default": Quota(max_jobs=1)})
+    own, other = a_waiting_job("own", 1, age=2), a_waiting_job("other", 1, project="other")
+    verdicts = judge(a_holder(), own, other, limits=limits)
+    assert verdicts["own"].sentence == "waits: project default runs 1 of at most 1 jobs"
+    assert verdicts["other"].admitted
+
+
+def test_a_projects_quota_of_devices_counts_what_is_given_in_the_same_pass() -> None:
+    limits = Limits(slots=9, quotas={"default": Quota(max_devices=3)})
+    verdicts = judge(a_waiting_job("first", 2, age=2), a_waiting_job("second", 2), limits=limits)
+    assert verdicts["first"].admitted
+    assert verdicts["second"].sentence == "waits: project default uses 2 of at most 3 devices; needs 2"
+    assert judge(a_waiting_job("elastic", "1:8"), limits=limits)["elastic"].nodes == 3
+    never = judge(a_waiting_job("large", 4), limits=limits)["large"]
+    assert never == Admission(False, "needs 4 devices, more than the 3 of project default: scale or cancel it")
+
+
+def test_a_limit_of_jobs_on_the_cluster_holds_everyone_back() -> None:
+    verdicts = judge(a_holder(), a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))
+    assert verdicts["next"].sentence == "waits: the cluster runs 1 of at most 1 jobs"
+
+
+def test_a_job_waits_for_the_ones_that_it_names_and_says_what_may_help() -> None:
+    job = a_waiting_job("second", 1, after=["first"])
+    sentences = {
+        JobState.RUNNING: "waits for job first to succeed; it is RUNNING",
+        JobState.FAILED: "waits for job first to succeed; it is FAILED; retry that one or cancel this one",
+    }
+    for state, sentence in sentences.items():
+        assert judge(job, slots=4, states={"first": state})["second"] == Admission(False, sentence)
+    assert judge(job, slots=4, states={"first": JobState.SUCCEEDED})["second"].admitted
+    assert judge(job, slots=4)["second"].sentence.startswith("waits for job first, which does not exist any more")
+
+
+def test_only_queued_jobs_ask_after_the_ones_they_wait_for() -> None:
+    queued = a_waiting_job("second", 1, after=["first"])
+    running = replace(queued, state=JobState.RUNNING, spec=a_spec(after=["other"]))
+    assert dependencies_of([queued, running]) == {"first"}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(-2, 2), st.sampled_from(list(JobState))),
+        max_size=12,
+    ),
+    st.integers(1, 8),
+    st.sampled_from([None, 1, 3]),
+)
+def test_nobody_is_given_more_than_there_is(
+    jobs: Sequence[tuple[int, int, int, JobState]], slots: int, quota: int | None
+) -> None:
+    everyone = []
+    for index, (least, more, priority, state) in enumerate(jobs):
+        spec = a_spec(topology={"nodes": f"{least}:{least + more}"}, priority=priority)
+        job = replace(a_job(state, spec=spec), id=f"job-{index}")
+        live = AttemptState.RUNNING if state in (JobState.RUNNING, JobState.STARTING) else AttemptState.LOST
+        attempt = None if state is JobState.QUEUED else an_attempt(live, nodes=f"{least}:{least}")
+        everyone.append(Claimant(job, attempt))
+    limits = Limits(slots=slots, quotas={"default": Quota(max_devices=quota)})
+    verdicts = admit(everyone, limits)
+    kept = sum(each.held_nodes for each in everyone if not verdicts.get(each.job.id, Admission(False, "")).admitted)
+    given_now = sum(verdict.nodes for verdict in verdicts.values() if verdict.admitted)
+    held_before = sum(each.held_nodes for each in everyone)
+    assert kept + given_now <= max(slots, held_before)
+    if quota is not None:
+        assert kept + given_now <= max(quota, held_before)
+    for each in everyone:
+        verdict = verdicts.get(each.job.id)
+        if verdict is not None and verdict.admitted:
+            assert each.job.spec.topology.min_nodes <= verdict.nodes <= each.job.spec.topology.max_nodes

@@ -1,0 +1,83 @@
+"""What each source says, and what may be concluded."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import EndAttempt
+from orchestrator.domain.evidence import Source, permits_end, weigh
+from orchestrator.domain.job import Desired, JobState
+from orchestrator.domain.observation import Liveness, Presence
+from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
+from trainer.contract.exit_record import Outcome
+from trainer.contract.failure import FailureKind
+
+A, D, U = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("presence", "liveness", "said"),
+    [
+        (Presence.RUNNING, (A, A), (A, A)),
+        (Presence.RUNNING, (A, D), (A, A)),
+        (Presence.PENDING, (), (A, U)),
+        (Presence.GONE, (D, D), (D, D)),
+        (Presence.UNKNOWN, (D, U), (U, U)),
+        (Presence.ABSENT, (), (D, U)),
+    ],
+)
+def test_scheduler_and_agents_each_say_what_they_saw(
+    presence: Presence, liveness: tuple[Liveness, ...], said: tuple[Liveness, Liveness]
+) -> None:
+    replicas = [a_replica(each, number) for number, each in enumerate(liveness)]
+    evidence = weigh(a_situation(a_job(), an_attempt(nodes="2"), seen(presence, *replicas)))
+    assert (evidence[Source.SCHEDULER], evidence[Source.AGENTS]) == said
+
+
+def test_progress_is_alive_in_time_dead_after_it_and_unknown_where_none_was_told() -> None:
+    for progress_at, said in ((ago(1), A), (ago(601), D), (None, U)):
+        s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, a_replica(), progress_at=progress_at))
+        assert weigh(s)[Source.PROGRESS] is said
+
+
+def test_exit_records_are_conclusive_once_every_replica_left_one() -> None:
+    one, both = {0: an_exit(Outcome.SUCCEEDED)}, {0: an_exit(Outcome.SUCCEEDED), 1: an_exit(Outcome.SUCCEEDED)}
+    for exits, said in ((None, U), (one, A), (both, D)):
+        s = a_situation(a_job(), an_attempt(nodes="2"), seen(Presence.RUNNING, exits=exits))
+        assert weigh(s)[Source.EXITS] is said
+
+
+def test_an_attempt_that_is_not_live_has_no_evidence() -> None:
+    assert weigh(a_situation(a_job(), an_attempt(AttemptState.LOST))) == {}
+
+
+def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a_living_agent() -> None:
+    """Over every combination of what can be seen, recorded, wished and told."""
+    spec = a_spec(topology={"nodes": "1:2"}, supervise={"max_runtime_s": 50})
+    wishes = (Desired(), Desired(cancelled=True), Desired(suspended=True), Desired(retry_number=1))
+    records = (None, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.REFUSED)
+    ended = 0
+    for presence, first, second, record, wish, state, stopping, told in itertools.product(
+        Presence,
+        Liveness,
+        Liveness,
+        records,
+        wishes,
+        (AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.RUNNING),
+        (None, ago(1), ago(99)),
+        (ago(1), ago(999), None),
+    ):
+        replicas = () if presence in (Presence.ABSENT, Presence.PENDING) else (a_replica(first), a_replica(second, 1))
+        kind = FailureKind.APPLICATION if record is Outcome.FAILED else None
+        exits = {} if record is None or presence is Presence.ABSENT else {0: an_exit(record, kind)}
+        observation = seen(presence, *replicas, exits=exits, progress_at=told)
+        attempt = an_attempt(state, nodes="1:2", stopping_since=stopping)
+        s = a_situation(a_job(JobState.RUNNING, spec=spec, desired=wish), attempt, observation)
+        if isinstance(decide(s).action, EndAttempt):
+            ended += 1
+            assert permits_end(weigh(s)), (presence, first, second, record, wish, state, stopping, told)
+    assert ended > 100

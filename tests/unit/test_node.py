@@ -1,0 +1,48 @@
+"""Nodes with a record: who is avoided, and until when."""
+
+from __future__ import annotations
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.node import NodeFailure, exclude
+from tests.unit.situations import NOW, ago
+from trainer.contract.failure import FailureKind
+
+
+def mark(node: str, age_s: float = 0, kind: FailureKind = FailureKind.NODE, job: str = "job") -> NodeFailure:
+    return NodeFailure(
+        cluster="lab", node=node, at=ago(age_s), key=AttemptKey(job, 1), kind=kind, sentence=f"{node} broke"
+    )
+
+
+def excluded(*marks: NodeFailure, cluster_nodes: int | None = None) -> list[str]:
+    return [each.node for each in exclude(marks, now=NOW, cooldown_s=100, cluster_nodes=cluster_nodes)]
+
+
+def test_a_node_that_was_lost_is_avoided_until_it_has_cooled_down() -> None:
+    assert excluded(mark("n1", 99)) == ["n1"]
+    assert excluded(mark("n1", 100)) == []
+
+
+def test_every_further_mark_doubles_the_cool_down() -> None:
+    assert excluded(mark("n1", 199), mark("n1", 350, job="b")) == ["n1"]
+    assert excluded(mark("n1", 200), mark("n1", 350, job="b")) == []
+    many = [mark("n1", 3199, job=str(number)) for number in range(50)]
+    assert excluded(*many) == ["n1"]
+    assert excluded(*[mark("n1", 3200, job=str(number)) for number in range(50)]) == []
+
+
+def test_a_hang_speaks_against_a_node_only_in_company() -> None:
+    assert excluded(mark("n1", 1, FailureKind.HANG)) == []
+    assert excluded(mark("n1", 1, FailureKind.HANG), mark("n1", 2, FailureKind.HANG, job="b")) == ["n1"]
+
+
+def test_a_switch_that_fails_does_not_exclude_the_cluster() -> None:
+    marks = [mark(f"n{number}", number) for number in range(8)]
+    assert excluded(*marks, cluster_nodes=8) == ["n0", "n1"]
+    assert len(excluded(*marks)) == 8
+
+
+def test_the_sentence_names_the_reason() -> None:
+    (only,) = exclude([mark("n1", 10)], now=NOW, cooldown_s=100)
+    assert only.sentence == "node n1 is avoided: n1 broke"
+    assert (only.until - NOW).total_seconds() == 90

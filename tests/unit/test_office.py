@@ -1,0 +1,342 @@
+"""The right to supervise: taken, kept, lost and given up, by a clock that the tests turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator.domain.errors import LeaseLost, StoreUnavailable
+from orchestrator.domain.lease import Lease
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.memory_supervision import MemoryLeaseStore
+from orchestrator.supervisor.loop import SupervisorLoop
+from orchestrator.supervisor.office import Office
+from orchestrator.supervisor.reconcile import Reconciler
+from orchestrator.telemetry import Metrics
+from tests.builders import NOW
+
+TTL_S = 10.0
+
+
+class Time:
+    """The store's clock and the services' steady ones; a service's may stand still."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.seconds)
+
+    def steady(self) -> float:
+        return self.seconds
+
+
+class Situation:
+    def __init__(self) -> None:
+        self.time = Time()
+        self.store = MemoryStore()
+        self.leases = MemoryLeaseStore(self.store, self.time)
+        self.lively = True
+
+    def office(self, holder: str = "one") -> Office:
+        return Office(self.leases, "local", holder, ttl_s=TTL_S, lively=lambda: self.lively, monotonic=self.time.steady)
+
+
+@pytest.fixture
+def here() -> Situation:
+    return Situation()
+
+
+def test_an_office_that_was_not_taken_permits_nothing(here: Situation) -> None:
+    office = here.office()
+    office.renew()
+    assert not office.held
+    with pytest.raises(LeaseLost, match="local"):
+        office.require()
+
+
+def test_one_office_at_a_time_is_held(here: Situation) -> None:
+    one, two = here.office("one"), here.office("two")
+    assert one.take() is not None
+    assert two.take() is None
+    assert (one.held, two.held) == (True, False)
+    one.require()
+
+
+def test_renewals_hold_it_and_each_counts_from_its_own_time(here: Situation) -> None:
+    office = here.office()
+    office.take()
+    for _ in range(20):
+        here.time.seconds += TTL_S - 1
+        office.renew()
+        office.require()
+    here.time.seconds += TTL_S
+    assert not office.held
+
+
+def test_a_pause_past_the_time_is_noticed_though_nobody_told_of_it(here: Situation) -> None:
+    """As after SIGSTOP and SIGCONT: no renewal failed, and nobody else took the cluster."""
+    office = here.office()
+    office.take()
+    here.time.seconds += TTL_S + 0.001
+    with pytest.raises(LeaseLost):
+        office.require()
+    office.renew()
+    assert not office.held
+
+
+def test_the_time_counts_from_before_the_store_was_asked(here: Situation) -> None:
+    """The answer may be late: by the store's clock the lease runs already while it is on its way."""
+    office = here.office()
+    here.store.tables.leases.clear()
+    acquire, renew = here.leases.acquire, here.leases.renew
+
+    def slow_acquire(cluster: str, holder: str, *, ttl_s: float) -> Lease | None:
+        lease = acquire(cluster, holder, ttl_s=ttl_s)
+        here.time.seconds += 7
+        return lease
+
+    def slow_renew(lease: Lease, *, ttl_s: float) -> bool:
+        renewed = renew(lease, ttl_s=ttl_s)
+        here.time.seconds += 7
+        return renewed
+
+    here.leases.acquire, here.leases.renew = slow_acquire, slow_renew  # type: ignore[method-assign]
+    office.take()
+    here.time.seconds += 2.9
+    assert office.held
+    office.renew()  # asked at 9.9, answered at 16.9
+    here.time.seconds += 2.9
+    assert office.held
+    here.time.seconds += 0.2
+    assert not office.held
+
+
+def test_a_refused_renewal_loses_it_at_once(here: Situation) -> None:
+    office = here.office()
+    lease = office.take()
+    assert lease is not None
+    here.leases.release(lease)
+    here.office("two").take()
+    office.renew()
+    assert not office.held
+
+
+def test_a_silent_store_costs_it_after_its_time_and_not_before(here: Situation) -> None:
+    office = here.office()
+    office.take()
+    here.store.available = False
+    here.time.seconds += TTL_S - 1
+    with pytest.raises(StoreUnavailable):
+        office.renew()
+    assert office.held
+    here.time.seconds += 1
+    assert not office.held
+
+
+def test_an_office_that_is_not_used_lapses(here: Situation) -> None:
+    office, other = here.office("one"), here.office("two")
+    office.take()
+    here.lively = False
+    here.time.seconds += TTL_S - 1
+    office.renew()
+    here.time.seconds += 1
+    assert not office.held
+    assert other.take() is not None
+
+
+def test_closing_gives_it_up_at_once(here: Situation) -> None:
+    office, other = here.office("one"), here.office("two")
+    office.open()
+    office.take()
+    office.close()
+    assert not office.held
+    assert other.take() is not None
+    office.close()
+    assert other.held
+
+
+def test_closing_while_the_store_is_silent_raises_nothing(here: Situation) -> None:
+    office = here.office()
+    office.take()
+    here.store.available = False
+    office.close()
+    assert not office.held
+
+
+def test_a_lease_that_arrives_after_the_closing_is_given_back(here: Situation) -> None:
+    office, other = here.office("one"), here.office("two")
+    office.close()
+    assert office.take() is None
+    assert not office.held
+    assert other.take() is not None
+
+
+def test_an_open_office_renews_by_itself_and_on_through_trouble(here: Situation) -> None:
+    renewed, troubles = threading.Semaphore(0), iter([StoreUnavailable("silent"), RuntimeError("a defect")])
+    renew = here.leases.renew
+
+    def counted(lease: Lease, *, ttl_s: float) -> bool:
+        renewed.release()
+        trouble = next(troubles, None)
+        if trouble is not None:
+            raise trouble
+        return renew(lease, ttl_s=ttl_s)
+
+    here.leases.renew = counted  # type: ignore[method-assign]
+    office = Office(here.leases, "local", "one", ttl_s=0.04, monotonic=here.time.steady)
+    office.take()
+    with capture_logs() as lines:
+        office.open()
+        for _ in range(8):
+            assert renewed.acquire(timeout=20)
+        office.close()
+    assert [line["event"] for line in lines] == ["lease not renewed"] * 2
+    assert not office.held
+
+
+def test_a_late_refusal_of_an_earlier_lease_does_not_cost_the_present_one(here: Situation) -> None:
+    office = here.office()
+    office.take()
+    here.time.seconds += TTL_S
+    renew = here.leases.renew
+
+    def overtaken(lease: Lease, *, ttl_s: float) -> bool:
+        renewed = renew(lease, ttl_s=ttl_s)
+        here.leases.renew = renew  # type: ignore[method-assign]
+        office.take()  # by the passes' thread, while the answer is on its way to the keeper's
+        return renewed
+
+    here.leases.renew = overtaken  # type: ignore[method-assign]
+    office.renew()
+    assert office.held
+    office.renew()
+    assert office.held
+
+
+def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
+    office = here.office()
+    first = office.take()
+    here.time.seconds += TTL_S
+    second = office.take()
+    assert first is not None
+    assert second is not None
+    assert second.token > first.token
+
+
+class SystemTime:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class Passes:
+    """Stands for a Reconciler; `during` is what happens in a pass."""
+
+    def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
+        self.leases: list[Lease] = []
+        self.in_office: list[Callable[[], None]] = []
+        self.count = 0
+        self.made = threading.Semaphore(0)
+        self._during = during
+
+    def build(self, lease: Lease, in_office: Callable[[], None]) -> Reconciler:
+        self.leases.append(lease)
+        self.in_office.append(in_office)
+        return cast(Reconciler, self)
+
+    def reconcile(self) -> datetime | None:
+        self.count += 1
+        self.made.release()
+        self._during(self.count)
+        return None
+
+    def wait(self) -> None:
+        assert self.made.acquire(timeout=20), "no pass was made"
+
+
+def _loop(leases: MemoryLeaseStore, passes: Passes, holder: str = "one", *, poll_s: float = 0.01) -> SupervisorLoop:
+    return SupervisorLoop(
+        "local", leases, passes.build, SystemTime(), Metrics(), holder=holder, poll_s=poll_s, lease_s=4
+    )
+
+
+@pytest.fixture
+def leases() -> MemoryLeaseStore:
+    return MemoryLeaseStore(MemoryStore(), SystemTime())
+
+
+def test_a_second_loop_waits_until_the_first_one_stops_and_goes_on_at_once(leases: MemoryLeaseStore) -> None:
+    first, second = Passes(), Passes()
+    one, two = _loop(leases, first, "one"), _loop(leases, second, "two")
+    one.start()
+    first.wait()
+    two.start()
+    for _ in range(100):
+        first.wait()
+    assert second.count == 0
+    ready, words = two.alive()
+    assert ready
+    assert "another service supervises cluster local" in words
+    one.stop()
+    second.wait()
+    with pytest.raises(LeaseLost):
+        first.in_office[0]()
+    two.stop()
+    assert [lease.holder for lease in second.leases] == ["two"]
+
+
+def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases: MemoryLeaseStore) -> None:
+    def lose_it_once(number: int) -> None:
+        if number == 3:
+            raise LeaseLost("another one has it")
+
+    passes = Passes(lose_it_once)
+    loop = _loop(leases, passes)
+    loop.start()
+    for _ in range(5):
+        passes.wait()
+    loop.stop()
+    assert [lease.token for lease in passes.leases] == [1, 2]
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("silent"), RuntimeError("a defect")])
+def test_no_trouble_in_a_pass_ends_the_loop_or_its_office(leases: MemoryLeaseStore, trouble: Exception) -> None:
+    def always(number: int) -> None:
+        raise trouble
+
+    passes = Passes(always)
+    loop = _loop(leases, passes)
+    with capture_logs():
+        loop.start()
+        for _ in range(10):
+            passes.wait()
+        assert loop.alive()[0]
+        loop.stop()
+    assert len(passes.leases) == 1
+
+
+def test_a_wish_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+    passes = Passes()
+    loop = _loop(leases, passes, poll_s=3600)
+    loop.start()
+    for _ in range(5):
+        passes.wait()
+        loop.wake()
+    loop.stop()
+
+
+def test_a_stopped_loop_leaves_the_cluster_free(leases: MemoryLeaseStore) -> None:
+    passes = Passes()
+    loop = _loop(leases, passes)
+    loop.start()
+    passes.wait()
+    loop.stop()
+    assert leases.acquire("local", "two", ttl_s=1) is not None
+    ready, words = loop.alive()
+    assert not ready
+    assert "gave no sign" in words

@@ -1,0 +1,145 @@
+"""Reports are taken in together, each is stored before its answer, and one that is wrong spoils none of the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from orchestrator.domain.errors import InvalidSpec, NotFound, StoreUnavailable, Unavailable
+from orchestrator.intake import Intake
+from orchestrator.ports import Change
+from orchestrator.reception import Reception
+from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.wire import DesiredView, ReportBody
+from tests.builders import make_attempt, make_event, make_job
+from trainer.contract.exit_record import Outcome
+
+
+def a_report(job_id: str = "job-1", attempt: int = 1, **fields: object) -> ReportBody:
+    return ReportBody.model_validate({"job_id": job_id, "attempt": attempt, "replica": 0, "incarnation": 1, **fields})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Three jobs; the second one's first attempt has a successor."""
+    clock, store = VirtualClock(), MemoryStore()
+    lease = MemoryLeaseStore(store, clock).acquire("local", "test", ttl_s=1000)
+    assert lease is not None
+    supervisor = MemorySupervisorStore(store, clock, lease)
+    for number in (1, 2, 3):
+        job = make_job(f"job-{number}")
+        store.add(job, idempotency_key=None, digest="", event=make_event())
+        supervisor.apply(Change(job=job, attempt=make_attempt(job.id), events=[]))
+    supervisor.apply(Change(job=make_job("job-2"), attempt=make_attempt("job-2", 2), events=[]))
+    return store
+
+
+@pytest.fixture
+def intake(store: MemoryStore) -> Intake:
+    return Intake(store, store, VirtualClock(), lambda _: Path("/nowhere"))
+
+
+def test_each_report_of_a_group_has_its_own_answer(intake: Intake, store: MemoryStore) -> None:
+    ending = {"outcome": "succeeded", "at": "2026-01-01T00:00:00Z", "generation": 1, "restarts": 0}
+    answers = intake.accept(
+        [
+            a_report(exit_record=ending),
+            a_report("job-2"),
+            a_report("nobody"),
+            a_report(progress=["{}"], progress_to=99),
+            a_report("job-2", 2),
+        ]
+    )
+    assert answers[0] == DesiredView(state="run")
+    assert answers[1] == DesiredView(state="stop"), "there is a newer attempt"
+    assert isinstance(answers[2], NotFound)
+    assert isinstance(answers[3], InvalidSpec)
+    assert answers[4] == DesiredView(state="run")
+    (journal,) = store.tables.journals[make_attempt().key].values()
+    assert journal.exit_record is not None
+    assert journal.exit_record.outcome is Outcome.SUCCEEDED
+
+
+class Gate:
+    """An intake that stores a group only when it is told to."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.groups: list[int] = []
+        self.error: Exception | None = None
+
+    def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
+        self.groups.append(len(bodies))
+        assert self.open.wait(10)
+        if self.error is not None:
+            raise self.error
+        return [DesiredView(number=body.replica) for body in bodies]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def reception(gate: Gate) -> Iterator[Reception]:
+    reception = Reception(gate, gather_s=0.05)  # type: ignore[arg-type]
+    reception.start()
+    yield reception
+    gate.open.set()
+    reception.stop()
+
+
+def test_reports_that_come_together_are_stored_together_and_answered_after_it(gate: Gate, reception: Reception) -> None:
+    futures = [reception.receive(a_report(replica=number)) for number in range(20)]
+    assert not any(future.done() for future in futures)
+    gate.open.set()
+    assert [future.result(10).number for future in futures] == list(range(20))
+    assert sum(gate.groups) == 20
+    assert len(gate.groups) <= 2
+
+
+def test_a_store_that_does_not_answer_fails_the_group_and_not_the_next_one(gate: Gate, reception: Reception) -> None:
+    gate.open.set()
+    gate.error = StoreUnavailable("the disk is full")
+    with pytest.raises(StoreUnavailable):
+        reception.receive(a_report()).result(10)
+    gate.error = None
+    assert reception.receive(a_report(replica=3)).result(10).number == 3
+
+
+def test_too_many_are_asked_to_come_again(gate: Gate, reception: Reception, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Reception(gate)  # type: ignore[arg-type]
+    monkeypatch.setattr(small._waiting, "maxsize", 1)
+    assert not small.receive(a_report()).done()
+    with pytest.raises(Unavailable):
+        small.receive(a_report()).result(0)
+
+
+def test_whoever_waits_is_answered_before_the_end(gate: Gate) -> None:
+    reception = Reception(gate, gather_s=5)  # type: ignore[arg-type]
+    gate.open.set()
+    reception.start()
+    futures = [reception.receive(a_report(replica=number)) for number in range(3)]
+    reception.stop()
+    assert [future.result(0).number for future in futures] == [0, 1, 2]
+
+
+def test_whoever_has_gone_costs_the_others_nothing(gate: Gate, reception: Reception) -> None:
+    gone, there = reception.receive(a_report(replica=1)), reception.receive(a_report(replica=2))
+    assert gone.cancel()
+    gate.open.set()
+    assert there.result(10).number == 2
+    assert reception.receive(a_report(replica=3)).result(10).number == 3
+    gate.error = StoreUnavailable("the disk is full")
+    gate.open.clear()
+    gone, there = reception.receive(a_report(replica=4)), reception.receive(a_report(replica=5))
+    assert gone.cancel()
+    gate.open.set()
+    with pytest.raises(StoreUnavailable):
+        there.result(10)

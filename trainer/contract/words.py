@@ -1,0 +1,37 @@
+"""A program's last words: of what it printed, the part that says why it ended. Pure text, no judgement.
+
+Frames of a traceback quote source code, and source code quotes every error there is; only exceptions' own lines count.
+"""
+
+from __future__ import annotations
+
+import re
+
+TRACEBACK = "Traceback (most recent call last):"
+_LAST_LINES = 10  # of output without a traceback: what a native program prints of its end
+_CHAINED = re.compile(r"^(The above exception was the direct cause|During handling of the above exception)")
+_NATIVE_FRAME = re.compile(r"^\s*(frame )?#\d+:? ")  # of c10's and gdb's backtraces
+_FAULTHANDLER = "Fatal Python error"  # followed by the stacks of all threads
+
+
+def split_words(output: str) -> tuple[str, ...]:
+    """The texts that may tell why a program ended, the most telling first.
+
+    With a traceback: the message of its last exception, then of those that it is chained to. Without one: the last
+    lines, native stack frames and faulthandler's stacks left out.
+    """
+    if TRACEBACK in output:
+        messages = [_message(part) for part in output.split(TRACEBACK)[1:]]
+        return tuple(message for message in reversed(messages) if message)
+    lines = [line for line in output.partition(_FAULTHANDLER)[0].splitlines() if line.strip()]
+    told = [line for line in lines if not _NATIVE_FRAME.match(line)]
+    return ("\n".join(told[-_LAST_LINES:]),) if told else ()
+
+
+def _message(part: str) -> str:
+    """What follows the frames of one traceback, to the blank line or the words that chain it to the next."""
+    lines = part.splitlines()[1:]
+    start = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith((" ", "\t"))), len(lines))
+    rest = lines[start:]
+    end = next((i for i, line in enumerate(rest) if i and (not line.strip() or _CHAINED.match(line))), len(rest))
+    return "\n".join(line for line in rest[:end] if not _NATIVE_FRAME.match(line))

@@ -1,0 +1,43 @@
+"""How a worker group differs from the one before it: restarted in place, shrunk or grown. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.contract.exit_record import EventKind
+
+# Each change's rung of the recovery ladder, and the change in words.
+_RUNGS = {
+    EventKind.RESTARTED_IN_PLACE: ("in-place", "workers restarted in place"),
+    EventKind.GROUP_SHRUNK: ("shrink", "the group went on without a lost node,"),
+    EventKind.GROUP_GREW: ("grow", "the group took in a node that came,"),
+}
+
+
+@dataclass(frozen=True)
+class Formation:
+    nodes: int
+    world_size: int
+
+
+def describe_change(before: Formation, now: Formation) -> EventKind:
+    """What a new formation is, told by its nodes: as many as before means that a worker of theirs failed."""
+    if now.nodes < before.nodes:
+        return EventKind.GROUP_SHRUNK
+    return EventKind.GROUP_GREW if now.nodes > before.nodes else EventKind.RESTARTED_IN_PLACE
+
+
+def tell_change(
+    change: EventKind, before: Formation, now: Formation, *, generation: int, seconds: float
+) -> tuple[str, dict[str, object]]:
+    """Sentence and evidence of the event. Every agent of the group tells it; its generation says that it is one."""
+    rung, words = _RUNGS[change]
+    sizes = "" if rung == "in-place" else f" from {before.world_size} to {now.world_size} workers"
+    evidence: dict[str, object] = {
+        "rung": rung,
+        "seconds": seconds,
+        "generation": generation,
+        "world_size": now.world_size,
+        "from_world_size": before.world_size,
+    }
+    return f"{words}{sizes} as generation {generation} after {seconds:.2f} s", evidence

@@ -1,0 +1,57 @@
+"""Snapshots that the service asks for: `snapshot` in the attempt's desired.json counts them and only rises.
+
+Rank 0 alone looks; the others hear of it in the step's all-reduce, as of any snapshot that is due.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trainer.contract import layout
+from trainer.contract.env import WorkerPlace
+from trainer.contract.launch import DesiredDocument, newest, parse_desired
+
+_LOOK_EVERY_S = 0.5
+
+
+class SnapshotWishes:
+    """Times are those of one monotonic clock, in seconds. Outside a job (`path` is None) nobody wishes."""
+
+    def __init__(self, path: Path | None, *, answered: int) -> None:
+        self.answered = answered  # so many of the wishes have got their snapshot
+        self._path = path
+        self._looked_at = float("-inf")
+        self._seen: tuple[int, int, int] | None = None
+        self._desired = DesiredDocument()
+
+    def is_due(self, now: float) -> bool:
+        """Whether a wish has no snapshot yet. Looks at the file twice a second at most and reads it when it changed."""
+        if self._path is not None and now - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = now
+            self._look(self._path)
+        return self._desired.snapshot > self.answered
+
+    def answer(self) -> int:
+        """A snapshot is being tried: all known wishes have theirs, even if it fails. Returns their count."""
+        self.answered = max(self.answered, self._desired.snapshot)
+        return self.answered
+
+    def _look(self, path: Path) -> None:
+        try:
+            status = path.stat()
+            identity = status.st_ino, status.st_mtime_ns, status.st_size
+            if identity == self._seen:
+                return
+            document = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return
+        self._seen = identity
+        if isinstance(document, dict):
+            self._desired = newest(self._desired, parse_desired(document))
+
+
+def desired_of(place: WorkerPlace) -> Path | None:
+    if place.job_dir is None:
+        return None
+    return layout.attempt_dir(Path(place.job_dir), place.attempt) / layout.DESIRED

@@ -124,8 +124,8 @@ class SupervisorStore(Protocol):
         """Write status of job and attempt (inserted where new), the marks of nodes (each attempt marks a node once) and
         the events. An ended attempt frees its port; it is never written again: InvalidTransition."""
 
-    def note(self, job_id: str, reason: str, now: datetime) -> None:
-        """Write only why the job stands still. An unknown job is no error."""
+    def note(self, reasons: Mapping[str, str], now: datetime) -> None:
+        """Write only why these jobs stand still. An unknown one is no error. Many are more than one transaction."""
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         """How these jobs stand; one that does not exist is left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.metadata
 import os
 import signal
@@ -31,6 +32,7 @@ def serve(settings: Settings) -> None:
     """Run the service until SIGTERM or SIGINT; running jobs go on without it. Raises ConfigurationError."""
     configure_logging()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    calm_collector()
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(open_database(settings))
@@ -44,6 +46,12 @@ def serve(settings: Settings) -> None:
         print(f"orchestrator is at {url}, run directory {settings.root}", flush=True)
         config = uvicorn.Config(service.app, log_config=None, timeout_graceful_shutdown=5)
         _Server(config, service.closing).run(sockets=[listener])
+
+
+def calm_collector() -> None:
+    """Look for garbage seldom: a pass makes a million objects without a cycle, and each search looks at all of them."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def check_settings(settings: Settings) -> Settings:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--paced-s", type=int, default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service of ours ends with us
     figures: Figures = {"machine": describe_machine()}
     with ExitStack() as stack:
         if options.database != "postgres":

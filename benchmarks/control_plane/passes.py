@@ -16,6 +16,7 @@ from orchestrator.domain.job import JobState
 from orchestrator.domain.launch import LaunchPlan, NativeRequest, Site
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.intake import Intake
+from orchestrator.process import calm_collector
 from orchestrator.rundir import LocalRunDirectories
 from orchestrator.store.engine import Database
 from orchestrator.store.journals import SqlJournalStore
@@ -67,6 +68,7 @@ def measure_passes(folder: Path, url: str, count: int) -> dict[str, object]:
     ids = ["template", *copy(database, "template", range(count - 1))]
     settle(database)
     journals = [_write_run_directory(folder, job_id) for job_id in ids]
+    calm_collector()
     reconciler = _build(database, folder)
     for _ in range(3):  # what was written so far is taken in, and what follows from it is decided
         reconciler.reconcile()

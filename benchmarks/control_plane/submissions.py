@@ -16,13 +16,15 @@ from orchestrator.domain.job import JobState
 from orchestrator.store.engine import Database
 
 _LOOKS_S = 5.0
+_DAY_S = 86_400.0
 
 
 def measure_submissions(folder: Path, url: str, count: int) -> dict[str, object]:
     """Every job waits: one that is between two attempts holds a slot, and the first in the queue needs them all."""
     database = Database(url)
     now = datetime.now(UTC)
-    add_job(database, make_job("holder", make_spec(), JobState.RECOVERING, now, retry_at=now + timedelta(days=1)))
+    patient = make_spec(supervise={"backoff_s": [_DAY_S, _DAY_S]})
+    add_job(database, make_job("holder", patient, JobState.RECOVERING, now, retry_at=now + timedelta(seconds=_DAY_S)))
     wide = make_spec(topology={"workers_per_node": 1000})
     add_job(database, make_job("wide", wide, JobState.QUEUED, now))
     database.dispose()

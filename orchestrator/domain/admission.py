@@ -199,8 +199,7 @@ def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | N
 
 def _begins_again(each: Claimant) -> bool:
     held_back = each.job.desired.suspended or each.job.desired.cancelled
-    between = each.attempt is None or each.attempt.state.terminal
-    return each.job.state is JobState.RECOVERING and between and not held_back
+    return each.job.state is JobState.RECOVERING and not held_back
 
 
 def _may_grow(each: Claimant, limits: Limits) -> bool:

@@ -108,7 +108,7 @@ def hopeless(job: Job, failure: Failure) -> str | None:
     """Why no further attempt can mend it: the program is missing, has had its time, or failed the same way twice."""
     if failure.kind is FailureKind.LAUNCH:
         return "another attempt would not help"
-    if failure.kind is FailureKind.TIMEOUT and failure.message == overlong(job).message:
+    if failure == overlong(job):
         return "its owner gave it no more"
     return "the same error twice in a row" if failure.repeated and budget_of(failure) == "application" else None
 
@@ -122,8 +122,10 @@ def overlong(job: Job) -> Failure:
 def overspent(job: Job, failure: Failure) -> str | None:
     """The sentence that ends the job, or None while its budget for such a failure lasts."""
     budget = budget_of(failure)
-    limit = None if budget is None else getattr(job.spec.supervise.budgets, budget)
-    if budget is None or limit is None or job.spent.get(budget, 0) <= limit:
+    if budget is None:
+        return None
+    limit = getattr(job.spec.supervise.budgets, budget)
+    if limit is None or job.spent.get(budget, 0) <= limit:
         return None
     times = "failure" if limit == 1 else "failures"
     return f"its budget of {limit} {budget} {times} is spent"

@@ -96,10 +96,11 @@ class MemorySupervisorStore:
             tables.node_failures.setdefault((mark.cluster, mark.node, mark.key), mark)
         tables.events += [(known.id, event) for event in change.events]
 
-    def note(self, job_id: str, reason: str, now: datetime) -> None:
+    def note(self, reasons: Mapping[str, str], now: datetime) -> None:
         tables = self._writing()
-        if job_id in tables.jobs:
-            tables.put_job(replace(tables.jobs[job_id], reason=reason, updated_at=now))
+        for job_id, reason in reasons.items():
+            if job_id in tables.jobs:
+                tables.put_job(replace(tables.jobs[job_id], reason=reason, updated_at=now))
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         jobs = self._store.answering().jobs

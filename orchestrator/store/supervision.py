@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -38,11 +38,17 @@ from orchestrator.store.tables import (
     TrainingRow,
     WorkerRow,
 )
+from orchestrator.store.upserts import table_of
 
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
 # Each lost race means that another process took a port; more losses in a row than this are no race.
 _RACES = 64
 _IN_ONE_QUESTION = 500  # job ids: a statement has a limit of parameters
+_NOTES_IN_ONE_GO = 200  # other writers wait for so long
+_JOBS = table_of(JobRow)
+_NOTE = (
+    update(_JOBS).where(_JOBS.c.id == bindparam("of_job")).values(reason=bindparam("why"), updated_at=bindparam("at"))
+)
 
 
 class SqlSupervisorStore:
@@ -84,9 +90,11 @@ class SqlSupervisorStore:
                 session.execute(delete(ReservationRow).where(ReservationRow.job_id == job.id))
             append_events(session, [(job.id, event) for event in change.events])
 
-    def note(self, job_id: str, reason: str, now: datetime) -> None:
-        with self._writing() as session:
-            session.execute(update(JobRow).where(JobRow.id == job_id).values(reason=reason, updated_at=now))
+    def note(self, reasons: Mapping[str, str], now: datetime) -> None:
+        rows = [{"of_job": job_id, "why": reason, "at": now} for job_id, reason in reasons.items()]
+        for start in range(0, len(rows), _NOTES_IN_ONE_GO):
+            with self._writing() as session:
+                session.connection().execute(_NOTE, rows[start : start + _NOTES_IN_ONE_GO])
 
     def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
         asked, found = list(job_ids), dict[str, JobState]()

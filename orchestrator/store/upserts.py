@@ -78,7 +78,7 @@ def _dialect(session: Session) -> str:
 
 @lru_cache
 def _update_training() -> Update:
-    table = _table(TrainingRow)
+    table = table_of(TrainingRow)
     mine = (table.c.job_id == bindparam("of_job")) & (table.c.attempt == bindparam("of_attempt"))
     return update(table).where(mine).values({name: bindparam(name) for name in told_columns(Told())})
 
@@ -125,7 +125,7 @@ def _upsert(
     return insert.on_conflict_do_update(index_elements=keys, set_=change, where=where)
 
 
-def _table(row: type[Base]) -> Table:
+def table_of(row: type[Base]) -> Table:
     table = inspect(row).local_table
     assert isinstance(table, Table)
     return table

@@ -74,8 +74,7 @@ class Actor:
             log.info("decided", job=s.job.id, rule=decision.rule, sentence=decision.sentence)
         match action:
             case Wait():
-                if decision.sentence != s.job.reason:
-                    self._store.note(s.job.id, decision.sentence, s.now)
+                pass  # why is noted of all who wait together, at the end of the pass
             case Start():
                 self._start(s, decision, action, exclusions)
             case Submit():

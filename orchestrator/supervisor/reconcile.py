@@ -17,6 +17,7 @@ import structlog
 
 from orchestrator.domain.admission import Admission, Claimant, Limits, admit
 from orchestrator.domain.decide import POLICY, decide
+from orchestrator.domain.decision import Wait
 from orchestrator.domain.errors import BackendBusy, LeaseLost, Refused, StoreUnavailable, Unavailable
 from orchestrator.domain.rules.kinds import Rule
 from orchestrator.domain.situation import Situation
@@ -57,7 +58,10 @@ class Reconciler:
         """
         facts = self._observer.observe()
         admissions = self._admit(facts) if facts.answers else {}
-        looks = [self._decide_and_act(each, facts, admissions) for each in facts.supervised]
+        standing: dict[str, str] = {}
+        looks = [self._decide_and_act(each, facts, admissions, standing) for each in facts.supervised]
+        if standing:
+            self._store.note(standing, self._clock.now())
         return min((look for look in looks if look is not None), default=None)
 
     def _admit(self, facts: Facts) -> Mapping[str, Admission]:
@@ -66,9 +70,12 @@ class Reconciler:
         return admit(claimants, limits, dependencies=facts.dependencies)
 
     def _decide_and_act(
-        self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]
+        self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission], standing: dict[str, str]
     ) -> datetime | None:
-        """One job's trouble is evidence of nothing: the next pass looks again, its neighbours go on now."""
+        """One job's trouble is evidence of nothing: the next pass looks again, its neighbours go on now.
+
+        Puts why the job stands still into `standing`, where that is news.
+        """
         job, attempt, seen = supervised.job, supervised.attempt, facts.observation(supervised)
         if attempt is not None and seen is None and not attempt.state.terminal:
             return None  # it began after we looked
@@ -89,13 +96,15 @@ class Reconciler:
         except (StoreUnavailable, LeaseLost):
             raise
         except BackendBusy as error:
-            self._store.note(job.id, f"waits: {error}", situation.now)
+            standing[job.id] = f"waits: {error}"
             return None
         except Exception as error:
             # The loop's edge for one job: a silent cluster, a full disk, no port left, or a defect of ours.
             log.warning("job left for the next pass", job=job.id, exc_info=not isinstance(error, _EXPECTED))
-            self._store.note(job.id, f"cannot go on now: {error}", situation.now)
+            standing[job.id] = f"cannot go on now: {error}"
             return None
+        if isinstance(decision.action, Wait) and decision.sentence != job.reason:
+            standing[job.id] = decision.sentence
         return situation.now + _AT_ONCE if decision.settles else decision.look_again_at
 
 

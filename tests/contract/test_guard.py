@@ -27,7 +27,7 @@ def _apply(store: SupervisorStore) -> None:
 
 
 def _note(store: SupervisorStore) -> None:
-    store.note("job-1", "stands still", at(1))
+    store.note({"job-1": "stands still"}, at(1))
 
 
 def _reserve(store: SupervisorStore) -> None:

@@ -62,7 +62,7 @@ def test_a_take_over_waits_for_a_guarded_write_in_flight(open_world: OpenWorld) 
     assert taken.token > lease.token
     assert [event.sentence for event in world.events("job-1")][1:] == ["written in time"]
     with pytest.raises(LeaseLost):
-        world.supervisor(lease).note("job-1", "too late", make_event().at)
+        world.supervisor(lease).note({"job-1": "too late"}, make_event().at)
 
 
 def _hold_the_lease(world: SqlWorld, database: Database) -> Callable[[], object]:

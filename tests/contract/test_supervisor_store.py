@@ -89,12 +89,12 @@ def test_a_change_of_an_unknown_job_leaves_nothing(world: World, store: Supervis
     with pytest.raises(NotFound, match="job-9"):
         store.apply(Change(job=make_job("job-9"), attempt=None, events=[make_event()], node_failures=[_mark("n1", 1)]))
     assert list(store.node_failures("local", since=at(-1000))) == []
-    store.note("job-9", "nobody hears it", at(1))
+    store.note({"job-9": "nobody hears it"}, at(1))
 
 
 def test_a_note_says_why_and_nothing_else(world: World, store: SupervisorStore) -> None:
     job = add_job(world)
-    store.note("job-1", "the queue is full", at(3))
+    store.note({"job-1": "the queue is full", "job-9": "nobody hears it"}, at(3))
     assert world.jobs.get("job-1") == replace(job, reason="the queue is full", updated_at=at(3))
     assert len(world.events("job-1")) == 1
 

@@ -26,7 +26,7 @@ MANIFEST = "MANIFEST.json"
 
 
 def attempt_dir(job_dir: Path, attempt: int) -> Path:
-    return job_dir / "attempts" / str(attempt)
+    return job_dir / f"attempts/{attempt}"
 
 
 def replica_dir(job_dir: Path, attempt: int, replica: int) -> Path:
@@ -35,7 +35,7 @@ def replica_dir(job_dir: Path, attempt: int, replica: int) -> Path:
 
 
 def worker_dir(incarnation_dir: Path, generation: int, local_rank: int) -> Path:
-    return incarnation_dir / f"g{generation}" / f"local-{local_rank}"
+    return incarnation_dir / f"g{generation}/local-{local_rank}"
 
 
 def fence_dir(job_dir: Path) -> Path:

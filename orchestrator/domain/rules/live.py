@@ -14,8 +14,6 @@ from orchestrator.domain.watched import Watched
 @while_live
 def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
     """A node that died under a running attempt enters its record at once, also where the others go on without it."""
-    if live.stopping:
-        return None
     lost = {one.node for one in live.gone() if one.node is not None} - set(live.attempt.marked_nodes)
     if not lost:
         return None
@@ -61,8 +59,6 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
 @while_live
 def ask_for_snapshot(s: Situation, live: Watched) -> Decision | None:
     """The owner's wish for a snapshot is passed on to a running attempt, once."""
-    if live.attempt.state is not AttemptState.RUNNING or live.stopping:
-        return None
-    if s.job.desired.snapshot_number <= live.attempt.snapshots_told:
+    if live.attempt.state is not AttemptState.RUNNING or s.job.desired.snapshot_number <= live.attempt.snapshots_told:
         return None
     return Decision(action=AskForSnapshot(), sentence=s.job.reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from orchestrator.domain.budget import hopeless, longest_backoff, overspent
 from orchestrator.domain.decision import BeginRetry, Decision, Finish, Start, Wait
 from orchestrator.domain.job import JobState
@@ -59,8 +61,9 @@ def recover(s: Situation) -> Decision | None:
     """A job between attempts gets the next one as soon as its back-off is over."""
     if s.job.state is not JobState.RECOVERING:
         return None
-    if s.job.retry_at is not None and s.now < s.job.retry_at <= s.now + longest_backoff(s.job):
-        return Decision(action=Wait(), sentence=_pause(s), look_again_at=s.job.retry_at)
+    until = s.job.retry_at
+    if until is not None and s.now < until <= s.now + longest_backoff(s.job):
+        return Decision(action=Wait(), sentence=_pause(s, until), look_again_at=until)
     if s.admission is None:
         return None
     if not s.admission.admitted:
@@ -85,10 +88,10 @@ def wait(s: Situation) -> Decision:
     return Decision(action=Wait(), sentence=s.job.reason)
 
 
-def _pause(s: Situation) -> str:
+def _pause(s: Situation, until: datetime) -> str:
     """How long the pause is in all, so that the sentence stays the same while it lasts."""
-    last, until = s.attempt, s.job.retry_at
-    if last is None or last.ended_at is None or until is None:
+    last = s.attempt
+    if last is None or last.ended_at is None:
         return s.job.reason
     cause = "" if last.failure is None else f" after: {last.failure.message}"
     return f"waits {(until - last.ended_at).total_seconds():.0f} s before its next attempt{cause}"

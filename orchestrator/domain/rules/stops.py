@@ -107,7 +107,7 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
         return None  # the others have yet to form again without it: patience is counted from then on
     alive = live.attempt.max_nodes - lost  # who is out of sight may well be at work
     since = max(filter(None, (live.attempt.started_at, training.resized_at)), default=None)
-    if alive == 0 or alive >= s.admission.nodes or _age(s, since) < patience_s:
+    if alive >= s.admission.nodes or _age(s, since) < patience_s:
         return None
     sentence = f"stopping at a snapshot to grow from {alive} to {s.admission.nodes} nodes"
     return Decision(action=Stop(force=False, grows=True), sentence=sentence)

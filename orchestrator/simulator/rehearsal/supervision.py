@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -87,10 +87,11 @@ class WatchedStore(MemorySupervisorStore):
         if before is not after:
             self._on_state(change.job.id, before, after)
 
-    def note(self, job_id: str, reason: str, now: datetime) -> None:
-        if reason.startswith("cannot go on now: the policy"):
-            self._tally.decisions[_UNDECIDED] += 1
-        super().note(job_id, reason, now)
+    def note(self, reasons: Mapping[str, str], now: datetime) -> None:
+        undecided = sum(reason.startswith("cannot go on now: the policy") for reason in reasons.values())
+        if undecided:
+            self._tally.decisions[_UNDECIDED] += undecided
+        super().note(reasons, now)
 
 
 class WatchedActor(Actor):

@@ -172,7 +172,7 @@ class Commands:
     def _checked(
         self, spec: JobSpec, job_id: str | None = None, *, prefix: str = "", kept: Collection[str] = ()
     ) -> JobSpec:
-        """The spec as it is stored. Raises InvalidSpec; with a `prefix`, its pointers are into another document.
+        """The spec as it is stored. Raises InvalidSpec, whose pointers begin with `prefix`.
 
         Webhooks of an accepted spec are `kept` although the configuration may have lost them since.
         """
@@ -182,8 +182,6 @@ class Commands:
             self._check_dependencies(stored, job_id)
             self._check_webhooks(stored, kept)
         except InvalidSpec as error:
-            if not prefix:
-                raise
             raise InvalidSpec([FieldProblem(prefix + p.pointer, p.message) for p in error.problems]) from error
         return stored
 

@@ -1,5 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.domain.errors import LeaseLost
+from orchestrator.domain.lease import Lease
+from tests.builders import NOW
 from tests.contract.worlds import World, acquire
 
 
@@ -70,6 +77,27 @@ def test_giving_up_a_lost_lease_costs_its_new_holder_nothing(world: World) -> No
     world.leases.release(old)
     assert world.leases.renew(new, ttl_s=10)
     assert world.leases.acquire("local", "one", ttl_s=10) is None
+
+
+def test_a_lease_that_the_store_has_never_heard_of_is_none(world: World) -> None:
+    """As after a restore of an older database."""
+    unknown = Lease(cluster="local", holder="one", token=7)
+    assert not world.leases.renew(unknown, ttl_s=10)
+    world.leases.release(unknown)
+    with pytest.raises(LeaseLost):
+        world.supervisor(unknown).note({"job-1": "too late"}, NOW)
+    acquire(world, holder="two")
+
+
+def test_a_token_that_was_given_twice_is_its_newest_holders(world: World) -> None:
+    """As after a restore of an older database, whose tokens count from there."""
+    mine = acquire(world, holder="one")
+    other = replace(mine, holder="two")
+    assert not world.leases.renew(other, ttl_s=10)
+    world.leases.release(other)
+    with pytest.raises(LeaseLost):
+        world.supervisor(other).note({"job-1": "too late"}, NOW)
+    assert world.leases.renew(mine, ttl_s=10)
 
 
 def test_every_cluster_that_was_ever_leased_is_listed_with_its_holder(world: World) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,32 @@ def test_what_a_cancelled_or_suspended_job_kept_between_attempts_is_free() -> No
         assert judge(given_up, a_waiting_job("next", 2), slots=2)["next"].admitted
 
 
+def test_what_still_runs_of_a_job_that_is_cancelled_or_suspended_is_not_free() -> None:
+    running = a_holder(2)
+    for wish in (Desired(cancelled=True), Desired(suspended=True)):
+        ending = Claimant(replace(running.job, desired=wish), running.attempt)
+        assert not judge(ending, a_waiting_job("next", 1), slots=2)["next"].admitted
+
+
+def test_what_one_job_keeps_between_its_attempts_no_other_one_takes_to_grow() -> None:
+    urgent = a_holder(2, JobState.RECOVERING, asked="4", priority=9)
+    keeper = Claimant(replace(a_holder(2, JobState.RECOVERING).job, id="keeper"), urgent.attempt)
+    verdicts = judge(urgent, keeper, slots=4)
+    assert verdicts["holder-2"] == Admission(False, "waits for 4 of 4 slots; 2 free now", blocks=True)
+    assert verdicts["keeper"] == Admission(True, "2 of 4 slots are free for it", 2)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_a_job_without_an_attempt_holds_nothing_and_does_not_grow(state: JobState) -> None:
+    job = a_job(state, spec=a_spec(topology={"nodes": "2"}))
+    assert devices_of(job, None, 0) == 0
+    assert job.id in judge(job, slots=4) or state not in (JobState.QUEUED, JobState.RECOVERING)
+
+
+def test_a_job_that_has_not_begun_to_train_hears_of_no_room_to_grow() -> None:
+    assert judge(a_holder(1, JobState.STARTING, asked="1:4"), slots=4) == {}
+
+
 def test_a_live_attempt_counts_with_the_size_that_it_was_given() -> None:
     smaller_next_time = a_holder(3, asked="1")
     assert devices_of(smaller_next_time.job, smaller_next_time.attempt, 0) == 3
@@ -111,6 +138,8 @@ def test_what_can_never_be_met_here_holds_nobody_up() -> None:
     sentence = "needs 2 devices, more than project default may use: scale or cancel it"
     assert verdicts["holder-1"] == Admission(False, sentence)
     assert verdicts["other"].admitted
+    without_slots = replace(limits, slots=None)
+    assert judge(scaled, limits=without_slots)["holder-1"] == Admission(False, sentence)
 
 
 def test_a_live_attempt_counts_with_the_width_that_it_was_started_with() -> None:
@@ -131,6 +160,7 @@ def test_a_projects_quota_of_jobs_holds_back_its_own_only() -> None:
     verdicts = judge(a_holder(), own, other, limits=limits)
     assert verdicts["own"].sentence == "waits: project default runs 1 of at most 1 jobs"
     assert verdicts["other"].admitted
+    assert judge(own, other, limits=limits)["own"].admitted
 
 
 def test_a_projects_quota_of_devices_counts_what_is_given_in_the_same_pass() -> None:
@@ -146,6 +176,7 @@ def test_a_projects_quota_of_devices_counts_what_is_given_in_the_same_pass() -> 
 def test_a_limit_of_jobs_on_the_cluster_holds_everyone_back() -> None:
     verdicts = judge(a_holder(), a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))
     assert verdicts["next"].sentence == "waits: the cluster runs 1 of at most 1 jobs"
+    assert judge(a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))["next"].admitted
 
 
 def test_a_job_waits_for_the_ones_that_it_names_and_says_what_may_help() -> None:

@@ -11,6 +11,8 @@ from orchestrator.domain.observation import Training
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
 from trainer.contract.failure import Failure, FailureKind
 
+TRAINED = Training(step=50, step_s=1.0, progress_at=NOW)
+
 
 def spent_after(job: Job, failure: Failure, *, restarts: int = 0, ran_s: float = 1) -> dict[str, int]:
     return charge(job, an_attempt(started_at=ago(ran_s)), Training(restarts=restarts), failure, NOW).spent
@@ -83,6 +85,22 @@ def test_only_progress_gives_back_what_was_spent() -> None:
     assert charge(a_job(spent={"hang": 2}), an_attempt(started_at=ago(3700)), healthy, failure, NOW).spent == {
         "hang": 1
     }
+
+
+def test_what_trained_before_anybody_saw_its_agent_gives_nothing_back() -> None:
+    """Its journals tell of progress, but not since when it ran."""
+    failure = Failure(kind=FailureKind.NODE, message="gone")
+    unseen = charge(a_job(spent={"node": 2}), an_attempt(started_at=None), TRAINED, failure, NOW)
+    assert unseen.spent == {"node": 3}
+
+
+def test_a_taken_port_ends_no_job_and_a_spent_budget_does() -> None:
+    taken = Failure(kind=FailureKind.RENDEZVOUS, message="EADDRINUSE")
+    assert overspent(a_job(spent={"port": 99, "node": 99}), taken) is None
+    gone = Failure(kind=FailureKind.NODE, message="gone")
+    spec = a_spec(supervise={"budgets": {"node": 1}})
+    assert overspent(a_job(spec=spec, spent={"node": 1}), gone) is None
+    assert overspent(a_job(spec=spec, spent={"node": 2}), gone) == "its budget of 1 node failure is spent"
 
 
 def test_the_same_error_at_the_same_step_in_the_next_attempt_is_recognised() -> None:

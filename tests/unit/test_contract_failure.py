@@ -204,3 +204,9 @@ def test_a_line_without_end_costs_no_time_to_search():
     late = f"{endless} No space left on device"
     assert find_telling_line(exit_code=1, output=late) is None
     assert find_telling_line(exit_code=1, output=f"No space left on device {endless}") is not None
+
+
+def test_an_end_of_which_no_exit_code_is_known_was_no_kill_from_outside():
+    assert classify_failure(exit_code=None, output="") is FailureKind.APPLICATION
+    assert classify_failure(exit_code=None, output="std::bad_alloc") is FailureKind.HOST_OOM
+    assert classify_failure(exit_code=-9, output="std::bad_alloc") is FailureKind.UNKNOWN

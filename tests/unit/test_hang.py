@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.hang import UNSEEN_S, deadline_s, find_hang, stopped_first, suspect
+from orchestrator.domain.hang import UNSEEN_S, Hang, deadline_s, find_hang, stopped_first, suspect
 from orchestrator.domain.observation import Observation, Pace, Presence, RankWord, Training
 from orchestrator.domain.spec import Supervise
 from orchestrator.domain.told import Told
@@ -102,6 +102,17 @@ def test_nobody_is_named_where_nothing_tells_the_ranks_apart() -> None:
     assert first(word(0), word(1)) == []
     assert first(word(0, Phase.WAITING), word(1, Phase.WAITING)) == []
     assert first(word(0, Phase.SNAPSHOT), word(1)) == [], "one against one"
+
+
+def test_a_hang_says_who_stopped_first_as_far_as_that_is_known() -> None:
+    def last_words(*ranks: int) -> str:
+        words = tuple(word(rank) for rank in ranks)
+        hang = Hang(silent_s=700, limit_s=600, phase=Phase.STEP, step=5, stopped_first=words)
+        return hang.sentence.partition("; ")[2]
+
+    assert last_words() == "all ranks stopped together"
+    assert last_words(3) == "rank 3 stopped first"
+    assert last_words(*range(9)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ... stopped first"
 
 
 def test_words_of_an_earlier_generation_and_of_finished_ranks_do_not_count() -> None:

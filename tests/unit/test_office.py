@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import cast
+import time
+from datetime import datetime, timedelta
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,10 +13,7 @@ from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore
-from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.office import Office
-from orchestrator.supervisor.reconcile import Reconciler
-from orchestrator.telemetry import Metrics
 from tests.builders import NOW
 
 TTL_S = 10.0
@@ -219,6 +215,52 @@ def test_a_late_refusal_of_an_earlier_lease_does_not_cost_the_present_one(here: 
     assert office.held
 
 
+def test_a_late_consent_to_an_earlier_lease_does_not_shorten_the_present_one(here: Situation) -> None:
+    office = here.office()
+    office.take()
+    renew = here.leases.renew
+
+    def overtaken(lease: Lease, *, ttl_s: float) -> bool:
+        renewed = renew(lease, ttl_s=ttl_s)
+        here.time.seconds += TTL_S - 1
+        office.take()
+        return renewed
+
+    here.leases.renew = overtaken  # type: ignore[method-assign]
+    office.renew()
+    here.time.seconds += TTL_S - 1
+    assert office.held
+
+
+def test_to_lose_an_earlier_lease_does_not_cost_the_present_one(here: Situation) -> None:
+    office = here.office()
+    first, second = office.take(), office.take()
+    office.lose(first)
+    assert office.held
+    office.lose(second)
+    assert not office.held
+
+
+def test_what_is_lost_already_is_lost_once(here: Situation) -> None:
+    office = here.office()
+    office.take()
+    with capture_logs() as lines:
+        office.lose()
+        office.lose()
+    assert [line["event"] for line in lines] == ["another service may supervise the cluster now"]
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system's steady clock does not stop")
+def test_its_time_goes_on_while_the_machine_sleeps(here: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
+    since_boot = {time.CLOCK_BOOTTIME: 1000.0}
+    monkeypatch.setattr(time, "clock_gettime", since_boot.__getitem__)
+    office = Office(here.leases, "local", "one", ttl_s=TTL_S)
+    office.take()
+    assert office.held
+    since_boot[time.CLOCK_BOOTTIME] += TTL_S
+    assert not office.held
+
+
 def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
     office = here.office()
     first = office.take()
@@ -227,116 +269,3 @@ def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
     assert first is not None
     assert second is not None
     assert second.token > first.token
-
-
-class SystemTime:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-
-class Passes:
-    """Stands for a Reconciler; `during` is what happens in a pass."""
-
-    def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
-        self.leases: list[Lease] = []
-        self.in_office: list[Callable[[], None]] = []
-        self.count = 0
-        self.made = threading.Semaphore(0)
-        self._during = during
-
-    def build(self, lease: Lease, in_office: Callable[[], None]) -> Reconciler:
-        self.leases.append(lease)
-        self.in_office.append(in_office)
-        return cast(Reconciler, self)
-
-    def reconcile(self) -> datetime | None:
-        self.count += 1
-        self.made.release()
-        self._during(self.count)
-        return None
-
-    def wait(self) -> None:
-        assert self.made.acquire(timeout=20), "no pass was made"
-
-
-def _loop(leases: MemoryLeaseStore, passes: Passes, holder: str = "one", *, poll_s: float = 0.01) -> SupervisorLoop:
-    return SupervisorLoop(
-        "local", leases, passes.build, SystemTime(), Metrics(), holder=holder, poll_s=poll_s, lease_s=4
-    )
-
-
-@pytest.fixture
-def leases() -> MemoryLeaseStore:
-    return MemoryLeaseStore(MemoryStore(), SystemTime())
-
-
-def test_a_second_loop_waits_until_the_first_one_stops_and_goes_on_at_once(leases: MemoryLeaseStore) -> None:
-    first, second = Passes(), Passes()
-    one, two = _loop(leases, first, "one"), _loop(leases, second, "two")
-    one.start()
-    first.wait()
-    two.start()
-    for _ in range(100):
-        first.wait()
-    assert second.count == 0
-    ready, words = two.alive()
-    assert ready
-    assert "another service supervises cluster local" in words
-    one.stop()
-    second.wait()
-    with pytest.raises(LeaseLost):
-        first.in_office[0]()
-    two.stop()
-    assert [lease.holder for lease in second.leases] == ["two"]
-
-
-def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases: MemoryLeaseStore) -> None:
-    def lose_it_once(number: int) -> None:
-        if number == 3:
-            raise LeaseLost("another one has it")
-
-    passes = Passes(lose_it_once)
-    loop = _loop(leases, passes)
-    loop.start()
-    for _ in range(5):
-        passes.wait()
-    loop.stop()
-    assert [lease.token for lease in passes.leases] == [1, 2]
-
-
-@pytest.mark.parametrize("trouble", [StoreUnavailable("silent"), RuntimeError("a defect")])
-def test_no_trouble_in_a_pass_ends_the_loop_or_its_office(leases: MemoryLeaseStore, trouble: Exception) -> None:
-    def always(number: int) -> None:
-        raise trouble
-
-    passes = Passes(always)
-    loop = _loop(leases, passes)
-    with capture_logs():
-        loop.start()
-        for _ in range(10):
-            passes.wait()
-        assert loop.alive()[0]
-        loop.stop()
-    assert len(passes.leases) == 1
-
-
-def test_a_wish_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
-    passes = Passes()
-    loop = _loop(leases, passes, poll_s=3600)
-    loop.start()
-    for _ in range(5):
-        passes.wait()
-        loop.wake()
-    loop.stop()
-
-
-def test_a_stopped_loop_leaves_the_cluster_free(leases: MemoryLeaseStore) -> None:
-    passes = Passes()
-    loop = _loop(leases, passes)
-    loop.start()
-    passes.wait()
-    loop.stop()
-    assert leases.acquire("local", "two", ttl_s=1) is not None
-    ready, words = loop.alive()
-    assert not ready
-    assert "gave no sign" in words

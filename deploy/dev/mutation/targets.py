@@ -25,43 +25,71 @@ class Suite:
     stages: tuple[Stage, ...]  # the cheapest first
 
 
-# The tool's own test says nothing about the product.
-UNIT_TESTS = ("tests/unit", "--ignore=tests/unit/test_mutate.py")
-UNIT = Stage(name="unit", arguments=UNIT_TESTS)
-MACHINE_TESTS = ("tests/property/test_supervisor_machine.py",)
-MACHINE = Stage(name="machine", arguments=MACHINE_TESTS, environment=(("HYPOTHESIS_EXAMPLES", "40"),))
-LONG_MACHINE = Stage(name="long machine", arguments=MACHINE_TESTS, environment=(("HYPOTHESIS_EXAMPLES", "150"),))
-CONTRACT = Stage(
-    name="contract", arguments=(*UNIT_TESTS, "tests/elastic/test_restart_policy.py", "tests/elastic/test_postmortem.py")
-)
-FENCE = Stage(name="fence", arguments=("tests/property/test_fence.py",))
-API = Stage(name="api", arguments=("tests/api/test_jobs.py", "tests/api/test_refusals.py"), timing=True)
-SQLITE = Stage(name="sqlite", arguments=("tests/store", "-k", "not postgres"), timing=True)
-POSTGRESQL = Stage(name="postgresql", arguments=("tests/store", "-k", "postgres"), timing=True)
+def _unit(name: str, *files: str, timing: bool = False) -> Stage:
+    return Stage(name=name, arguments=tuple(f"tests/unit/test_{file}.py" for file in files or (name,)), timing=timing)
+
+
+def _on(database: str, name: str, *files: str) -> Stage:
+    """Some have threads that race for the database, so what fails is asked again."""
+    return Stage(name=name, arguments=(*(f"tests/{file}.py" for file in files), "-k", database), timing=True)
+
+
+ADMISSION = _unit("admission")
+RULES = _unit("rules", "rules", "guards", "ladder", "decide")
+FACTS = _unit("facts", "budget", "hang", "told", "wish", "node", "launch", "webhook", "found_by_property")
+EVIDENCE = _unit("evidence")
+ACTS = _unit("acts", "account", "supervision", "found_by_crashes", "found_by_property")
+# Named cases in a simulated world, none drawn at random.
+SILENCE = Stage(name="silence", arguments=("tests/property/test_silence.py",))
+OFFICE = _unit("office", timing=True)
+LOOP = _unit("loop", timing=True)
+RECEPTION = _unit("reception", timing=True)
+COMMANDS = _unit("commands", "wish", "commands")
+CONTRACT = _unit("contract", "contract_failure", "restart_policy", "guards", "contract_documents")
+FENCE = _unit("fence", "guards", "fence")
+
+LEASES = ("contract/test_leases", "contract/test_guard")
+STATUS = ("contract/test_supervisor_store", "store/test_supervision", "store/test_jobs", "store/test_trouble")
+JOURNALS = ("store/test_journals", "store/test_journal_delivery")
+OWED = ("outbox/test_store",)
+DELIVERY = Stage(name="delivery", arguments=("tests/outbox/test_delivery.py", "-k", "not postgresql"), timing=True)
 
 # A module that is named twice is of the later suite.
 SUITES: tuple[Suite, ...] = (
+    Suite(modules=("orchestrator/domain/**/*.py",), stages=(RULES, FACTS, ADMISSION)),
+    Suite(modules=("orchestrator/domain/evidence.py",), stages=(RULES, EVIDENCE)),
+    Suite(modules=("orchestrator/domain/admission.py",), stages=(ADMISSION,)),
     Suite(
-        modules=("orchestrator/domain/**/*.py", "orchestrator/supervisor/**/*.py"), stages=(UNIT, MACHINE, LONG_MACHINE)
-    ),
-    Suite(
-        modules=("orchestrator/commands.py", "orchestrator/domain/wish.py"), stages=(UNIT, API, MACHINE, LONG_MACHINE)
-    ),
-    Suite(modules=("orchestrator/domain/told.py",), stages=(UNIT, SQLITE, MACHINE)),
-    Suite(
-        modules=(
-            "orchestrator/store/supervision.py",
-            "orchestrator/store/jobs.py",
-            "orchestrator/store/leases.py",
-            "orchestrator/store/marks.py",
+        modules=tuple(
+            f"orchestrator/domain/{name}.py" for name in ("budget", "hang", "told", "node", "launch", "webhook")
         ),
-        stages=(SQLITE, POSTGRESQL),
+        stages=(FACTS, RULES),
+    ),
+    Suite(modules=("orchestrator/commands.py", "orchestrator/domain/wish.py"), stages=(COMMANDS,)),
+    Suite(modules=("orchestrator/supervisor/*.py",), stages=(ACTS, SILENCE)),
+    Suite(modules=("orchestrator/supervisor/office.py",), stages=(OFFICE,)),
+    Suite(modules=("orchestrator/supervisor/loop.py",), stages=(LOOP,)),
+    Suite(modules=("orchestrator/reception.py",), stages=(RECEPTION,)),
+    Suite(
+        modules=("orchestrator/store/leases.py",),
+        stages=(_on("sqlite", "leases", *LEASES), _on("postgresql", "leases on postgresql", *LEASES)),
     ),
     Suite(
-        modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"),
-        stages=(CONTRACT, MACHINE, LONG_MACHINE),
+        modules=tuple(f"orchestrator/store/{name}.py" for name in ("supervision", "jobs", "marks", "overview")),
+        stages=(_on("sqlite", "status", *STATUS), _on("postgresql", "status on postgresql", *STATUS)),
     ),
-    Suite(modules=("trainer/contract/fence.py",), stages=(UNIT, FENCE, MACHINE)),
+    Suite(modules=("orchestrator/store/clusters.py",), stages=(_on("sqlite", "clusters", "store/test_clusters"),)),
+    Suite(
+        modules=("orchestrator/store/harvest.py", "orchestrator/store/journals.py"),
+        stages=(_on("sqlite", "journals", *JOURNALS), _on("postgresql", "journals on postgresql", *JOURNALS)),
+    ),
+    Suite(
+        modules=("orchestrator/store/outbox.py",),
+        stages=(_on("sqlite", "owed", *OWED), _on("postgresql", "owed on postgresql", *OWED)),
+    ),
+    Suite(modules=("orchestrator/outbox.py",), stages=(DELIVERY,)),
+    Suite(modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"), stages=(CONTRACT,)),
+    Suite(modules=("trainer/contract/fence.py",), stages=(FENCE,)),
 )
 
 # Of the modules above: what judges an owner's input, which is the API's tests' affair.

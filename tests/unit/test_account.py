@@ -1,0 +1,71 @@
+"""The account of what the supervisor did: which events there are, and what they show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.decision import Action, Decision, Finish, NoteRunning, Stop
+from orchestrator.domain.event import EventKind
+from orchestrator.domain.job import JobState
+from orchestrator.supervisor import account
+from tests.unit.situations import NOW, a_job, a_situation, ago, an_attempt
+from trainer.contract.failure import Failure, FailureKind, render_failure
+
+ERROR = Failure(kind=FailureKind.APPLICATION, message="KeyError: 7", traceback="Traceback\nKeyError: 7")
+FAILED = an_attempt(AttemptState.FAILED, failure=ERROR, ended_at=ago(1))
+
+
+def a_decision(action: Action, sentence: str = "for a reason") -> Decision:
+    return replace(Decision(action=action, sentence=sentence), rule="a_rule")
+
+
+def test_a_verdict_shows_the_failure_that_led_to_it() -> None:
+    job = a_job(JobState.FAILED)
+    event = account.finished(a_situation(job, FAILED), job, a_decision(Finish(JobState.FAILED)))
+    assert event.evidence == {
+        "state": "FAILED",
+        "rule": "a_rule",
+        "rung": "stop",
+        "failure": render_failure(ERROR),
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt"),
+    [
+        (JobState.CANCELLED, FAILED),
+        (JobState.QUEUED, FAILED),
+        (JobState.FAILED, None),
+        (JobState.FAILED, an_attempt(AttemptState.CANCELLED)),
+    ],
+)
+def test_what_is_no_verdict_on_a_failure_shows_none(state: JobState, attempt: object) -> None:
+    job = a_job(state)
+    s = a_situation(job, attempt)  # type: ignore[arg-type]
+    event = account.finished(s, job, a_decision(Finish(state)))
+    assert (event.kind, event.evidence) == (EventKind.JOB_STATE, {"state": state.value, "rule": "a_rule"})
+
+
+def test_only_a_stop_that_makes_room_is_a_rung_of_the_ladder() -> None:
+    def kinds(action: Action) -> list[str]:
+        return [event.kind for event in account.stopping(an_attempt(), a_decision(action), NOW)]
+
+    assert kinds(Stop(force=False, grows=True)) == [EventKind.ATTEMPT_STATE, EventKind.GREW_BACK]
+    assert kinds(Stop(force=False)) == [EventKind.ATTEMPT_STATE]
+    assert kinds(Finish(JobState.CANCELLED)) == [EventKind.ATTEMPT_STATE]
+
+
+def test_a_stop_tells_its_reason_once() -> None:
+    (event,) = account.stopping(an_attempt(), a_decision(Stop(force=False), "stopping: cancelled by its owner"), NOW)
+    assert event.sentence == "attempt 1 is asked to end: cancelled by its owner"
+
+
+def test_a_recovery_has_its_seconds_and_a_first_start_is_none() -> None:
+    decision = a_decision(NoteRunning(formed=True))
+    assert account.recovered(a_job(), an_attempt(), decision, NOW) == []
+    (event,) = account.recovered(a_job(recovering_since=ago(7.25)), an_attempt(), decision, NOW)
+    assert event.kind == EventKind.RECOVERED
+    assert event.evidence == {"rung": "new-attempt", "seconds": 7.25, "rule": "a_rule"}

@@ -1,0 +1,252 @@
+"""Submissions and wishes on a store in memory: what is written, what is refused, and what is said twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.clusters import Cluster
+from orchestrator.commands import Commands
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
+from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.spec import JobSpec
+from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.cluster import FakeCluster
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.wire import RetryRequest
+from tests.builders import make_attempt, make_event, make_job, make_spec
+from trainer.contract import layout
+
+SNAPSHOT = "step-00000120-a1-g1"
+
+
+class Desk:
+    """Commands over one cluster of four slots, and the hands of those that work behind them."""
+
+    def __init__(self, root: Path) -> None:
+        self.store, clock, self.woken = MemoryStore(), VirtualClock(), 0
+        self.cluster = Cluster(
+            name="local",
+            kind="local",
+            backend=FakeCluster(clock, slots=4),
+            job_root=root,
+            plan=lambda job, attempt: pytest.fail("nothing is planned"),
+            ports=range(20000, 20010),
+            gpus=0,
+        )
+        self.commands = Commands(
+            self.store, self.store, {"local": self.cluster}, clock, self._wake, webhooks=("pager", "audit")
+        )
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def add(self, job_id: str = "job-1", **fields: Any) -> Job:
+        spec = make_spec(**{"run": {"command": ["true"], "workdir": "/"}, **fields.pop("spec", {})})
+        job = make_job(job_id, spec=spec, **fields)
+        return self.store.add(job, idempotency_key=None, digest="", event=make_event())
+
+    def start(self, state: AttemptState = AttemptState.RUNNING, **fields: Any) -> None:
+        self.store.tables.put_attempt(make_attempt(state=state, **fields))
+
+    def wishes(self) -> int:
+        return len(self.store.tables.events) - len(self.store.tables.jobs)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def problems(error: pytest.ExceptionInfo[InvalidSpec]) -> list[str]:
+    return [problem.pointer for problem in error.value.problems]
+
+
+def a_spec(**fields: Any) -> JobSpec:
+    return make_spec(run={"command": ["true"], "workdir": "/"}, **fields)
+
+
+def test_a_submission_that_is_repeated_is_answered_though_it_could_not_be_made_again(desk: Desk) -> None:
+    first, is_new = desk.commands.submit(a_spec(after=[desk.add().id]), "key")
+    assert is_new
+    del desk.store.tables.jobs["job-1"]
+    again, is_new = desk.commands.submit(first.spec, "key")
+    assert (again.id, is_new, desk.woken) == (first.id, False, 1)
+
+
+def test_what_a_submission_names_has_to_be_there(desk: Desk) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.submit(a_spec(after=["nobody"]), None)
+    assert problems(error) == ["/after/0"]
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.submit(a_spec(notify=["pager", "nobody"]), None)
+    assert list(error.value.problems) == [
+        FieldProblem("/notify/1", "there is no webhook 'nobody'; known: audit, pager"),
+    ]
+    assert desk.store.tables.jobs == {}
+
+
+@pytest.mark.parametrize("end", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
+def test_an_ended_job_is_not_scaled(desk: Desk, end: JobState) -> None:
+    desk.add(state=end)
+    with pytest.raises(Conflict, match=f"has ended {end}; retry it with a patch"):
+        desk.commands.scale("job-1", "2")
+
+
+def test_the_size_that_a_job_has_is_wished_already(desk: Desk) -> None:
+    job = desk.add(state=JobState.RUNNING)
+    assert desk.commands.scale("job-1", job.spec.topology.nodes) == job
+    assert (desk.wishes(), desk.woken) == (0, 0)
+    assert desk.commands.scale("job-1", "2").spec.topology.nodes == "2"
+    assert (desk.wishes(), desk.woken) == (1, 1)
+
+
+def test_a_wrong_size_is_refused_by_the_requests_own_field(desk: Desk) -> None:
+    desk.add(state=JobState.RUNNING)
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.scale("job-1", "9")
+    assert problems(error) == ["/nodes"]
+
+
+def test_a_snapshot_is_taken_of_a_running_attempt_only(desk: Desk) -> None:
+    desk.add(state=JobState.STARTING)
+    with pytest.raises(Conflict, match="nothing of it runs"):
+        desk.commands.snapshot("job-1")
+    for state in (AttemptState.SUBMITTED, AttemptState.LOST):
+        desk.start(state)
+        with pytest.raises(Conflict, match="nothing of it runs"):
+            desk.commands.snapshot("job-1")
+    desk.start(snapshots_told=0)
+    assert desk.commands.snapshot("job-1").desired == Desired(number=1, snapshot_number=1)
+    assert desk.commands.snapshot("job-1").desired == Desired(number=1, snapshot_number=1)
+    assert (desk.wishes(), desk.woken) == (1, 1)
+
+
+def test_a_wish_that_another_one_overtook_is_decided_again(desk: Desk) -> None:
+    desk.add(state=JobState.RUNNING)
+    wish, overtaken = desk.store.wish, []
+
+    def overtake(job_id: str, desired: Desired, *rest: Any, **fields: Any) -> bool:
+        if not overtaken:
+            overtaken.append(wish(job_id, Desired(number=1, snapshot_number=7), make_event()))
+        return wish(job_id, desired, *rest, **fields)
+
+    desk.store.wish = overtake  # type: ignore[method-assign]
+    assert desk.commands.suspend("job-1").desired == Desired(number=2, snapshot_number=7, suspended=True)
+    assert (desk.wishes(), desk.woken) == (2, 1)
+
+
+# Retries
+
+
+def test_a_job_that_is_being_cancelled_is_retried_once_it_has_ended(desk: Desk) -> None:
+    cancelled = Desired(number=1, cancelled=True, suspended=True)
+    desk.add(state=JobState.RUNNING, desired=cancelled)
+    with pytest.raises(Conflict, match="is being cancelled; retry it when it has ended"):
+        desk.commands.retry("job-1", RetryRequest())
+    desk.add("job-2", state=JobState.CANCELLED, desired=cancelled)
+    assert desk.commands.retry("job-2", RetryRequest()).desired == Desired(number=2, retry_number=1)
+    desk.add("job-3", state=JobState.RUNNING)
+    assert desk.commands.retry("job-3", RetryRequest()).desired == Desired(number=1, retry_number=1)
+
+
+def commit(desk: Desk, name: str = SNAPSHOT) -> None:
+    folder = desk.cluster.snapshots_dir(desk.store.get("job-1")) / name
+    folder.mkdir(parents=True)
+    (folder / layout.MANIFEST).write_text("{}")
+
+
+def test_the_same_retry_is_wished_once_and_another_one_has_to_wait(desk: Desk) -> None:
+    desk.add(state=JobState.FAILED)
+    commit(desk)
+    commit(desk, "step-00000240-a1-g1")
+    terms = RetryRequest(restore_from=SNAPSHOT, patch={"priority": 3})
+    wished = desk.commands.retry("job-1", terms)
+    assert wished.desired == Desired(number=1, retry_number=1, restore_from=SNAPSHOT)
+    assert desk.commands.retry("job-1", terms) == wished
+    for other in (
+        replace_terms(terms, restore_from="step-00000240-a1-g1"),
+        replace_terms(terms, restore_from=None),
+        replace_terms(terms, patch={"priority": 4}),
+    ):
+        with pytest.raises(Conflict, match="a retry with other terms that has not begun yet"):
+            desk.commands.retry("job-1", other)
+    assert desk.wishes() == 1
+
+
+def replace_terms(terms: RetryRequest, **fields: Any) -> RetryRequest:
+    return terms.model_copy(update=fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../../etc", "must be a snapshot's name"),
+        ("step-00000999-a1-g1", "has no committed snapshot"),
+    ],
+)
+def test_a_retry_goes_on_from_a_committed_snapshot_only(desk: Desk, name: str, message: str) -> None:
+    desk.add(state=JobState.FAILED)
+    commit(desk)
+    with pytest.raises(InvalidSpec, match=message) as error:
+        desk.commands.retry("job-1", RetryRequest(restore_from=name))
+    assert problems(error) == ["/restore_from"]
+
+
+def test_what_a_job_is_filed_by_does_not_change_in_a_retry(desk: Desk) -> None:
+    desk.add(state=JobState.FAILED)
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.retry("job-1", RetryRequest(patch={"name": "demo", "project": "other"}))
+    assert problems(error) == ["/patch/project"]
+
+
+def test_a_retry_without_a_patch_takes_the_spec_as_it_is_though_it_would_be_refused_now(desk: Desk) -> None:
+    gone = {"run": {"command": ["true"], "workdir": "/no/such/folder"}}
+    desk.add(state=JobState.FAILED, spec=gone)
+    assert desk.commands.retry("job-1", RetryRequest()).desired.retry_number == 1
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.retry("job-1", RetryRequest(patch={"priority": 1}))
+    assert problems(error) == ["/patch/run/workdir"]
+
+
+def test_a_patch_keeps_a_webhook_that_the_configuration_lost(desk: Desk) -> None:
+    desk.add(state=JobState.FAILED, spec={"notify": ["lost"]})
+    patched = desk.commands.retry("job-1", RetryRequest(patch={"priority": 1}))
+    assert patched.spec.notify == desk.store.get("job-1").spec.notify
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.retry("job-1", RetryRequest(patch={"notify": ["lost", "nobody"]}))
+    assert problems(error) == ["/patch/notify/1"]
+
+
+def test_no_ring_of_jobs_that_wait_for_each_other_can_be_made(desk: Desk) -> None:
+    desk.add("job-1", state=JobState.FAILED)
+    desk.add("job-2", spec={"after": ["job-1"]})
+    desk.add("job-3", spec={"after": ["job-2", "job-gone"]})
+    for after in ("job-1", "job-2", "job-3"):
+        with pytest.raises(InvalidSpec, match=f"job {after} waits for this one") as error:
+            desk.commands.retry("job-1", RetryRequest(patch={"after": [after]}))
+        assert problems(error) == ["/patch/after/0"]
+    desk.add("job-4")
+    assert desk.commands.retry("job-1", RetryRequest(patch={"after": ["job-4"]})).spec.after == ("job-4",)
+
+
+def test_a_submission_shows_the_fields_of_its_own_document(desk: Desk) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.submit(replace_spec(a_spec(), "/no/such/folder"), None)
+    assert problems(error) == ["/run/workdir"]
+
+
+def replace_spec(spec: JobSpec, workdir: str) -> JobSpec:
+    return spec.model_copy(update={"run": spec.run.model_copy(update={"workdir": workdir})})
+
+
+def test_a_retry_of_one_that_began_meanwhile_is_a_new_one(desk: Desk) -> None:
+    desk.add(state=JobState.FAILED)
+    desk.commands.retry("job-1", RetryRequest())
+    begun = replace(desk.store.get("job-1"), retries_done=1)
+    desk.store.tables.put_job(begun)
+    assert desk.commands.retry("job-1", RetryRequest(patch={"priority": 1})).desired.retry_number == 2

@@ -1,0 +1,159 @@
+"""The loop that makes passes: in office, through trouble, soon after a wish, and told apart from one that hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator.domain.errors import LeaseLost, StoreUnavailable
+from orchestrator.domain.lease import Lease
+from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.memory_supervision import MemoryLeaseStore
+from orchestrator.supervisor import loop as supervisor_loop
+from orchestrator.supervisor.loop import SupervisorLoop
+from orchestrator.supervisor.reconcile import Reconciler
+from orchestrator.telemetry import Metrics
+
+
+class SystemTime:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class Passes:
+    """Stands for a Reconciler; `during` is what happens in a pass."""
+
+    def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
+        self.leases: list[Lease] = []
+        self.in_office: list[Callable[[], None]] = []
+        self.count = 0
+        self.made = threading.Semaphore(0)
+        self._during = during
+
+    def build(self, lease: Lease, in_office: Callable[[], None]) -> Reconciler:
+        self.leases.append(lease)
+        self.in_office.append(in_office)
+        return cast(Reconciler, self)
+
+    def reconcile(self) -> datetime | None:
+        self.count += 1
+        self.made.release()
+        self._during(self.count)
+        return None
+
+    def wait(self, timeout_s: float = 20) -> None:
+        assert self.made.acquire(timeout=timeout_s), "no pass was made"
+
+
+def _loop(
+    leases: MemoryLeaseStore, passes: Passes, holder: str = "one", *, poll_s: float = 0.01, lease_s: float = 4
+) -> SupervisorLoop:
+    return SupervisorLoop(
+        "local", leases, passes.build, SystemTime(), Metrics(), holder=holder, poll_s=poll_s, lease_s=lease_s
+    )
+
+
+@pytest.fixture
+def leases() -> MemoryLeaseStore:
+    return MemoryLeaseStore(MemoryStore(), SystemTime())
+
+
+def test_a_second_loop_waits_until_the_first_one_stops_and_goes_on_at_once(leases: MemoryLeaseStore) -> None:
+    first, second = Passes(), Passes()
+    one, two = _loop(leases, first, "one"), _loop(leases, second, "two")
+    one.start()
+    first.wait()
+    two.start()
+    for _ in range(100):
+        first.wait()
+    assert second.count == 0
+    ready, words = two.alive()
+    assert ready
+    assert "another service supervises cluster local" in words
+    one.stop()
+    second.wait()
+    with pytest.raises(LeaseLost):
+        first.in_office[0]()
+    two.stop()
+    assert [lease.holder for lease in second.leases] == ["two"]
+
+
+def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases: MemoryLeaseStore) -> None:
+    def lose_it_once(number: int) -> None:
+        if number == 3:
+            raise LeaseLost("another one has it")
+
+    passes = Passes(lose_it_once)
+    loop = _loop(leases, passes)
+    loop.start()
+    for _ in range(5):
+        passes.wait()
+    loop.stop()
+    assert [lease.token for lease in passes.leases] == [1, 2]
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("silent"), RuntimeError("a defect")])
+def test_no_trouble_in_a_pass_ends_the_loop_or_its_office(leases: MemoryLeaseStore, trouble: Exception) -> None:
+    def always(number: int) -> None:
+        raise trouble
+
+    passes = Passes(always)
+    loop = _loop(leases, passes)
+    with capture_logs():
+        loop.start()
+        for _ in range(10):
+            passes.wait()
+        assert loop.alive()[0]
+        loop.stop()
+    assert len(passes.leases) == 1
+
+
+def test_a_wish_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+    passes = Passes()
+    loop = _loop(leases, passes, poll_s=3600)
+    loop.start()
+    for _ in range(5):
+        passes.wait()
+        loop.wake()
+    loop.stop()
+
+
+def test_a_stopped_loop_leaves_the_cluster_free(leases: MemoryLeaseStore) -> None:
+    passes = Passes()
+    loop = _loop(leases, passes)
+    loop.start()
+    passes.wait()
+    loop.stop()
+    assert leases.acquire("local", "two", ttl_s=1) is not None
+    ready, words = loop.alive()
+    assert not ready
+    assert "gave no sign" in words
+
+
+def test_who_waits_for_the_office_asks_for_it_again_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+    assert leases.acquire("local", "another", ttl_s=0.2) is not None
+    passes = Passes()
+    loop = _loop(leases, passes, poll_s=3600, lease_s=1)
+    loop.start()
+    passes.wait(timeout_s=5)
+    loop.stop()
+
+
+def test_a_loop_whose_pass_hangs_is_not_ready(leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    passes = Passes(lambda number: cast(None, go_on.wait(20)))
+    loop = _loop(leases, passes)
+    loop.start()
+    passes.wait()
+    assert loop.alive()[0]
+    monkeypatch.setattr(supervisor_loop, "_LIVELY_S", 0.0)
+    ready, words = loop.alive()
+    go_on.set()
+    loop.stop()
+    assert not ready
+    assert "gave no sign" in words

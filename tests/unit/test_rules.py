@@ -1,0 +1,77 @@
+"""Each rule asks for all that it needs, also where the rules before it have no opinion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from orchestrator.domain.admission import Admission
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import NoteRunning, Stop, Wait
+from orchestrator.domain.job import Desired, JobState
+from orchestrator.domain.observation import Liveness, Observation, Presence
+from orchestrator.domain.situation import Situation
+from tests.unit.situations import NOW, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
+from trainer.contract.exit_record import Outcome
+
+ALIVE = a_replica()
+ELASTIC = a_spec(topology={"nodes": "1:4"}, supervise={"grow_back_after_s": 600})
+ROOM = Admission(False, "could have 4 nodes", 4)
+
+
+def test_a_submission_that_nobody_answered_and_that_is_seen_to_run_is_noted_and_not_waited_for() -> None:
+    intended = an_attempt(AttemptState.INTENDED, started_at=None, tried_at=ago(1))
+    s = a_situation(a_job(JobState.STARTING), intended, seen(Presence.RUNNING, ALIVE), submit_timeout_s=60)
+    assert decide(s).action == NoteRunning(formed=True)
+
+
+def out_of_sight(wished: Desired = Desired(), **attempt: object) -> Situation:  # noqa: B008
+    """A submitted attempt that the cluster cannot judge, while its journals tell of training."""
+    submitted = an_attempt(AttemptState.SUBMITTED, **{"nodes": "1", "asked": "1:4", "started_at": ago(700), **attempt})
+    told = seen(Presence.UNKNOWN, snapshots=1)
+    return a_situation(a_job(JobState.STARTING, spec=ELASTIC, desired=wished), submitted, told, ROOM)
+
+
+def test_what_was_not_seen_to_run_is_not_stopped_to_be_of_another_size() -> None:
+    assert decide(out_of_sight(asked="1")).action == Wait()
+    assert decide(out_of_sight()).action == Wait()
+
+
+def test_no_snapshot_is_asked_of_what_was_not_seen_to_run() -> None:
+    assert decide(out_of_sight(Desired(snapshot_number=1))).action == Wait()
+
+
+def growing(observation: Observation, room: Admission | None = ROOM) -> Situation:
+    attempt = an_attempt(nodes="1:2", asked="1:4", started_at=ago(700))
+    return a_situation(a_job(spec=ELASTIC), attempt, observation, room)
+
+
+def test_a_cluster_that_does_not_answer_has_no_room_to_grow() -> None:
+    small = seen(Presence.RUNNING, ALIVE, a_replica(number=1), snapshots=1)
+    assert decide(growing(small)).action == Stop(force=False, grows=True)
+    assert decide(growing(small, room=None)).action == Wait()
+
+
+def test_a_group_of_which_one_has_finished_is_not_stopped_to_grow() -> None:
+    done = {1: an_exit(Outcome.SUCCEEDED)}
+    ending = seen(Presence.RUNNING, ALIVE, a_replica(Liveness.UNKNOWN, 1), exits=done, snapshots=1)
+    assert decide(growing(ending)).action == Wait()
+    assert decide(growing(replace(ending, exits={}))).action == Stop(force=False, grows=True)
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])
+def test_an_ended_job_is_not_started_however_much_room_there_is(state: JobState) -> None:
+    assert decide(a_situation(a_job(state), admission=Admission(True, "free", 1))).action == Wait()
+
+
+def test_a_cluster_that_does_not_answer_starts_nobody() -> None:
+    assert decide(a_situation(a_job(JobState.QUEUED))).action == Wait()
+
+
+def test_a_pause_after_nothing_that_is_known_gives_no_figure() -> None:
+    job = a_job(JobState.RECOVERING, retry_at=NOW + timedelta(seconds=4))
+    decision = decide(a_situation(job, None, admission=Admission(True, "free", 1)))
+    assert (decision.action, decision.sentence) == (Wait(), "so far")

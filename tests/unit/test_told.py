@@ -1,0 +1,55 @@
+"""What journals tell, summed up: lines that repeat, come out of turn, or hold wild numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.domain.observation import Pace
+from orchestrator.domain.told import Told
+from tests.builders import at, make_journal_event, make_progress
+from trainer.contract.exit_record import EventKind
+from trainer.contract.progress import Phase
+
+
+def told(*lines: tuple[float, Phase, int | None]) -> Told:
+    sum_up = Told()
+    for seconds, phase, step in lines:
+        sum_up.tell_line(make_progress(step, seconds=seconds, phase=phase), at(seconds))
+    return sum_up
+
+
+def test_a_line_that_says_the_same_again_ends_no_phase() -> None:
+    steps = [(float(n), Phase.STEP, n) for n in range(4)]
+    repeated = told(*steps, (3.4, Phase.STEP, 3), (3.8, Phase.STEP, 3), (4.0, Phase.STEP, 4))
+    assert repeated.training().pace == {"step": Pace(2, 1.0, 1.0)}
+
+
+def test_what_is_no_step_counts_from_the_first_time_on() -> None:
+    compiled = told((0.0, Phase.COMPILE, None), (50.0, Phase.STEP, 0), (51.0, Phase.STEP, 1))
+    assert compiled.training().pace == {"compile": Pace(1, 50.0, 50.0)}
+
+
+def test_an_event_of_a_wild_generation_tells_nothing() -> None:
+    for kind in EventKind:
+        sum_up = told((0.0, Phase.STEP, 1))
+        sum_up.tell_event(make_journal_event(kind.value, generation=2**63, evidence={"world_size": 9}), at(9))
+        assert sum_up == told((0.0, Phase.STEP, 1))
+
+
+def test_a_line_of_a_wild_generation_or_of_an_earlier_one_is_a_sign_of_life_only() -> None:
+    for generation in (2**63, 0):
+        sum_up = told((0.0, Phase.STEP, 7))
+        late = make_progress(9, seconds=5.0, phase=Phase.SNAPSHOT, generation=generation, world_size=9)
+        sum_up.tell_line(late, at(5))
+        assert sum_up.progress_at == at(5)
+        assert replace(sum_up, progress_at=at(0)) == told((0.0, Phase.STEP, 7))
+
+
+def test_a_loss_is_known_until_it_is_no_number() -> None:
+    sum_up = told((0.0, Phase.STEP, 1))
+    sum_up.tell_line(make_progress(2, metrics={"loss": 0.25}), at(1))
+    assert sum_up.loss == 0.25
+    sum_up.tell_line(make_progress(3, metrics={}), at(2))
+    assert sum_up.loss == 0.25
+    sum_up.tell_line(make_progress(4, metrics={"loss": float("nan")}), at(3))
+    assert sum_up.loss is None

@@ -31,14 +31,11 @@ class SqlJobStore:
         """Keys are of a project: two projects may use one key for two jobs."""
         try:
             with self._database.write() as session:
-                first = _first_of_key(session, job.spec.project, idempotency_key, digest)
-                if first is not None:
-                    return first
                 _insert(session, job, idempotency_key, digest)
                 append_events(session, [(job.id, event)])
                 return job
         except IntegrityError as error:
-            # Another call with this key, or with this id, was committed between our look and our insert.
+            # Another call with this key, or with this id, was committed before.
             with self._database.read() as session:
                 first = _first_of_key(session, job.spec.project, idempotency_key, digest)
             if first is None:
@@ -69,8 +66,7 @@ class SqlJobStore:
 
 
 def _first_of_key(session: Session, project: str, key: str | None, digest: str) -> Job | None:
-    if key is None:
-        return None
+    """None also for no key: NULL equals nothing."""
     row = session.scalar(_OF_KEY, {"project": project, "key": key})
     if row is None:
         return None

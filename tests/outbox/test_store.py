@@ -11,6 +11,7 @@ from sqlalchemy import delete
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import InvalidTransition
 from orchestrator.ports import Change, Delivery
+from orchestrator.store import sqlite
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events
 from orchestrator.store.tables import JobRow
@@ -142,6 +143,17 @@ def test_services_that_claim_at_one_time_never_get_the_same_message(url: str) ->
     assert len(got) == len(set(got)) == 40
     for database in databases:
         database.dispose()
+
+
+def test_a_look_for_what_is_due_needs_no_turn_to_write(world: World, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
+    database = Database(url, subscriptions=HOOKS)
+    idle = World(database)
+    world.submit()
+    with world.database.write() as session:
+        append_events(session, [("job-1", make_event())])
+        assert list(idle.claim("pager")) == []
+    database.dispose()
 
 
 def test_the_age_of_the_oldest_is_of_what_is_due_now(world: World) -> None:

@@ -92,6 +92,17 @@ def test_no_event_gets_an_id_while_one_with_an_earlier_id_is_not_visible_yet(
     assert len(second.events()) == 3
 
 
+def test_an_empty_delivery_needs_no_turn_to_write(
+    open_stores: Callable[[], Stores], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
+    first, second = open_stores(), open_stores()
+    first.add()
+    with first.database.write() as session:
+        append_events(session, [("job-1", make_event())])
+        second.ingest()
+
+
 def _append_impatiently(stores: Stores) -> None:
     with stores.database.write() as session:
         if session.get_bind().dialect.name == "postgresql":

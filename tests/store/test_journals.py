@@ -159,6 +159,17 @@ def test_a_snapshot_moves_on_and_never_back(stores: Stores) -> None:
     assert stores.reader.standing("job-1").newest_snapshot == "step-00000020-a1-g1"
 
 
+@pytest.mark.parametrize("name", [f"step-{2**63}-a1-g1", f"step-00000001-a{2**31}-g1", f"step-00000001-a1-g{2**63}"])
+def test_a_snapshot_of_a_wild_name_costs_no_more_than_itself(stores: Stores, name: str) -> None:
+    stores.add_with_attempt()
+    names = [name, "step-00000002-a1-g1"]
+    lines = [make_journal_event("snapshot.committed", evidence={"name": one}) for one in names]
+    stores.ingest(make_batch(events=list(enumerate(lines, 1))))
+    found, _ = stores.history.snapshots("job-1", limit=10, cursor=None)
+    assert [one.step for one in found] == [2]
+    assert len(stores.events()) == 1 + 2
+
+
 def test_a_size_that_is_no_number_costs_no_more_than_itself(stores: Stores) -> None:
     stores.add_with_attempt()
     evidence: dict[str, object] = {"name": "step-00000001-a1-g1", "step": 1, "size_bytes": True}

@@ -29,9 +29,9 @@ def _unit(name: str, *files: str, timing: bool = False) -> Stage:
     return Stage(name=name, arguments=tuple(f"tests/unit/test_{file}.py" for file in files or (name,)), timing=timing)
 
 
-def _on(database: str, name: str, *files: str) -> Stage:
-    """Some have threads that race for the database, so what fails is asked again."""
-    return Stage(name=name, arguments=(*(f"tests/{file}.py" for file in files), "-k", database), timing=True)
+def _sqlite(name: str, *files: str) -> Stage:
+    """Of what runs on every database. Some have threads that race, so what fails is asked again."""
+    return Stage(name=name, arguments=(*(f"tests/{file}.py" for file in files), "-k", "sqlite"), timing=True)
 
 
 ADMISSION = _unit("admission")
@@ -48,11 +48,13 @@ COMMANDS = _unit("commands", "wish", "commands")
 CONTRACT = _unit("contract", "contract_failure", "restart_policy", "guards", "contract_documents")
 FENCE = _unit("fence", "guards", "fence")
 
-LEASES = ("contract/test_leases", "contract/test_guard")
-STATUS = ("contract/test_supervisor_store", "store/test_supervision", "store/test_jobs", "store/test_trouble")
-JOURNALS = ("store/test_journals", "store/test_journal_delivery")
-OWED = ("outbox/test_store",)
-DELIVERY = Stage(name="delivery", arguments=("tests/outbox/test_delivery.py", "-k", "not postgresql"), timing=True)
+LEASES = _sqlite("leases", "contract/test_leases", "contract/test_guard")
+STATUS = _sqlite("status", "contract/test_supervisor_store", "store/test_supervision")
+JOBS = _sqlite("jobs", "store/test_jobs")
+CLUSTERS = _sqlite("clusters", "store/test_clusters")
+JOURNALS = _sqlite("journals", "store/test_journals", "store/test_journal_delivery")
+OWED = _sqlite("owed", "outbox/test_store")
+SIGNED = Stage(name="signed", arguments=("tests/outbox/test_delivery.py", "-k", "sqlite and signed"), timing=True)
 
 # A module that is named twice is of the later suite.
 SUITES: tuple[Suite, ...] = (
@@ -70,24 +72,16 @@ SUITES: tuple[Suite, ...] = (
     Suite(modules=("orchestrator/supervisor/office.py",), stages=(OFFICE,)),
     Suite(modules=("orchestrator/supervisor/loop.py",), stages=(LOOP,)),
     Suite(modules=("orchestrator/reception.py",), stages=(RECEPTION,)),
+    Suite(modules=("orchestrator/store/leases.py",), stages=(LEASES,)),
     Suite(
-        modules=("orchestrator/store/leases.py",),
-        stages=(_on("sqlite", "leases", *LEASES), _on("postgresql", "leases on postgresql", *LEASES)),
+        modules=tuple(f"orchestrator/store/{name}.py" for name in ("supervision", "marks", "overview")),
+        stages=(STATUS,),
     ),
-    Suite(
-        modules=tuple(f"orchestrator/store/{name}.py" for name in ("supervision", "jobs", "marks", "overview")),
-        stages=(_on("sqlite", "status", *STATUS), _on("postgresql", "status on postgresql", *STATUS)),
-    ),
-    Suite(modules=("orchestrator/store/clusters.py",), stages=(_on("sqlite", "clusters", "store/test_clusters"),)),
-    Suite(
-        modules=("orchestrator/store/harvest.py", "orchestrator/store/journals.py"),
-        stages=(_on("sqlite", "journals", *JOURNALS), _on("postgresql", "journals on postgresql", *JOURNALS)),
-    ),
-    Suite(
-        modules=("orchestrator/store/outbox.py",),
-        stages=(_on("sqlite", "owed", *OWED), _on("postgresql", "owed on postgresql", *OWED)),
-    ),
-    Suite(modules=("orchestrator/outbox.py",), stages=(DELIVERY,)),
+    Suite(modules=("orchestrator/store/jobs.py",), stages=(JOBS,)),
+    Suite(modules=("orchestrator/store/clusters.py",), stages=(CLUSTERS,)),
+    Suite(modules=("orchestrator/store/harvest.py", "orchestrator/store/journals.py"), stages=(JOURNALS,)),
+    Suite(modules=("orchestrator/store/outbox.py",), stages=(OWED,)),
+    Suite(modules=("orchestrator/outbox.py",), stages=(SIGNED,)),
     Suite(modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"), stages=(CONTRACT,)),
     Suite(modules=("trainer/contract/fence.py",), stages=(FENCE,)),
 )

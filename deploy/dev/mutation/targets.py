@@ -39,8 +39,6 @@ RULES = _unit("rules", "rules", "guards", "ladder", "decide")
 FACTS = _unit("facts", "budget", "hang", "told", "wish", "node", "launch", "webhook", "found_by_property")
 EVIDENCE = _unit("evidence")
 ACTS = _unit("acts", "account", "supervision", "found_by_crashes", "found_by_property")
-# Named cases in a simulated world, none drawn at random.
-SILENCE = Stage(name="silence", arguments=("tests/property/test_silence.py",))
 OFFICE = _unit("office", timing=True)
 LOOP = _unit("loop", timing=True)
 RECEPTION = _unit("reception", timing=True)
@@ -68,7 +66,7 @@ SUITES: tuple[Suite, ...] = (
         stages=(FACTS, RULES),
     ),
     Suite(modules=("orchestrator/commands.py", "orchestrator/domain/wish.py"), stages=(COMMANDS,)),
-    Suite(modules=("orchestrator/supervisor/*.py",), stages=(ACTS, SILENCE)),
+    Suite(modules=("orchestrator/supervisor/*.py",), stages=(ACTS,)),
     Suite(modules=("orchestrator/supervisor/office.py",), stages=(OFFICE,)),
     Suite(modules=("orchestrator/supervisor/loop.py",), stages=(LOOP,)),
     Suite(modules=("orchestrator/reception.py",), stages=(RECEPTION,)),

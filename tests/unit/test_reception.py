@@ -126,7 +126,10 @@ def test_whoever_waits_is_answered_before_the_end(gate: Gate) -> None:
     gate.open.set()
     reception.start()
     futures = [reception.receive(a_report(replica=number)) for number in range(3)]
-    reception.stop()
+    stopping = threading.Thread(target=reception.stop, daemon=True)
+    stopping.start()
+    stopping.join(10)
+    assert not stopping.is_alive(), "it ends with the last group and waits for no further one"
     assert [future.result(0).number for future in futures] == [0, 1, 2]
 
 

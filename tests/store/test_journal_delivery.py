@@ -92,15 +92,10 @@ def test_no_event_gets_an_id_while_one_with_an_earlier_id_is_not_visible_yet(
     assert len(second.events()) == 3
 
 
-def test_an_empty_delivery_needs_no_turn_to_write(
-    open_stores: Callable[[], Stores], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
-    first, second = open_stores(), open_stores()
-    first.add()
-    with first.database.write() as session:
-        append_events(session, [("job-1", make_event())])
-        second.ingest()
+def test_an_empty_delivery_waits_for_no_other_writer(stores: Stores) -> None:
+    with ThreadPoolExecutor(1) as pool, stores.database.write() as session:
+        session.connection()
+        pool.submit(stores.ingest).result(timeout=10)
 
 
 def _append_impatiently(stores: Stores) -> None:

@@ -55,9 +55,10 @@ class Watched:
         return "; ".join(seen.evidence for seen in gone)
 
     def gone(self) -> list[ReplicaSighting]:
-        """The replicas that are dead and left no record."""
-        replicas, exits = self.seen.sighting.replicas, self.seen.exits
-        return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in exits]
+        """The replicas that are dead and left no record; that a second start was refused is no end of the first."""
+        told = {replica for replica, end in self.seen.exits.items() if end.outcome is not Outcome.REFUSED}
+        replicas = self.seen.sighting.replicas
+        return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
 
     def node_of(self, replica: int) -> str | None:
         return next((one.node for one in self.seen.sighting.replicas if one.replica == replica), None)

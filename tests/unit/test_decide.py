@@ -95,8 +95,12 @@ def test_a_replica_out_of_sight_holds_the_end_up_and_is_stopped_by_force_in_time
 
 
 def test_a_refused_double_start_says_nothing_about_the_attempt() -> None:
-    s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, ALIVE, exits={0: an_exit(Outcome.REFUSED)}))
+    refused = {0: an_exit(Outcome.REFUSED)}
+    s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, ALIVE, exits=refused))
     assert isinstance(decide(s).action, Wait)
+    action = decide(a_situation(a_job(), an_attempt(), seen(Presence.GONE, DEAD, exits=refused))).action
+    assert isinstance(action, EndAttempt)
+    assert action.state is AttemptState.LOST
 
 
 def test_a_recorded_failure_ends_the_attempt_with_its_cause() -> None:

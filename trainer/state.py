@@ -119,8 +119,11 @@ def _first_cause(error: CheckpointException, directory: Path) -> OSError:
 
 
 def _refuse_full(directory: Path) -> None:
-    """Raise the OSError behind a failed write: torch's own writer reports a full disk without its errno."""
-    probe = directory / ".probe"
+    """Raise the OSError behind a failed write: torch's own writer reports a full disk without its errno.
+
+    Beside the directory, not in it: rank 0 may be removing that already.
+    """
+    probe = directory.with_name(f".probe-{os.getpid()}")
     try:
         with probe.open("wb") as file:
             file.write(bytes(_PROBE_BYTES))

@@ -18,7 +18,7 @@ from orchestrator.telemetry import Metrics
 
 log = structlog.get_logger()
 
-_REST = 6.0  # for each second of work
+_REST = 3.0  # for each second of work
 _LONGEST_REST_S = 3.0
 _LIVELY_S = 60.0  # the longest silence within a pass, or between two, before others should have the cluster
 

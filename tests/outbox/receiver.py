@@ -65,7 +65,10 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                length = int(self.headers["content-length"])
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    return  # the sender was killed on the way: nothing was received
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.received.append(Received(self.path, headers, body))
                 mood = receiver.moods.pop(0) if receiver.moods else "200"

@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test mutate crash soak check format bench clean
+.PHONY: help demo serve test mutate crash soak recovery check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +32,9 @@ crash: $(VENV)/.installed ## kill and stop the service at every crash point (ARG
 
 soak: $(VENV)/.installed ## train under a hundred random faults (ARGS=--short: a dozen)
 	@$(BIN)/python -m deploy.dev.soak $(ARGS)
+
+recovery: $(VENV)/.installed ## kill workers and time their return, beside torchrun (ARGS="--kills 1000 --launchers ours")
+	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
 check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

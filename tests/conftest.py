@@ -1,13 +1,17 @@
-"""A real service on a free port, for the tests that need one."""
+"""A real service on a free port, and a throw-away PostgreSQL, for the tests that need one."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from deploy.dev.postgres import NoPostgres, postgres_server
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 
@@ -27,3 +31,35 @@ def service(tmp_path: Path) -> Iterator[ThrowawayService]:
 def client(service: ThrowawayService) -> Iterator[Client]:
     with Client(service.url) as connected:
         yield connected
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """16 MB, room for one snapshot of 11 MB."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=False).returncode != 0:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a server on which databases may be made: ORCHESTRATOR_TEST_POSTGRES_URL, or one that is started here.
+
+    Skips on a laptop without one, fails in CI.
+    """
+    given = os.environ.get("ORCHESTRATOR_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    try:
+        with postgres_server() as url:
+            yield url
+    except NoPostgres as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must test PostgreSQL: {error}")
+        pytest.skip(str(error))

@@ -90,22 +90,34 @@ def _open_tokens(source: str) -> tuple[Tokens, int]:
     return _map(path, np.dtype(np.uint8)), 256
 
 
-def _walk(root: Path, *, suffix: str = "", skip: frozenset[str] = frozenset()) -> list[Path]:
+def _walk(root: Path, *, suffix: str = "", skip: frozenset[str] = frozenset()) -> list[str]:
     """Regular files below `root`, without hidden ones, by relative path (not by the locale or the disk's order)."""
-    found: list[Path] = []
-    for folder, names, files in os.walk(root):
-        names[:] = [name for name in names if name not in skip and not name.startswith(".")]
-        found += [Path(folder, file) for file in files if file.endswith(suffix) and not file.startswith(".")]
-    return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+    found: list[str] = []
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for entry in os.scandir(f"{root}/{folder}"):
+            name = f"{folder}{entry.name}"
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders += [] if entry.name in skip else [f"{name}/"]
+            elif entry.name.endswith(suffix) and entry.is_file():
+                found.append(name)
+    return [f"{root}/{name}" for name in sorted(found)]
 
 
-def _is_binary(path: Path) -> bool:
-    with path.open("rb") as file:
+def _is_binary(path: str) -> bool:
+    with open(path, "rb") as file:  # noqa: PTH123  # of thousands, and each restart waits for it
         return b"\0" in file.read(8192)
 
 
-def _read_files(paths: list[Path]) -> Tokens:
-    return np.frombuffer(b"".join(path.read_bytes() for path in paths), dtype=np.uint8)
+def _read_files(paths: list[str]) -> Tokens:
+    contents = bytearray()
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            contents += file.read()
+    return np.frombuffer(contents, dtype=np.uint8)
 
 
 def _map(path: Path, dtype: _Token) -> Tokens:

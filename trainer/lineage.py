@@ -47,14 +47,18 @@ class Fence:
 
     def read(self) -> list[TermRecord]:
         """All terms that have begun. A file without a whole record counts as begun and has chosen nothing."""
-        if self._directory is None or not self._directory.exists():
-            return []
-        found = [(parse_term(path.name), path) for path in self._directory.iterdir()]
-        return [_read_term(term, path) for term, path in found if term is not None]
+        return [_read_term(term, f"{self._directory}/{name}") for name, term in self._list().items()]
+
+    def _list(self) -> dict[str, Term]:
+        try:
+            names = os.listdir(self._directory) if self._directory is not None else []  # noqa: PTH208  # of thousands
+        except FileNotFoundError:
+            return {}
+        return {name: term for name in names if (term := parse_term(name)) is not None}
 
     def check(self, term: Term) -> None:
         """Raise StaleTerm once a later term has begun."""
-        terms = [record.term for record in self.read()]
+        terms = list(self._list().values())
         if not may_commit(term, terms):
             latest = max(terms)
             raise StaleTerm(
@@ -183,9 +187,10 @@ def _sweep(snapshots: Path, term: Term) -> None:
             snapshot.remove(snapshots / str(name))
 
 
-def _read_term(term: Term, path: Path) -> TermRecord:
+def _read_term(term: Term, path: str) -> TermRecord:
     try:
-        document = json.loads(path.read_text())
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # of thousands, and each restart waits for them
+            document = json.loads(file.read())
         base, retry = document.get("base_step"), document.get("retry", 0)
     except (OSError, ValueError, AttributeError):
         return TermRecord(term=term, base_step=None)

@@ -20,9 +20,9 @@ def draw_windows(*, first: int, count: int, num_windows: int, seed: int) -> NDAr
     positions_N = np.arange(first, first + count, dtype=np.int64)
     epochs_N, places_N = np.divmod(positions_N, num_windows)
     windows_N = np.empty(count, dtype=np.int64)
-    for epoch in np.unique(epochs_N):
+    for epoch in sorted(set(epochs_N.tolist())):
         chosen_N = epochs_N == epoch
-        windows_N[chosen_N] = permute(places_N[chosen_N], size=num_windows, key=seed_of("order", seed, int(epoch)))
+        windows_N[chosen_N] = permute(places_N[chosen_N], size=num_windows, key=seed_of("order", seed, epoch))
     return windows_N
 
 

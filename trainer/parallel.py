@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -27,7 +27,7 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace
 from trainer.errors import DeviceError
 from trainer.model import SHAPES, Decoder, build_initial
-from trainer.optim import build_optimizer
+from trainer.optim import ShardedAdamW, build_optimizer, local_of
 from trainer.waits import Waits
 
 # `auto`: AdamW in fp32 keeps 16 bytes per parameter, so that beyond this a replica takes 16 GB of each device.
@@ -104,7 +104,7 @@ def build_trainee(
     *,
     vocab_size: int,
     device: torch.device,
-    write_values: Callable[[nn.Module, torch.optim.Optimizer], None],
+    write_values: Callable[[nn.Module, ShardedAdamW], None],
 ) -> Trainee:
     """Build model and optimizer; `write_values` fills every parameter, by `initialise` or from a snapshot."""
     with torch.device("meta"):
@@ -145,7 +145,7 @@ def initialise(model: Decoder, seed: int) -> None:
 def refuse_unwritten(model: nn.Module) -> None:
     """Raise RuntimeError for a parameter that still holds the NaN that `_allocate` left in it."""
     for name, parameter in model.named_parameters():
-        if torch.isnan(_local(parameter)).any():
+        if torch.isnan(local_of(parameter)).any():
             raise RuntimeError(f"parameter {name} holds NaN before the first step: it was never written")
 
 
@@ -183,16 +183,15 @@ def _allocate(model: nn.Module, device: torch.device) -> None:
     """Give memory to a model on the meta device, full of NaN so that a forgotten parameter shows."""
     model.to_empty(device=device)
     for parameter in model.parameters():
-        _local(parameter).fill_(float("nan"))
-
-
-def _local(parameter: Tensor) -> Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        local_of(parameter).fill_(float("nan"))
 
 
 def _wrap(model: Decoder, strategy: str, device: torch.device) -> nn.Module:
     if strategy == "fsdp" or dist.get_world_size() == 1:
         return model
     return DistributedDataParallel(
-        model, device_ids=None if device.type == "cpu" else [device], gradient_as_bucket_view=True
+        model,
+        device_ids=None if device.type == "cpu" else [device],
+        gradient_as_bucket_view=True,
+        init_sync=False,  # every rank has just written the same values
     )

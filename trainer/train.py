@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from trainer.agreement import on_every_rank, on_rank_zero
 from trainer.cadence import Cadence
@@ -30,7 +29,7 @@ from trainer.errors import DataError, NonFiniteLoss, SnapshotError
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Restore, begin_term, fence_of, snapshots_of
 from trainer.model import Decoder
-from trainer.optim import learning_rate_at, set_learning_rate
+from trainer.optim import ShardedAdamW, clip_gradients, learning_rate_at, set_learning_rate
 from trainer.order import draw_windows
 from trainer.parallel import Trainee, build_trainee, initialise, process_group
 from trainer.saver import Saver, refuse_unwritable
@@ -50,8 +49,17 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Wish:
+    """What a rank wants after a step: any may ask for a stop, rank 0 alone for the rest."""
+
+    stop: bool = False
+    save: bool = False
+    too_late: bool = False  # for a snapshot, should all stop now
+
+
+@dataclass(frozen=True)
 class StepResult:
-    """The same on every rank."""
+    """The same on every rank. A stop without a save leaves no time for one."""
 
     loss: float
     grad_norm: float
@@ -105,7 +113,7 @@ def _run_in_group(
     trainee.on_backward_done(waits.begin)
     wishes = SnapshotWishes(desired_of(place), answered=saver.answered_wishes)
     heartbeat.beat(Phase.STEP)
-    return _train(config, trainee, data, state, saver, wishes, heartbeat, waits, stop)
+    return _train(config, trainee, data, state, saver, wishes, heartbeat, waits, stop, place.notice_s)
 
 
 def _train(
@@ -118,18 +126,24 @@ def _train(
     heartbeat: Heartbeat,
     waits: Waits,
     stop: StopFlag,
+    notice_s: float | None,
 ) -> int:
     cadence = Cadence(parse_interval(config.snapshot_interval), started_at=time.monotonic())
     is_first = dist.get_rank() == 0
     while state.step < config.steps:
         started, now = time.perf_counter(), time.monotonic()
         save_due = is_first and (cadence.is_due(state.step + 1, now) or wishes.is_due(now))
-        result = take_step(config, trainee, data, state, waits, stop=stop.is_set, save_due=save_due)
+        too_late = is_first and not cadence.fits(notice_s)
+        wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late)
+        result = take_step(config, trainee, data, state, waits, wish)
         step_s = time.perf_counter() - started
         waits.expect(step_s)
         _beat_step(config, state, result, step_s, heartbeat)
-        if result.save or result.stop or state.step == config.steps:
+        if result.save or state.step == config.steps:
             _save(saver, state, cadence, wishes, heartbeat)
+        elif result.stop and is_first:
+            sentence = f"stopped at step {state.step} without a snapshot: none fits into {notice_s:g} s"
+            heartbeat.tell(EventKind.SNAPSHOT_SKIPPED, sentence, {"step": state.step, "notice_s": notice_s})
         if result.stop and state.step < config.steps:
             return STOPPED_EXIT_CODE
     if saver.saved_step != state.step:
@@ -146,9 +160,7 @@ def take_step(
     data: Data,
     state: RunState,
     waits: Waits,
-    *,
-    stop: bool,
-    save_due: bool,
+    wish: Wish,
 ) -> StepResult:
     """One optimizer step on the next global batch. Raises NonFiniteLoss, before anything is changed."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -161,11 +173,11 @@ def take_step(
         (loss * world_size).backward()  # type: ignore[no-untyped-call]  # both strategies average over ranks: undo it
         local_loss += loss.detach()
     waits.begin()
-    grad_norm = _clip(trainee.model, config.grad_clip)
+    grad_norm = clip_gradients(trainee.model.parameters(), config.grad_clip)
     # What ranks wish for travels with the loss, so that agreeing costs nothing.
-    wishes_3 = torch.stack((local_loss, local_loss.new_tensor(stop), local_loss.new_tensor(save_due and rank == 0)))
-    dist.all_reduce(wishes_3)
-    loss_sum, stops, saves = wishes_3.tolist()
+    wishes_4 = torch.cat((local_loss[None], local_loss.new_tensor([wish.stop, wish.save, wish.too_late])))
+    dist.all_reduce(wishes_4)
+    loss_sum, stops, saves, too_lates = wishes_4.tolist()
     waits.end()
     if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
         raise NonFiniteLoss(f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}")
@@ -174,7 +186,8 @@ def take_step(
     trainee.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     state.samples_seen += config.global_batch
-    return StepResult(loss=loss_sum, grad_norm=grad_norm, stop=stops > 0, save=saves > 0)
+    stop, save = stops > 0, saves > 0 or (stops > 0 and not too_lates)
+    return StepResult(loss=loss_sum, grad_norm=grad_norm, stop=stop, save=save)
 
 
 def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
@@ -205,12 +218,6 @@ def _microbatch_loss(
     return total * (share.weight / (config.global_batch * config.seq_len))
 
 
-def _clip(model: nn.Module, limit: float) -> float:
-    """Clip gradients to a global norm of `limit` (0: not at all) and return the norm before."""
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
 def _save(saver: Saver, state: RunState, cadence: Cadence, wishes: SnapshotWishes, heartbeat: Heartbeat) -> None:
     started = time.monotonic()
     heartbeat.beat(Phase.SNAPSHOT, state.step)
@@ -226,7 +233,7 @@ def _write_values(
     state: RunState,
     waits: Waits,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: ShardedAdamW,
 ) -> None:
     assert isinstance(model, Decoder)
     state.attach(model, optimizer)

@@ -7,16 +7,17 @@ import os
 import platform
 import sqlite3
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import text
 
+from benchmarks import yardstick
+from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
 from orchestrator.store import schema
-from orchestrator.store.engine import Database, parse_url
+from orchestrator.store.engine import Database
 
 _PACKAGES = ("fastapi", "pydantic", "sqlalchemy", "uvicorn", "psycopg")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -26,6 +27,7 @@ def describe_machine() -> dict[str, object]:
     return {
         "cores": os.cpu_count(),
         "load_before": [round(load, 2) for load in os.getloadavg()],
+        **yardstick.measure(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "sqlite": sqlite3.sqlite_version,
@@ -41,14 +43,9 @@ def fresh_database(server: str | None, folder: Path) -> Iterator[str]:
         schema.upgrade(url)
         yield url
         return
-    name = f"bench_{uuid.uuid4().hex[:12]}"
-    _administer(server, f'CREATE DATABASE "{name}"')
-    try:
-        url = parse_url(server).set(database=name).render_as_string(hide_password=False)
+    with scratch_database(server) as url:
         schema.upgrade(url)
         yield url
-    finally:
-        _administer(server, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 def server_version(server: str) -> str:
@@ -84,12 +81,3 @@ def memory(pid: int) -> dict[str, float]:
     lines = (Path("/proc") / str(pid) / "status").read_text().splitlines()
     kb = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("VmRSS", "VmHWM"))}
     return {"rss_mb": round(kb["VmRSS"] / 1024, 1), "peak_mb": round(kb["VmHWM"] / 1024, 1)}
-
-
-def _administer(server: str, statement: str) -> None:
-    database = Database(server)
-    try:
-        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text(statement))
-    finally:
-        database.dispose()

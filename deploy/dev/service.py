@@ -25,12 +25,13 @@ class ServiceFailed(Exception):
 
 @dataclass(frozen=True)
 class Marked:
-    """A process of a job in this service's run directory: an agent, or (with a local rank) a worker."""
+    """A process of a job in this service's run directory: an agent, its fork server, or (by its rank) a worker."""
 
     pid: int
     job_id: str
     replica: int
     local_rank: int | None
+    is_agent: bool
 
 
 class ThrowawayService:
@@ -92,8 +93,12 @@ class ThrowawayService:
 
     def environment(self) -> dict[str, str]:
         """The environment of the service, and of a client that is to find it."""
-        outer = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
-        return {**outer, "ORCHESTRATOR_ROOT": str(self.root), "ORCHESTRATOR_PORT": self._port, **self._settings}
+        return {
+            **outer_environment(),
+            "ORCHESTRATOR_ROOT": str(self.root),
+            "ORCHESTRATOR_PORT": self._port,
+            **self._settings,
+        }
 
     def printed(self) -> str:
         return self._log.read_text(errors="replace")
@@ -142,6 +147,11 @@ class ThrowawayService:
         return processes_of(self.root)
 
 
+def outer_environment() -> dict[str, str]:
+    """This process's environment without anything of ours, for programs that must not take it for theirs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+
+
 def processes_of(root: Path) -> Iterator[Marked]:
     """Everything that runs for the jobs of a run directory, found by its mark in the environment."""
     for entry in Path("/proc").iterdir():
@@ -153,5 +163,10 @@ def processes_of(root: Path) -> Iterator[Marked]:
             folder = Path(variables.get(env.JOB_DIR, "/"))
             if folder.parent == root:
                 rank = variables.get("LOCAL_RANK")
-                local_rank = int(rank) if rank is not None else None
-                yield Marked(int(entry.name), folder.name, int(variables.get(env.REPLICA, "0")), local_rank)
+                yield Marked(
+                    pid=int(entry.name),
+                    job_id=folder.name,
+                    replica=int(variables.get(env.REPLICA, "0")),
+                    local_rank=None if rank is None else int(rank),
+                    is_agent=rank is None and env.FORK_SERVER not in variables,
+                )

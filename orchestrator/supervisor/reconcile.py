@@ -41,6 +41,14 @@ class Terms:
     policy: tuple[Rule, ...] = POLICY
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What came of one job's decision."""
+
+    look_again_at: datetime | None = None
+    stands_still: str | None = None  # why, where that is news
+
+
 class Reconciler:
     """Supervises one cluster. Not thread-safe: one thread per cluster."""
 
@@ -58,27 +66,22 @@ class Reconciler:
         """
         facts = self._observer.observe()
         admissions = self._admit(facts) if facts.answers else {}
-        standing: dict[str, str] = {}
-        looks = [self._decide_and_act(each, facts, admissions, standing) for each in facts.supervised]
-        if standing:
-            self._store.note(standing, self._clock.now())
-        return min((look for look in looks if look is not None), default=None)
+        outcomes = {each.job.id: self._decide_and_act(each, facts, admissions) for each in facts.supervised}
+        news = {job_id: each.stands_still for job_id, each in outcomes.items() if each.stands_still is not None}
+        if news:
+            self._store.note(news, self._clock.now())
+        return min((each.look_again_at for each in outcomes.values() if each.look_again_at is not None), default=None)
 
     def _admit(self, facts: Facts) -> Mapping[str, Admission]:
         claimants = [Claimant(each.job, each.attempt) for each in facts.supervised]
         limits = replace(self._terms.limits, slots=facts.slots)
         return admit(claimants, limits, dependencies=facts.dependencies)
 
-    def _decide_and_act(
-        self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission], standing: dict[str, str]
-    ) -> datetime | None:
-        """One job's trouble is evidence of nothing: the next pass looks again, its neighbours go on now.
-
-        Puts why the job stands still into `standing`, where that is news.
-        """
+    def _decide_and_act(self, supervised: Supervised, facts: Facts, admissions: Mapping[str, Admission]) -> _Outcome:
+        """One job's trouble is evidence of nothing: the next pass looks again, its neighbours go on now."""
         job, attempt, seen = supervised.job, supervised.attempt, facts.observation(supervised)
         if attempt is not None and seen is None and not attempt.state.terminal:
-            return None  # it began after we looked
+            return _Outcome()  # it began after we looked
         situation = Situation(
             now=self._clock.now(),
             job=job,
@@ -89,23 +92,23 @@ class Reconciler:
             submit_timeout_s=self._terms.submit_timeout_s,
         )
         if situation.at_rest():
-            return None
+            return _Outcome()
         try:
             decision = decide(situation, self._terms.policy)
             self._actor.act(situation, decision, facts.exclusions)
         except (StoreUnavailable, LeaseLost):
             raise
         except BackendBusy as error:
-            standing[job.id] = f"waits: {error}"
-            return None
+            return _Outcome(stands_still=f"waits: {error}")
         except Exception as error:
             # The loop's edge for one job: a silent cluster, a full disk, no port left, or a defect of ours.
             log.warning("job left for the next pass", job=job.id, exc_info=not isinstance(error, _EXPECTED))
-            standing[job.id] = f"cannot go on now: {error}"
-            return None
-        if isinstance(decision.action, Wait) and decision.sentence != job.reason:
-            standing[job.id] = decision.sentence
-        return situation.now + _AT_ONCE if decision.settles else decision.look_again_at
+            return _Outcome(stands_still=f"cannot go on now: {error}")
+        waits = isinstance(decision.action, Wait) and decision.sentence != job.reason
+        return _Outcome(
+            look_again_at=situation.now + _AT_ONCE if decision.settles else decision.look_again_at,
+            stands_still=decision.sentence if waits else None,
+        )
 
 
 _EXPECTED = (Unavailable, Refused, OSError)

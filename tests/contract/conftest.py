@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.store.engine import Database
 from tests.contract.worlds import MemoryWorld, SqlWorld, World
-from tests.store.conftest import postgres, postgres_tables, sqlite_template, url
+from tests.store.conftest import postgres_tables, sqlite_template, url
 
-__all__ = ["postgres", "postgres_tables", "sqlite_template", "url"]
+__all__ = ["postgres_tables", "sqlite_template", "url"]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])

@@ -23,7 +23,7 @@ ELASTICRUN = [sys.executable, "-m", "trainer.elastic.elasticrun"]
 GUARD = [sys.executable, "-m", "trainer.elastic.guard", "--"]
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"

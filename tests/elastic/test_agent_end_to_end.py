@@ -164,15 +164,6 @@ def test_the_services_wish_stops_the_agent_and_reads_as_cancellation(job: Job, t
     assert agent.exit_record().outcome is Outcome.CANCELLED
 
 
-def test_a_worker_deaf_to_sigterm_costs_the_stop_time_out_and_no_more(job: Job, tmp_path: Path) -> None:
-    agent = job.policy(max_restarts=1, stop_timeout_s=1).start(TWO, FAST, STEADY, str(tmp_path / "finish"), "--deaf")
-    wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")
-    killed_at = time.monotonic()
-    os.kill(agent.pids(1)[0], signal.SIGKILL)
-    agent.pids(2)
-    assert 0.9 < time.monotonic() - killed_at < 4
-
-
 def test_no_worker_outlives_a_killed_agent(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(TWO, FAST, STEADY, str(tmp_path / "finish"), "--deaf")
     pids = agent.pids(1)

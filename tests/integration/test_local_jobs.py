@@ -104,7 +104,7 @@ def test_a_replica_that_is_gone_with_its_workers_brings_a_new_attempt(
 def test_the_workers_of_a_killed_agent_do_not_outlive_it(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER, workers=2)).id, running)
     workers = [process for process in service.processes() if process.local_rank is not None]
-    agents = [process for process in service.processes() if process.local_rank is None]
+    agents = [process for process in service.processes() if process.is_agent]
     os.kill(agents[0].pid, signal.SIGKILL)
     until(client, job.id, lambda seen: seen.attempts == 2)
     assert not {worker.pid for worker in workers} & {process.pid for process in service.processes()}

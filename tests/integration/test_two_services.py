@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from deploy.dev.postgres import NoPostgres, postgres_server
+from deploy.dev.databases import scratch_database
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.domain.errors import StoreUnavailable
@@ -26,17 +25,6 @@ pytestmark = pytest.mark.timeout(120)
 
 LEASE_S = 2.0
 FOREVER = "import time; time.sleep(600)"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    try:
-        with postgres_server() as url:
-            yield url
-    except NoPostgres as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must test PostgreSQL: {error}")
-        pytest.skip(str(error))
 
 
 class Pair:
@@ -104,18 +92,15 @@ def ready(service: ThrowawayService) -> tuple[int, str]:
 
 
 @pytest.fixture
-def pair(server: str, tmp_path: Path) -> Iterator[Pair]:
-    name = f"pair_{os.getpid()}_{time.monotonic_ns()}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    url = server.replace("/postgres?", f"/{name}?")
-    schema.upgrade(url)
-    both = Pair(tmp_path / "runs", url)
-    try:
-        both.start()
-        yield both
-    finally:
-        both.end()
+def pair(postgres: str, tmp_path: Path) -> Iterator[Pair]:
+    with scratch_database(postgres) as url:
+        schema.upgrade(url)
+        both = Pair(tmp_path / "runs", url)
+        try:
+            both.start()
+            yield both
+        finally:
+            both.end()
 
 
 def write_and_stand_still(database: Database) -> None:
@@ -125,9 +110,9 @@ def write_and_stand_still(database: Database) -> None:
         time.sleep(2)
 
 
-def test_a_service_that_stands_still_in_a_transaction_loses_its_locks(server: str) -> None:
+def test_a_service_that_stands_still_in_a_transaction_loses_its_locks(postgres: str) -> None:
     """Also where many rows were written last: as a pipeline they would turn the server's time-out off."""
-    database = Database(server + "&options=-c%20idle_in_transaction_session_timeout%3D500")
+    database = Database(postgres + "&options=-c%20idle_in_transaction_session_timeout%3D500")
     try:
         with pytest.raises(StoreUnavailable):
             write_and_stand_still(database)

@@ -8,9 +8,9 @@ from orchestrator.domain.webhook import Webhook
 from orchestrator.store.engine import Database
 from tests.outbox.receiver import Receiver
 from tests.outbox.world import World
-from tests.store.conftest import backend, postgres, postgres_tables, sqlite_template, url
+from tests.store.conftest import backend, postgres_tables, sqlite_template, url
 
-__all__ = ["backend", "postgres", "postgres_tables", "sqlite_template", "url"]
+__all__ = ["backend", "postgres_tables", "sqlite_template", "url"]
 
 HOOKS = (
     Webhook(name="audit", events=("*",), all_jobs=True),

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from deploy.dev.postgres import NoPostgres, postgres_server
+from deploy.dev.databases import scratch_database
 from orchestrator.store import schema
-from orchestrator.store.engine import Database, parse_url
+from orchestrator.store.engine import Database
 from tests.store.harness import Stores
 
 BACKENDS = ("sqlite", "postgresql")
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The URL of a server on which databases may be made. Skips on a laptop without one, fails in CI."""
-    given = os.environ.get("ORCHESTRATOR_TEST_POSTGRES_URL")
-    if given:
-        yield given
-        return
-    try:
-        with postgres_server() as url:
-            yield url
-    except NoPostgres as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must test PostgreSQL: {error}")
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -45,30 +27,10 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_tables(postgres: str) -> Iterator[Database]:
-    with new_postgres_database(postgres) as url:
+    with scratch_database(postgres) as url:
         schema.upgrade(url)
         database = Database(url)
         yield database
-        database.dispose()
-
-
-@contextmanager
-def new_postgres_database(server: str) -> Iterator[str]:
-    """The URL of an empty database of its own; dropped at the end."""
-    name = f"test_{uuid.uuid4().hex}"
-    _administer(server, f'CREATE DATABASE "{name}"')
-    try:
-        yield parse_url(server).set(database=name).render_as_string(hide_password=False)
-    finally:
-        _administer(server, f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
-def _administer(server: str, statement: str) -> None:
-    database = Database(server)
-    try:
-        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text(statement))
-    finally:
         database.dispose()
 
 
@@ -83,7 +45,7 @@ def empty_url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
     if backend == "sqlite":
         yield f"sqlite:///{tmp_path / 'orchestrator.db'}"
         return
-    with new_postgres_database(request.getfixturevalue("postgres")) as url:
+    with scratch_database(request.getfixturevalue("postgres")) as url:
         yield url
 
 

@@ -1,7 +1,6 @@
 """Whole runs: stops, retention, full disks, fences, wrong starts."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,18 @@ def test_a_polite_stop_leaves_a_snapshot_and_is_not_a_success(tmp_path):
         group.processes[1].send_signal(signal.SIGTERM)  # one rank is told, all stop at one step
         assert group.wait(60) == [143, 143], group.outputs()
         assert group.committed() == [max(group.losses())]
+
+
+def test_a_notice_too_short_for_a_snapshot_stops_without_one_and_says_so(tmp_path):
+    variables = {env.NOTICE_S: "0.000001"}
+    with start_group(tmp_path, 2, steps=100_000, snapshot_interval=4, variables=variables) as group:
+        group.wait_for_step(5)
+        group.processes[1].send_signal(signal.SIGTERM)
+        assert group.wait(60) == [143, 143], group.outputs()
+        stopped_at = max(group.losses())
+        (skipped,) = group.events("snapshot.skipped")
+        assert skipped["evidence"]["step"] == stopped_at
+        assert max(group.committed()) == stopped_at - stopped_at % 4
 
 
 def test_old_snapshots_go_and_a_finished_run_has_nothing_left_to_do(tmp_path):
@@ -40,20 +51,6 @@ def test_a_stale_term_commits_nothing_and_ends(tmp_path):
         assert len(group.committed()) <= len(before) + 1, "at most the one whose commit was under way"
         assert "StaleTerm: attempt 1 generation 1 may not commit" in group.outputs()
     assert not [path for path in (tmp_path / "snapshots").iterdir() if not (path / "MANIFEST.json").exists()]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """16 MB, room for one snapshot of 11 MB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small tmpfs needs root")
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("this machine does not let root mount a tmpfs")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)
 
 
 def test_a_full_disk_costs_a_snapshot_and_not_the_run(tmp_path, small_disk):

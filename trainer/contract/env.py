@@ -24,6 +24,10 @@ REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
 # Set by the agent for its workers.
 REPLICA_DIR = "ORCHESTRATOR_REPLICA_DIR"  # .../attempts/<n>/replica-<r>/<incarnation>
 GENERATION = "ORCHESTRATOR_GENERATION"  # 1, 2, ... within the attempt
+NOTICE_S = "ORCHESTRATOR_NOTICE_S"  # how long a worker that is asked to stop has until it is killed; absent: unknown
+
+# Only in the fork server's own environment, and in what /proc shows of it.
+FORK_SERVER = "ORCHESTRATOR_FORK_SERVER"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class WorkerPlace:
     snapshot_dir: str | None
     restore_from: str | None
     retry: int
+    notice_s: float | None = None
 
 
 def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
@@ -65,6 +70,7 @@ def parse_place(environ: Mapping[str, str]) -> WorkerPlace:
         snapshot_dir=environ.get(SNAPSHOT_DIR) or None,
         restore_from=environ.get(RESTORE_FROM) or None,
         retry=_integer(environ, RETRY, 0),
+        notice_s=_seconds(environ, NOTICE_S),
     )
 
 
@@ -76,3 +82,13 @@ def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"environment variable {name} is {text!r}, not a whole number") from None
+
+
+def _seconds(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"environment variable {name} is {text!r}, not a number of seconds") from None

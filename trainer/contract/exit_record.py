@@ -56,12 +56,15 @@ class EventKind(str, Enum):
     AGENT_STARTED = "agent.started"
     GENERATION_STARTED = "generation.started"
     WORKER_FAILED = "worker.failed"
+    NODE_WAITED = "node.waited"  # before a generation, for room or memory
+    STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed
     RESTARTED_IN_PLACE = "restart.in_place"  # a worker of the same membership failed
     GROUP_SHRUNK = "group.shrunk"  # formed again with fewer nodes than before
     GROUP_GREW = "group.grew"
     RESTORED = "restored"
     SNAPSHOT_COMMITTED = "snapshot.committed"
     SNAPSHOT_FAILED = "snapshot.failed"
+    SNAPSHOT_SKIPPED = "snapshot.skipped"  # no time for one before the stop
     SNAPSHOT_QUARANTINED = "snapshot.quarantined"
     SNAPSHOT_DELETED = "snapshot.deleted"
     AGENT_EXITED = "agent.exited"

@@ -2,10 +2,11 @@
 
 <root>/<job>/
   fence/a00002-g0001.json                one file per term, exclusive-create; see fence.py
+  cache/                                 what compilers keep: inductor/ and triton/
   snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
   attempts/2/                            claim  launch.json  desired.json
     replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  agent.log
-      g1/local-0/                        log  log.1  error.json
+      g1/local-0/                        log  log.1  error.json  stacks.txt
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ PROGRESS = "progress.jsonl"
 AGENT_LOG = "agent.log"  # in replica-<r>/: what the agent itself printed, all incarnations
 WORKER_LOG = "log"
 ERROR = "error.json"
+STACKS = "stacks.txt"  # where the worker stood when it was asked, above all before it was killed
 MANIFEST = "MANIFEST.json"
 
 
@@ -40,6 +42,10 @@ def worker_dir(incarnation_dir: Path, generation: int, local_rank: int) -> Path:
 
 def fence_dir(job_dir: Path) -> Path:
     return job_dir / "fence"
+
+
+def cache_dir(job_dir: Path) -> Path:
+    return job_dir / "cache"
 
 
 def snapshots_dir(job_dir: Path) -> Path:

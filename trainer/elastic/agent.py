@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,28 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsSpecs
-from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, is_collateral, render_failure
 from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.elastic.ending import end_workers
+from trainer.elastic.files import say
+from trainer.elastic.fitness import await_fitness
 from trainer.elastic.formation import Formation, describe_change, tell_change
+from trainer.elastic.nursery import ForkedProcess, Nursery
 from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.record import Record
-from trainer.elastic.rendezvous import agree_generation, known_generations
+from trainer.elastic.rendezvous import agree_generation, is_broken, known_generations, open_workers_store
+from trainer.elastic.surroundings import surroundings
+from trainer.elastic.workers import processes_of, workers_from
 
 # A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
 _CAUSE_GRACE_S = 0.3
+# What is left to the others when a worker has failed: time to end by themselves, none to finish anything.
+_SURVIVOR_GRACE_S = 0.015
+_AT_ONCE_S = 1e-6  # torch wants a pause between its looks; ours ends by itself when a worker does
 
 
 class Agent(LocalElasticAgent):
@@ -41,11 +48,14 @@ class Agent(LocalElasticAgent):
         logs_specs: LogsSpecs,
         start_method: str,
         log_line_prefix_template: str | None,
+        nursery: Nursery,
         stop_timeout_s: float,
         min_nodes: int,
+        max_nodes: int,
         record: Record | None,
         on_started: Callable[[], None],
     ) -> None:
+        self._look_every_s, spec.monitor_interval = spec.monitor_interval, _AT_ONCE_S
         super().__init__(
             spec,
             logs_specs,
@@ -56,10 +66,15 @@ class Agent(LocalElasticAgent):
         self.generation = 0
         self.restarts = 0  # in place after a failure
         self.setbacks: list[Setback] = []
+        self.failure: Failure | None = None  # the last one
         self.verdict = ""  # why the last failure was not followed by a restart
         self._record = record
+        self._nursery = nursery
+        self._workers_store: object = None  # of this generation, where this agent holds it
+        self._stop_timeout_s = stop_timeout_s
         self._on_started = on_started
         self._min_nodes = min_nodes
+        self._is_alone = min_nodes == max_nodes == 1
         self._max_restarts = spec.max_restarts
         self._noticed_s: float | None = None  # monotonic: when the reason for the coming restart was seen
         self._started_s = 0.0
@@ -73,19 +88,34 @@ class Agent(LocalElasticAgent):
         return self._worker_group.state is WorkerState.SUCCEEDED
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        super()._rendezvous(worker_group)
+        if self._record is not None:  # before the group forms: the others must not wait for a node that cannot start
+            self._await_fitness(self._record)
+        if not self._is_alone or worker_group.store is None:  # whoever is alone knows the group after its first round
+            super()._rendezvous(worker_group)
         known = {self.generation} if self._record is None else {self.generation, *known_generations(self._record)}
-        self.generation = agree_generation(self._rdzv_handler, worker_group, self._failure_restarts, known)
+        handler = worker_group.spec.rdzv_handler
+        self.generation = agree_generation(handler, worker_group, self._failure_restarts, known)
+        if handler.get_backend() != "static":  # there the user has chosen the port
+            self._workers_store = open_workers_store(worker_group, self.generation)
+
+    def _await_fitness(self, record: Record) -> None:
+        waited = await_fitness(record.incarnation_dir)
+        if waited is not None:
+            obstacle, seconds = waited
+            sentence = f"the next start waited {seconds:.1f} s: {obstacle}"
+            record.journal(EventKind.NODE_WAITED, sentence, self.generation, seconds=round(seconds, 3))
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        # Workers inherit the agent's environment; torch offers no other door for variables of ours.
-        os.environ[env.GENERATION] = str(self.generation)
+        environ = {env.GENERATION: str(self.generation)}
+        if worker_group.spec.rdzv_handler.get_backend() != "static":
+            environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
         if self._record is not None:
-            os.environ[env.REPLICA_DIR] = str(self._record.incarnation_dir)
+            environ |= surroundings(self._record, self.generation, os.environ)
             # The trace of this generation for `known_generations`, should all end before a worker leaves its own.
             (self._record.incarnation_dir / f"g{self.generation}").mkdir(exist_ok=True)
         self._oom_kills = read_oom_kills()
-        ids: dict[int, Any] = super()._start_workers(worker_group)
+        with workers_from(self._nursery, environ):
+            ids: dict[int, Any] = super()._start_workers(worker_group)
         self._on_started()
         self._started_s = time.monotonic()
         self._journal_start(worker_group)
@@ -96,6 +126,7 @@ class Agent(LocalElasticAgent):
         super()._restart_workers(worker_group)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._nursery.listen(self._look_every_s)
         deaths = self._deaths(worker_group)
         if deaths:
             self._noticed_s = time.monotonic()
@@ -105,20 +136,31 @@ class Agent(LocalElasticAgent):
             # One died between our look and torch's, which has stopped the others by now.
             self._noticed_s = time.monotonic()
             self._handle([death for death in self._deaths(worker_group) if death.rank in result.failures], worker_group)
+        elif result.state is WorkerState.HEALTHY and is_broken(worker_group.spec.rdzv_handler, worker_group):
+            self._noticed_s = time.monotonic()
+            self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s))
+            self._restart_workers(worker_group)
         return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        # torch passes its own 30 s on restarts; a hung worker would cost them all, whatever --shutdown-timeout says.
+        # torch passes its own 30 s on restarts, whatever --shutdown-timeout says: a hung worker would cost them all.
+        # And it hands on the signal that this agent got; workers know SIGTERM.
+        self._end_workers(self._stop_timeout_s)
         super()._shutdown(death_sig, timeout=self._shutdown_timeout)
+
+    def _end_workers(self, patience_s: float) -> None:
+        killed = end_workers(self._processes(), patience_s=patience_s, folder_of=self._folder)
+        if killed and self._record is not None:
+            ranks = sorted(self._worker_group.workers[local_rank].global_rank for local_rank in killed)
+            sentence = f"stacks of {_name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"
+            self._record.journal(EventKind.STACKS_SAVED, sentence, self.generation, ranks=ranks)
 
     @property
     def _failure_restarts(self) -> int:
         return self._worker_group.spec.max_restarts - self._remaining_restarts
 
     def _deaths(self, worker_group: WorkerGroup) -> list[Death]:
-        if not isinstance(self._pcontext, SubprocessContext):
-            return []
-        codes = {rank: handler.proc.poll() for rank, handler in self._pcontext.subprocess_handlers.items()}
+        codes = {rank: process.poll() for rank, process in self._processes().items()}
         return [
             Death(
                 rank=worker_group.workers[local_rank].global_rank,
@@ -134,21 +176,13 @@ class Agent(LocalElasticAgent):
         """Explain the deaths, decide about a restart, stop the other workers."""
         if not deaths:
             return
-        findings = self._explain(deaths, worker_group)
-        self.failure = first_cause(findings)
+        steps = {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
+        self.failure = first_cause(self._explain(deaths, worker_group, steps))
         if self._record is not None:
-            self._judge(self.failure, worker_group, self._record)
-        if isinstance(self._pcontext, SubprocessContext):
-            processes = [handler.proc for handler in self._pcontext.subprocess_handlers.values()]
-            # One that finished earlier is left out: its number may belong to a stranger by now.
-            groups = [process.pid for process in processes if process.poll() != 0]
-            self._pcontext.close(signal.SIGTERM, timeout=self._shutdown_timeout)
-            for group in groups:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)  # what a worker left in its session, data loaders above all
+            self._judge(self.failure, worker_group, self._record, max(steps.values(), default=None))
+        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s))
 
-    def _explain(self, deaths: list[Death], worker_group: WorkerGroup) -> list[Finding]:
-        steps = self._steps()
+    def _explain(self, deaths: list[Death], worker_group: WorkerGroup, steps: dict[int, int]) -> list[Finding]:
         policy = None if self._record is None else self._record.policy
         patterns = () if policy is None else policy.patterns
         deadline = time.monotonic() + _CAUSE_GRACE_S
@@ -163,9 +197,9 @@ class Agent(LocalElasticAgent):
             time.sleep(0.02)
             deaths = self._deaths(worker_group)
 
-    def _judge(self, failure: Failure, worker_group: WorkerGroup, record: Record) -> None:
+    def _judge(self, failure: Failure, worker_group: WorkerGroup, record: Record, step: int | None) -> None:
         ran_s = time.monotonic() - self._healthy_since_s
-        self.setbacks.append(Setback(failure=failure, step=max(self._steps().values(), default=None), ran_s=ran_s))
+        self.setbacks.append(Setback(failure=failure, step=step, ran_s=ran_s))
         self._has_failed = True
         decision = decide_restart(
             RestartSituation(
@@ -208,6 +242,9 @@ class Agent(LocalElasticAgent):
         elif self._has_failed or before is None:
             self._healthy_since_s = self._started_s
         self._has_failed = False
+        fresh = self._fresh()
+        for rank, because in fresh.items():
+            say(f"rank {rank} is a fresh process, not a fork: {because}")
         if self._record is None:
             return
         if noticed_s is not None and before is not None:
@@ -218,19 +255,32 @@ class Agent(LocalElasticAgent):
         sentence = f"generation {self.generation} started with {size} worker{'s' if size != 1 else ''}"
         pids = {str(worker_group.workers[rank].global_rank): pid for rank, pid in self._pids().items()}
         self._record.journal(
-            EventKind.GENERATION_STARTED, sentence, self.generation, world_size=size, number=self.generation, pids=pids
+            EventKind.GENERATION_STARTED,
+            sentence,
+            self.generation,
+            world_size=size,
+            number=self.generation,
+            pids=pids,
+            fresh=fresh,
+            imported_in_s=round(self._nursery.imported_s, 3),
+            fork_server_rss_bytes=self._nursery.rss_bytes,
         )
+
+    def _fresh(self) -> dict[str, str]:
+        """The workers that are fresh interpreters or other programs instead of forks, by rank, and why."""
+        workers, processes = self._worker_group.workers, self._processes()
+        return {str(workers[rank].global_rank): each.because for rank, each in processes.items() if each.because}
 
     def _folder(self, local_rank: int) -> Path | None:
         if self._record is None:
             return None
         return layout.worker_dir(self._record.incarnation_dir, self.generation, local_rank)
 
+    def _processes(self) -> dict[int, ForkedProcess]:
+        return processes_of(self._pcontext)
+
     def _pids(self) -> dict[int, int]:
         return {} if self._pcontext is None else self._pcontext.pids()
-
-    def _steps(self) -> dict[int, int]:
-        return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
 
 def _formation(group: WorkerGroup) -> Formation:
@@ -240,5 +290,9 @@ def _formation(group: WorkerGroup) -> Formation:
 def _sentence(failure: Failure, collateral: list[int]) -> str:
     if not collateral:
         return f"rank {failure.rank}: {failure.message}"
-    ranks = ", ".join(map(str, collateral[:8])) + (", ..." if len(collateral) > 8 else "")
-    return f"rank {failure.rank}: {failure.message}; rank{'s' if len(collateral) > 1 else ''} {ranks} ended with it"
+    return f"rank {failure.rank}: {failure.message}; {_name_ranks(collateral)} ended with it"
+
+
+def _name_ranks(ranks: list[int]) -> str:
+    names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"

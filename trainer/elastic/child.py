@@ -2,6 +2,7 @@
 
 Run as `python -I -S child.py [--parent PID] [--local-rank N] [--plain] COMMAND ...`; standard library only and nothing
 of this package, so that it starts in milliseconds from any folder. `--plain` leaves the environment and output alone.
+The fork server takes the same steps in the processes that it forks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _EXIT_CANNOT_START = 127  # as a shell
@@ -18,15 +21,11 @@ _EXIT_ORPHAN = 137
 
 def main(argv: list[str]) -> None:
     options, command = _split(argv)
-    _die_with_parent(int(options.get("--parent", os.getppid())))
+    die_with_parent(int(options.get("--parent", os.getppid())))
     if "--plain" not in options:
-        _prepare_environment()
-        _redirect(options.get("--local-rank") or os.environ.get("LOCAL_RANK", "0"))
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        print(f"can't open file or command {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
-        os._exit(_EXIT_CANNOT_START)
+        prepare_environment()
+        redirect(options.get("--local-rank") or os.environ.get("LOCAL_RANK", "0"))
+    execute(command)
 
 
 def _split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -40,7 +39,7 @@ def _split(argv: list[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Ask for SIGKILL at the end of the parent's thread (prctl(2); it survives execve), then see whether it lives."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -48,17 +47,20 @@ def _die_with_parent(parent: int) -> None:
         os._exit(_EXIT_ORPHAN)
 
 
-def _prepare_environment() -> None:
+def prepare_environment() -> None:
     # As torchrun: several workers on a node would otherwise start as many threads each as it has cores.
     if os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _redirect(local_rank: str) -> None:
-    """Send stdout and stderr to the worker's log; O_APPEND lets the agent shorten it under the writer."""
+def redirect(local_rank: str) -> str | None:
+    """Send stdout and stderr to the worker's log and return its folder; None outside a job, where nothing is done.
+
+    O_APPEND lets the agent shorten the log under the writer.
+    """
     replica_dir = os.environ.get("ORCHESTRATOR_REPLICA_DIR")
     if not replica_dir:
-        return
+        return None
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
     generation = os.environ.get("ORCHESTRATOR_GENERATION") or str(restarts + 1)
     folder = f"{replica_dir}/g{generation}/local-{local_rank}"
@@ -69,6 +71,16 @@ def _redirect(local_rank: str) -> None:
     os.close(log)
     os.environ["ORCHESTRATOR_GENERATION"] = generation
     os.environ["TORCHELASTIC_ERROR_FILE"] = f"{folder}/error.json"
+    return folder
+
+
+def execute(command: Sequence[str]) -> NoReturn:
+    """Become the command, or say why not and exit with 127."""
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        print(f"can't open file or command {command[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(_EXIT_CANNOT_START)
 
 
 if __name__ == "__main__":

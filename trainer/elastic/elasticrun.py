@@ -27,7 +27,9 @@ from collections.abc import Callable
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.claim import ClaimRefused
+from trainer.elastic.files import say
 from trainer.elastic.logbound import start_log_bounding
+from trainer.elastic.nursery import Nursery
 from trainer.elastic.record import Record, now, open_record
 from trainer.elastic.report import start_reporter
 from trainer.elastic.stop import StopRequest
@@ -40,6 +42,8 @@ _EXIT_REFUSED = 3
 # torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
 # at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
 SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+_NO_PYTHON = {"--no-python", "--no_python"}
 
 Body = Callable[[list[str], "Record | None", StopRequest], "tuple[ExitRecord, str]"]
 
@@ -57,15 +61,15 @@ def keep_books(body: Body, argv: list[str]) -> int:
     try:
         record = open_record(os.environ)
     except ClaimRefused as refusal:
-        print(f"elasticrun: refused: {refusal}", file=sys.stderr)
+        say(f"refused: {refusal}")
         return _EXIT_REFUSED
     except (ValueError, OSError) as error:
-        print(f"elasticrun: {error}", file=sys.stderr)
+        say(str(error))
         return _EXIT_USAGE
     if record is None:
         exit_record, _ = body(argv, None, stop)
         if exit_record.failure is not None:
-            print(f"elasticrun: {exit_record.failure.message}", file=sys.stderr)
+            say(exit_record.failure.message)
         return _EXIT_CODES[exit_record.outcome]
     return _keep_books(body, argv, record, stop)
 
@@ -88,7 +92,7 @@ def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) 
     finish_patiently(record, exit_record, stop)
     if reporter is not None:
         reporter.close(exit_record)
-    print(f"elasticrun: {sentence}", file=sys.stderr, flush=True)
+    say(sentence)
     return _EXIT_CODES[exit_record.outcome]
 
 
@@ -102,7 +106,7 @@ def finish_patiently(record: Record, exit_record: ExitRecord, stop: StopRequest)
         except OSError as error:
             if stop.signal is not None or time.monotonic() > deadline:
                 return
-            print(f"elasticrun: the exit record cannot be written, trying again: {error}", file=sys.stderr, flush=True)
+            say(f"the exit record cannot be written, trying again: {error}")
         time.sleep(_FINISH_INTERVAL_S)
 
 
@@ -130,10 +134,16 @@ def _sentence(exit_record: ExitRecord, replica: int, verdict: str) -> str:
 
 
 def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+    nursery = Nursery()
+    if not _NO_PYTHON & set(argv):
+        nursery.prepare(["torch"])  # while this process imports it too
     # Declared lazy start-up path: torch takes seconds to import and the books must be open before.
     from trainer.elastic.launch import run_agent  # noqa: PLC0415
 
-    return run_agent(argv, record, stop)
+    try:
+        return run_agent(argv, record, stop, nursery)
+    finally:
+        nursery.close()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+
+def say(text: str) -> None:
+    """Tell whoever reads the agent's own output. Its log may lie on a full disk: that must end nothing."""
+    with suppress(OSError):
+        print(f"elasticrun: {text}", file=sys.stderr, flush=True)
 
 
 def write_document(path: Path, document: Mapping[str, object]) -> None:

@@ -11,26 +11,42 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
-from torch.distributed.elastic.utils.api import macros
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser, parse_min_max_nnodes
 
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
+from trainer.elastic.fitness import Unfit
+from trainer.elastic.nursery import Nursery
+from trainer.elastic.program import OURS, Program, parse_program
 from trainer.elastic.record import Record, now
 from trainer.elastic.rendezvous import RendezvousFailed, build_handler, explain_connection_failure
-from trainer.elastic.stop import StopRequest
+from trainer.elastic.stop import DEFAULT_SIGNALS, StopRequest
+from trainer.elastic.workers import OwnLogs
 
-CHILD = str(Path(__file__).with_name("child.py"))
+# What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.
+_LATER = (
+    "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "torch.utils.data",
+)
+# Seconds. torch waits 30 for late nodes in every round and 15 for one that is gone; fewer than 3 missing heartbeats, or
+# a member that does not look whether it is one still (is_broken), were seen to split a healthy group on a busy machine.
+QUICK_RENDEZVOUS = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
+_GROUP_LOST = (RendezvousError, DistStoreError, DistNetworkError)  # the latter from the stores themselves
+PRELOAD = "ORCHESTRATOR_PRELOAD"
 
 
-def run_agent(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+def run_agent(argv: list[str], record: Record | None, stop: StopRequest, nursery: Nursery) -> tuple[ExitRecord, str]:
     """Run workers to their end. Returns the exit record and why a failure was final.
 
     Raises SystemExit as argparse does outside a job; in a job wrong flags are a failure of kind LAUNCH.
@@ -46,18 +62,32 @@ def run_agent(argv: list[str], record: Record | None, stop: StopRequest) -> tupl
     missing = find_missing(command)
     if missing is not None:
         return _failed(missing), "a restart cannot help"
-    return _run(config, command, record, stop)
+    _prepare(nursery, command)
+    return _run(config, command, record, stop, nursery)
+
+
+def _prepare(nursery: Nursery, command: list[str]) -> None:
+    program = parse_program(command)
+    if not isinstance(program, Program):
+        return
+    is_ours = program.is_module and program.target == OURS
+    preload = [name for name in os.environ.get(PRELOAD, "").split(",") if name]
+    nursery.prepare(["torch", f"{OURS}.__main__"] if is_ours else ["torch"], later=[*_LATER, *preload])
 
 
 def parse_flags(argv: list[str], record: Record | None) -> tuple[LaunchConfig, list[str]]:
     """Torchrun's flags as a configuration and the command of one worker, with the job's policy laid over them."""
     args = _settle(get_args_parser().parse_args(argv))
     if record is not None:
-        args.log_dir = os.devnull  # child.py opens the logs and names the error file; torch would leave folders in /tmp
+        args.log_dir = os.devnull  # torch would make a folder in /tmp for every run
     config, command, arguments = config_from_args(args)
     if not isinstance(command, str):
         raise AssertionError("torch resolved the script to a function")
     config.run_id = config.run_id or uuid.uuid4().hex
+    if config.rdzv_backend == "c10d":
+        config.rdzv_configs = {**QUICK_RENDEZVOUS, **config.rdzv_configs}
+    if record is not None:
+        config.logs_specs = OwnLogs()
     if record is not None and record.policy is not None:
         config.max_restarts = record.policy.max_restarts
     return config, [command, *arguments]
@@ -88,12 +118,14 @@ def find_missing(command: list[str]) -> Failure | None:
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
 
 
-def _run(config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+def _run(
+    config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest, nursery: Nursery
+) -> tuple[ExitRecord, str]:
     agent: Agent | None = None
     try:
-        stop.install(config.signals_to_handle.split(","))
+        stop.install({*DEFAULT_SIGNALS, *config.signals_to_handle.split(",")})
         stop.arm(lambda number: SignalException(f"the agent received {number.name}", sigval=number))
-        agent = _build_agent(config, command, record, stop)
+        agent = _build_agent(config, command, record, stop, nursery)
         result = _supervise(agent)
         return _conclude(agent, result, command, standalone=record is None), agent.verdict
     except SignalException:
@@ -101,14 +133,18 @@ def _run(config: LaunchConfig, command: list[str], record: Record | None, stop: 
         return _ended(Outcome.SUCCEEDED if succeeded else stop.outcome(record), agent, None), ""
     except RendezvousFailed as error:
         return _failed(error.failure), ""
+    except Unfit as error:
+        return _ended(Outcome.FAILED, agent, error.failure), "this node cannot carry workers"
     except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
-        verdict = "the group ended while this replica was part of it" if isinstance(error, RendezvousError) else ""
+        verdict = "the group ended while this replica was part of it" if isinstance(error, _GROUP_LOST) else ""
         return _ended(Outcome.FAILED, agent, _explain(error, agent, config)), verdict
     finally:
         stop.disarm()
 
 
-def _build_agent(config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest) -> Agent:
+def _build_agent(
+    config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest, nursery: Nursery
+) -> Agent:
     handler = build_handler(config)
     host, _, port = config.rdzv_endpoint.strip().rpartition(":")
     static = config.rdzv_backend == "static"
@@ -116,8 +152,8 @@ def _build_agent(config: LaunchConfig, command: list[str], record: Record | None
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
-        entrypoint=sys.executable,
-        args=("-I", "-S", CHILD, "--parent", str(os.getpid()), "--local-rank", macros.local_rank, *command),
+        entrypoint=command[0],
+        args=tuple(command[1:]),
         rdzv_handler=handler,
         max_restarts=config.max_restarts,
         monitor_interval=config.monitor_interval,
@@ -136,11 +172,13 @@ def _build_agent(config: LaunchConfig, command: list[str], record: Record | None
         logs_specs=config.logs_specs or DefaultLogsSpecs(),
         start_method=config.start_method,
         log_line_prefix_template=config.log_line_prefix_template,
+        nursery=nursery,
         min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
         stop_timeout_s=policy.stop_timeout_s if policy else float(config.shutdown_timeout or 0),
         record=record,
         # torch installs handlers of its own whenever it starts workers
-        on_started=lambda: stop.install(config.signals_to_handle.split(",")),
+        on_started=lambda: stop.install({*DEFAULT_SIGNALS, *config.signals_to_handle.split(",")}),
     )
 
 
@@ -168,12 +206,12 @@ def _conclude(agent: Agent, result: RunResult | None, command: list[str], *, sta
 
 def _explain(error: Exception, agent: Agent | None, config: LaunchConfig) -> Failure:
     """Why the agent itself ended. The loss of a group that was failing anyway is told as the failure before it."""
-    if isinstance(error, RendezvousError) and agent is not None and agent.failure is not None:
+    if isinstance(error, _GROUP_LOST) and agent is not None and agent.failure is not None:
         return agent.failure
     if isinstance(error, RendezvousConnectionError):
         return explain_connection_failure(config.rdzv_endpoint, str(error.__cause__ or error))
     text = "".join(traceback.format_exception(error))[-16 * 1024 :]
-    kind = FailureKind.RENDEZVOUS if isinstance(error, RendezvousError) else FailureKind.INFRASTRUCTURE
+    kind = FailureKind.RENDEZVOUS if isinstance(error, _GROUP_LOST) else FailureKind.INFRASTRUCTURE
     message = f"the agent ended by {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return Failure(kind=kind, message=message, traceback=text)
 

@@ -18,12 +18,12 @@ from trainer.contract.failure import (
     is_collateral,
     signal_name,
 )
-from trainer.contract.progress import parse_progress
 from trainer.contract.words import TRACEBACK
 from trainer.elastic.files import read_document, read_tail
+from trainer.elastic.fitness import find_full_disk
 
 _LOG_TAIL_BYTES = 64 * 1024
-_PROGRESS_TAIL_BYTES = 256 * 1024
+_PROGRESS_TAIL_BYTES = 64 * 1024
 _TRACEBACK_LIMIT = 16 * 1024  # Failure.traceback
 _MESSAGE_LIMIT = 500
 _LAST_LINES = 20
@@ -73,6 +73,9 @@ def find_failure(
     message = _message(death.exit_code, traceback, last_words if telling is None else telling[1], telling is not None)
     if oom_kills and signal_name(death.exit_code) == "SIGKILL" and traceback is None:
         kind, message = FailureKind.HOST_OOM, _tell_oom(oom_kills)
+    if death.exit_code > 0 and not output and death.folder is not None:
+        full = find_full_disk(death.folder)  # then it could not write why
+        kind, message = (kind, message) if full is None else (FailureKind.STORAGE, f"{message}: {full}")
     failure = Failure(
         kind=kind,
         message=message,
@@ -175,11 +178,12 @@ def read_steps(progress: Path) -> dict[int, int]:
     steps: dict[int, int] = {}
     for line in read_tail(progress, _PROGRESS_TAIL_BYTES).splitlines():
         try:
-            entry = parse_progress(json.loads(line))
-        except (ValueError, AttributeError):
-            continue  # the first or last line of the tail may be torn
-        if entry.step is not None:
-            steps[entry.rank] = max(entry.step, steps.get(entry.rank, 0))
+            entry = json.loads(line)
+            rank, step = entry["rank"], entry["step"]
+        except (ValueError, KeyError, TypeError):
+            continue  # the first or last line of the tail may be torn, and not every line has a step
+        if isinstance(rank, int) and isinstance(step, int):
+            steps[rank] = max(step, steps.get(rank, 0))
     return steps
 
 

@@ -18,7 +18,8 @@ from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind, ExitRecord, JournalEvent, render_exit_record, render_journal_event
 from trainer.contract.launch import DesiredDocument, LaunchPolicy, parse_desired, parse_policy
 from trainer.elastic.claim import claim_attempt
-from trainer.elastic.files import append_line, read_document, write_document
+from trainer.elastic.files import append_line, read_document, say, write_document
+from trainer.elastic.processes import stat_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Record:
         try:
             append_line(self.incarnation_dir / layout.EVENTS, render_journal_event(event))
         except OSError as error:
-            print(f"elasticrun: cannot journal {kind.value}: {error}", flush=True)
+            say(f"cannot journal {kind.value}: {error}")
 
     def finish(self, record: ExitRecord) -> None:
         write_document(self.incarnation_dir / layout.EXIT, render_exit_record(record))
@@ -116,11 +117,9 @@ def _make(folder: Path) -> bool:
 def identify_process(pid: int | None = None) -> ProcessIdentity:
     """Identify a process of this machine (the calling one by default). Raises FileNotFoundError when it is gone."""
     pid = os.getpid() if pid is None else pid
-    # The command's name, in parentheses, may hold anything; proc(5) field 3 follows the last one.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return ProcessIdentity(
         pid=pid,
-        start_ticks=int(fields[22 - 3]),
+        start_ticks=int(stat_fields(pid)[22 - 3]),
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         host=socket.gethostname(),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
@@ -23,6 +23,7 @@ from trainer.elastic.record import Record
 _DEFAULT_PORT = 29400  # torch's own for c10d
 _PROBE_INTERVAL_S = 0.1
 _GENERATION_KEY = "orchestrator/generation"
+_STORE_KEY = "orchestrator/store"
 
 
 class RendezvousFailed(Exception):
@@ -100,12 +101,42 @@ def agree_generation(handler: RendezvousHandler, group: WorkerGroup, restarts: i
     return int(store.get(_GENERATION_KEY))
 
 
+def open_workers_store(group: WorkerGroup, generation: int) -> Store | None:
+    """Give the generation's workers a store of their own and put its address into `group`.
+
+    Group rank 0's agent holds it, on a port that the system chose for it, and says where in the round's store: no key
+    of another generation is in it, and no port can be taken between choice and use. Returns what must be kept alive.
+    """
+    # torch declares them None for good; a rendezvous has filled them
+    round_store, address = cast(Store, group.store), cast(str, group.master_addr)
+    key = f"{_STORE_KEY}/{generation}"
+    server: TCPStore | None = None
+    if cast(int, group.group_rank) == 0:
+        server = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        round_store.set(key, f"{server.port}")
+    group.master_port = cast(None, int(round_store.get(key)))
+    return server
+
+
 def known_generations(record: Record) -> set[int]:
     """The generations of this attempt that left a trace: a term in the fence or a folder of this replica."""
     terms = (parse_term(path.name) for path in _listed(fence_dir(record.job_dir)))
     begun = {term.generation for term in terms if term is not None and term.attempt == record.attempt}
     folders = replica_dir(record.job_dir, record.attempt, record.replica).glob("*/g*")
     return begun | {int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()}
+
+
+def is_broken(handler: RendezvousHandler, group: WorkerGroup) -> bool:
+    """Whether the round that `group` was formed in has lost a member, or this agent its own place in it.
+
+    torch's agent looks for newcomers only: of a node whose heartbeats have ended it would wait for a collective to
+    fail, and if the others have given up on this very agent it would train on beside them.
+    """
+    state = getattr(getattr(handler, "_state_holder", None), "state", None)
+    members, me = getattr(state, "participants", None), getattr(handler, "_this_node", None)
+    if not isinstance(members, dict) or me is None:
+        return False  # a rendezvous of another kind; or torch keeps its state elsewhere now
+    return me not in members or len(members) < cast(int, group.group_world_size)
 
 
 def _round(handler: RendezvousHandler, restarts: int) -> int:

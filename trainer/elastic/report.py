@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import sys
 import threading
 import time
 import urllib.request
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import ExitRecord, render_exit_record
-from trainer.elastic.files import read_lines
+from trainer.elastic.files import read_lines, say
 from trainer.elastic.record import Record
 from trainer.elastic.wishes import Wishes
 
@@ -124,7 +123,7 @@ def start_reporter(record: Record, wishes: Wishes, environ: Mapping[str, str]) -
     if not url:
         return None
     if not url.startswith(("http://", "https://")):
-        print(f"elasticrun: {env.REPORT_URL} is {url!r}, not an http address: nothing is reported", file=sys.stderr)
+        say(f"{env.REPORT_URL} is {url!r}, not an http address: nothing is reported")
         return None
     reporter = Reporter(record, wishes, url, environ.get(env.REPORT_TOKEN))
     reporter.start()

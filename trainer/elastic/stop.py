@@ -11,7 +11,8 @@ from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import DesiredState
 from trainer.elastic.record import Record
 
-DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+# The last two are how Slurm is asked to give notice (--signal).
+DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 class StopRequest:

@@ -86,7 +86,7 @@ class Faults:
     def _kill(self, what: str) -> Struck | None:
         ended = {job_id for job_id, job in self._stage.jobs.items() if job.ended}
         found = [one for one in self._stage.processes() if one.job_id not in ended]
-        chosen = [one for one in found if (one.local_rank is None) != (what == "worker")]
+        chosen = [one for one in found if (one.local_rank is not None if what == "worker" else one.is_agent)]
         if not chosen:
             return None
         one = self._dice.choice(chosen)

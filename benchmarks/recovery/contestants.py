@@ -1,0 +1,99 @@
+"""What is compared: three launchers and three programs, each pair started in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.dev.fleet import open_attempt
+from deploy.dev.service import outer_environment
+from trainer.contract import env, layout
+
+WORKERS = 2
+SNAPSHOT_EVERY = 10  # steps; user_script.py has the same
+_NEVER = 1_000_000_000
+_SCRIPT = str(Path(__file__).with_name("user_script.py"))
+_CONFIG = {"preset": "nano", "steps": _NEVER, "global_batch": 2, "micro_batch": 1, "seq_len": 32}
+
+LAUNCHERS = ("ours", "torchrun-safe", "torchrun")
+PROGRAMS = ("trainer-ddp", "trainer-fsdp", "script")
+
+
+@dataclass
+class Training:
+    """A launcher at work. `folder` is the run directory; the workers' lines come into `lines`."""
+
+    launcher: str
+    program: str
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def incarnation(self) -> Path:
+        return layout.replica_dir(self.folder, 1, 0) / "1"
+
+    @property
+    def lines(self) -> Path:
+        """Where each step is told: the trainer's progress, or what the script prints."""
+        return self.folder / "printed" if self.program == "script" else self.incarnation / layout.PROGRESS
+
+    def start(self) -> None:
+        open_attempt(self.folder)
+        if self.launcher != "ours":
+            self.incarnation.mkdir(parents=True)  # as an agent would have made it, for the trainer's lines
+        with (self.folder / "printed").open("ab") as printed:
+            self.process = subprocess.Popen(
+                self._command(), env=self._environment(), stdout=printed, stderr=printed, start_new_session=True
+            )
+
+    def end(self) -> None:
+        """SIGKILL for the launcher and all that it started."""
+        if self.process is None:
+            return
+        session = self.process.pid
+        self.process.kill()
+        self.process.wait()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and _belongs(entry, self.folder, session):
+                try:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+    def printed(self) -> str:
+        return (self.folder / "printed").read_text(errors="replace")[-2000:]
+
+    def _command(self) -> list[str]:
+        module = "trainer.elastic.elasticrun" if self.launcher == "ours" else "torch.distributed.run"
+        flags = ["--standalone", f"--nproc-per-node={WORKERS}", f"--max-restarts={_NEVER}"]
+        if self.launcher != "torchrun":
+            flags.append("--monitor-interval=0.05")
+        return [sys.executable, "-m", module, *flags, *self._program()]
+
+    def _program(self) -> list[str]:
+        if self.program == "script":
+            return [_SCRIPT, str(_NEVER), str(self.folder / "snapshot.pt")]
+        config = {**_CONFIG, "strategy": self.program.rpartition("-")[2], "snapshot_interval": SNAPSHOT_EVERY}
+        return ["-m", "trainer", "--config", json.dumps(config)]
+
+    def _environment(self) -> dict[str, str]:
+        marks = {"RECOVERY_BENCHMARK": str(self.folder)}
+        if self.program != "script":
+            marks |= {env.JOB_ID: "recovery", env.JOB_DIR: str(self.folder), env.ATTEMPT: "1", env.REPLICA: "0"}
+            marks |= {env.CLAIM: "recovery"} if self.launcher == "ours" else {env.REPLICA_DIR: str(self.incarnation)}
+        if self.launcher == "torchrun-safe":
+            marks["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        return outer_environment() | marks
+
+
+def _belongs(entry: Path, folder: Path, session: int) -> bool:
+    try:
+        marked = f"RECOVERY_BENCHMARK={folder}".encode() in (entry / "environ").read_bytes().split(b"\0")
+        return marked or int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == session
+    except OSError:
+        return False

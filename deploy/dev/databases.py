@@ -1,0 +1,31 @@
+"""Databases of a PostgreSQL server that are made for one purpose and dropped after it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import text
+
+from orchestrator.store.engine import Database, parse_url
+
+
+@contextmanager
+def scratch_database(server: str) -> Iterator[str]:
+    """The URL of an empty database of its own; dropped at the end, whoever still uses it."""
+    name = f"scratch_{uuid.uuid4().hex}"
+    _administer(server, f'CREATE DATABASE "{name}"')
+    try:
+        yield parse_url(server).set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    finally:
+        _administer(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _administer(server: str, statement: str) -> None:
+    database = Database(server)
+    try:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text(statement))
+    finally:
+        database.dispose()

@@ -1,0 +1,115 @@
+"""One elastic job of the bundled trainer on the nodes of a network, and its steps as the workers tell them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.dev.network import Network
+from deploy.dev.service import outer_environment
+from deploy.dev.steps import Follower, Step
+from trainer.contract import env, layout
+from trainer.contract.launch import LaunchPolicy, render_policy
+
+_PATIENCE_S = 90.0
+_PORT = 28777
+_CONFIG = {
+    "preset": "nano",
+    "steps": 10**9,
+    "global_batch": 6,
+    "micro_batch": 1,
+    "seq_len": 32,
+    "snapshot_interval": 20,
+}
+
+
+def open_attempt(job_dir: Path) -> None:
+    """What a service leaves for the agents of a first attempt that may restart as often as it must."""
+    attempt = layout.attempt_dir(job_dir, 1)
+    attempt.mkdir(parents=True)
+    policy = LaunchPolicy(max_restarts=10**9, stop_timeout_s=10.0, log_limit_bytes=64 << 20)
+    (attempt / layout.LAUNCH).write_text(json.dumps(render_policy(policy)))
+
+
+class NoRecovery(Exception):
+    """The group made no step in time; the text holds what the agents printed."""
+
+
+@dataclass
+class Fleet:
+    """Leave it by `end`, which kills what still runs."""
+
+    network: Network
+    folder: Path
+    followers: dict[Path, Follower] = field(default_factory=dict)
+    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        open_attempt(self.folder)
+
+    def start(self, node: int) -> None:
+        """Start the agent of a node; it joins the group, or forms it."""
+        replica = layout.replica_dir(self.folder, 1, node)
+        replica.mkdir(exist_ok=True)
+        flags = [f"--nnodes=1:{self.network.count}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=fleet"]
+        flags += [
+            f"--rdzv-endpoint={self.network.address(0)}:{_PORT}",
+            f"--rdzv-conf=is_host={int(node == 0)},read_timeout=20",
+        ]
+        flags += [f"--local-addr={self.network.address(node)}", "--monitor-interval=0.05"]
+        program = ["-m", "trainer", "--config", json.dumps(_CONFIG)]
+        command = [sys.executable, "-m", "trainer.elastic.elasticrun", *flags, *program]
+        place = {env.JOB_ID: "fleet", env.JOB_DIR: str(self.folder), env.ATTEMPT: "1", env.REPLICA: str(node)}
+        marks = {**place, env.CLAIM: "fleet", "GLOO_SOCKET_IFNAME": "eth0"}
+        with (replica / layout.AGENT_LOG).open("ab") as log:
+            command = self.network.inside(node, command)
+            self.agents.append(subprocess.Popen(command, env=outer_environment() | marks, stdout=log, stderr=log))
+
+    def end(self) -> None:
+        """Kill what still runs, on every node."""
+        for node in range(self.network.count):
+            self.network.kill(node)
+        for agent in self.agents:
+            agent.wait(10)
+
+    def until_world(self, size: int, *, after_s: float, steps: int = 1) -> Step:
+        """Wait until a group of so many workers has made steps since; returns the first. Raises NoRecovery."""
+        deadline = time.monotonic() + _PATIENCE_S
+        seen: list[Step] = []
+        while time.monotonic() < deadline:
+            time.sleep(0.005)
+            seen += [step for step in self.news() if step.at_s > after_s and step.world_size == size]
+            ranks = {rank: [step for step in seen if step.rank == rank] for rank in range(size)}
+            if all(len(told) >= steps for told in ranks.values()):
+                return max((told[0] for told in ranks.values()), key=lambda step: step.at_s)
+        raise NoRecovery(self.printed())
+
+    def news(self) -> list[Step]:
+        for path in layout.attempt_dir(self.folder, 1).glob(f"replica-*/*/{layout.PROGRESS}"):
+            self.followers.setdefault(path, Follower(path))
+        return [step for follower in self.followers.values() for step in follower.news()]
+
+    def history(self) -> list[Step]:
+        """Every step told so far, in order of time."""
+        paths = layout.attempt_dir(self.folder, 1).glob(f"replica-*/*/{layout.PROGRESS}")
+        return sorted((step for path in paths for step in Follower(path).news()), key=lambda step: step.at_s)
+
+    def printed(self) -> str:
+        logs = layout.attempt_dir(self.folder, 1).glob(f"replica-*/{layout.AGENT_LOG}")
+        return "\n".join(f"{log.parent.name}: {log.read_text(errors='replace')[-1500:]}" for log in sorted(logs))
+
+
+def find_split(steps: list[Step]) -> str | None:
+    """Steps that an older generation made after the first of a newer one, in a sentence; None when there are none."""
+    newest: Step | None = None
+    for step in steps:
+        if newest is not None and step.generation < newest.generation:
+            return (
+                f"generation {step.generation} made step {step.number} after generation {newest.generation} had begun"
+            )
+        newest = step
+    return None

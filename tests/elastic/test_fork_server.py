@@ -1,0 +1,273 @@
+"""Workers from the fork server, seen from inside: they are what a fresh interpreter would have been."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.harness import ELASTICRUN, ROOT, Agent, Job, alive, wait_for
+from trainer.elastic.processes import descendants
+
+FAST = "--monitor-interval=0.05"
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def run_script(job: Job, path: Path, text: str, *arguments: str, **environ: str) -> tuple[Agent, str]:
+    """Run a one-worker job to its end; the agent and the worker's log."""
+    agent = job.policy().start(FAST, write(path, text), *arguments, **environ)
+    agent.wait(60)
+    return agent, agent.log()
+
+
+def started(agent: Agent) -> dict[str, object]:
+    return agent.events("generation.started")[-1]["evidence"]
+
+
+def test_a_script_finds_what_it_would_find_alone(job: Job, tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    write(folder / "helper.py", "VALUE = 7")
+    text = """
+import __main__, sys, os, json, pickle, torch, helper
+class Thing: pass
+assert __name__ == "__main__" and __main__.Thing is Thing and pickle.loads(pickle.dumps(Thing())).__class__ is Thing
+print(json.dumps({"argv": sys.argv, "path": sys.path[0], "file": __file__, "spec": __spec__ is None,
+    "helper": helper.VALUE, "parent_dies": os.getppid(), "session": os.getsid(0) == os.getpid(),
+    "ours": [name for name in sys.modules if name.startswith("trainer")] == [] or "kept",
+    "marks": sorted(name for name in os.environ if "FORK" in name or "NVML" in name)}))
+"""
+    agent, log = run_script(job, folder / "train.py", text, "--lr", "3")
+    told = json.loads(log)
+    assert told["argv"] == [str(folder / "train.py"), "--lr", "3"]
+    assert (told["path"], told["file"], told["spec"]) == (str(folder), str(folder / "train.py"), True)
+    assert (told["helper"], told["session"], told["marks"]) == (7, True, [])
+    assert started(agent)["fresh"] == {}
+    assert int(str(started(agent)["fork_server_rss_bytes"])) > 50e6
+    assert float(str(started(agent)["imported_in_s"])) > 0
+
+
+def test_a_module_runs_as_a_module(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    write(package / "__init__.py", "")
+    write(package / "go.py", "import sys; print(__name__, __package__, sys.argv[1:], __spec__.name)")
+    monkeypatch.chdir(tmp_path)
+    agent = job.policy().start(FAST, "-m", "mine.go", "a")
+    assert agent.wait(60) == 0
+    assert agent.log() == "__main__ mine ['a'] mine.go\n"
+
+
+def test_a_package_of_our_name_in_the_users_folder_is_the_users(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    write(package / "__init__.py", "")
+    write(package / "__main__.py", "import trainer; print(trainer.__file__)")
+    monkeypatch.chdir(tmp_path)
+    agent = job.policy().start(FAST, "-m", "trainer")
+    assert agent.wait(60) == 0
+    assert agent.log() == f"{package / '__init__.py'}\n"
+
+
+def test_an_edited_script_is_honoured_at_the_next_start(job: Job, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    write(script, "import time; print('first', flush=True); time.sleep(600)")
+    agent = job.policy(max_restarts=1).start(FAST, str(script))
+    pid = agent.pids(1)[0]
+    wait_for(lambda: agent.log(1), "first line")
+    write(script, "print('second')")
+    os.kill(pid, signal.SIGKILL)
+    assert agent.wait(60) == 0
+    assert (agent.log(1), agent.log(2)) == ("first\n", "second\n")
+
+
+def test_seeds_are_drawn_anew_in_every_worker(job: Job, tmp_path: Path) -> None:
+    text = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.initial_seed())"
+    agent = job.policy().start("--nproc-per-node=3", FAST, write(tmp_path / "train.py", text))
+    assert agent.wait(60) == 0
+    drawn = [agent.log(1, rank).split() for rank in range(3)]
+    assert len({one[0] for one in drawn}) == len({one[1] for one in drawn}) == 3
+    assert len({one[2] for one in drawn}) == 1, "torch's own default seed is the same in every fresh process"
+
+
+def test_threads_obey_the_environment(job: Job, tmp_path: Path) -> None:
+    text = "import torch; print(torch.get_num_threads())"
+    agent = job.policy().start("--nproc-per-node=2", FAST, write(tmp_path / "train.py", text))
+    assert agent.wait(60) == 0
+    assert {agent.log(1, rank) for rank in range(2)} == {"1\n"}
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit(7)", 7), ("sys.exit('bad')", 1), ("1 / 0", 1), ("os.abort()", -6)]
+)
+def test_an_end_is_told_as_python_would(job: Job, tmp_path: Path, ending: str, code: int) -> None:
+    agent, log = run_script(job, tmp_path / "train.py", f"import os, sys\ndef main():\n    {ending}\nmain()\n")
+    failure = agent.exit_record().failure
+    assert failure is not None
+    assert failure.exit_code == code
+    assert "forkserver" not in log
+    if ending == "1 / 0":
+        assert log.startswith('Traceback (most recent call last):\n  File "')
+        assert log.count("File ") == 2
+        assert failure.message == "ZeroDivisionError: division by zero"
+
+
+def test_exit_handlers_and_threads_come_to_their_end(job: Job, tmp_path: Path) -> None:
+    text = """
+import atexit, threading, time
+atexit.register(print, "last")
+threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+"""
+    _, log = run_script(job, tmp_path / "train.py", text)
+    assert log == "thread\nlast\n"
+
+
+def test_a_script_that_forks_and_spawns(job: Job, tmp_path: Path) -> None:
+    text = """
+import multiprocessing as mp, os, sys, torch
+from torch.utils.data import DataLoader
+def work(x): return x * 2
+class Squares(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return i * i
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        with mp.get_context(method).Pool(1) as pool: print(method, pool.map(work, [1, 2]))
+    print(sum(int(x.sum()) for x in DataLoader(Squares(), num_workers=2)))
+    pid = os.fork()
+    if pid == 0: os._exit(5)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    agent, log = run_script(job, tmp_path / "train.py", text)
+    assert agent.exit_record().failure is None
+    assert log.splitlines() == ["fork [2, 4]", "spawn [2, 4]", "forkserver [2, 4]", "140", "5"]
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "because"),
+    [
+        ({"train.py": "print('ok')", "random.py": "x = 1"}, ["{folder}/train.py"], "has a random of its own"),
+        ({"__main__.py": "print('ok')"}, ["{folder}"], "is no file"),
+        ({"go.sh": "echo ok"}, ["--no-python", "sh", "{folder}/go.sh"], "sh is not this Python"),
+    ],
+)
+def test_what_cannot_be_forked_is_a_fresh_process_and_says_why(
+    job: Job,
+    tmp_path: Path,
+    files: dict[str, str],
+    arguments: list[str],
+    because: str,
+) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for name, text in files.items():
+        write(folder / name, text)
+    agent = job.policy().start(FAST, *(argument.format(folder=folder) for argument in arguments))
+    assert agent.wait(60) == 0
+    assert agent.log() == "ok\n"
+    assert because in str(started(agent)["fresh"]["0"])
+    assert "rank 0 is a fresh process, not a fork" in agent.printed()
+
+
+def test_a_preloaded_module_with_a_thread_makes_forks_unsafe(job: Job, tmp_path: Path) -> None:
+    write(tmp_path / "threaded.py", "import threading, time; threading.Thread(target=time.sleep, args=[600]).start()")
+    looping = write(tmp_path / "loop.py", "import time; print('up', flush=True); time.sleep(600)")
+    agent = job.policy(max_restarts=1).start(
+        FAST, looping, PYTHONPATH=f"{ROOT}:{tmp_path}", ORCHESTRATOR_PRELOAD="threaded"
+    )
+    pid = agent.pids(1)[0]
+    server = next(child for child in descendants(agent.process.pid) if child.parent == agent.process.pid)
+    wait_for(lambda: len(list(Path(f"/proc/{server.pid}/task").iterdir())) > 1, "the module's thread", 60)
+    os.kill(pid, signal.SIGKILL)
+    agent.pids(2)
+    assert started(agent)["fresh"] == {"0": "a preloaded module runs 1 threads"}
+
+
+def test_a_worker_shows_its_own_command_and_place(job: Job, tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", "import time; print('up', flush=True); time.sleep(600)")
+    agent = job.policy().start("--nproc-per-node=2", FAST, script, "--epochs", "3")
+    pids = agent.pids(1)
+    wait_for(lambda: agent.log(1, 0) and agent.log(1, 1), "start of both")
+    for rank, pid in pids.items():
+        process = Path(f"/proc/{pid}")
+        assert process.joinpath("cmdline").read_text().rstrip("\0") == f"{sys.executable} -u {script} --epochs 3"
+        assert process.joinpath("comm").read_text() == "train.py\n"
+        assert f"LOCAL_RANK={rank}" in process.joinpath("environ").read_text().split("\0")
+
+
+GRANDCHILDREN = """
+import os, subprocess, sys, time
+inner = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+if os.environ["LOCAL_RANK"] == "0":
+    subprocess.Popen([sys.executable, "-c", inner])  # leaves the session, as daemons do
+    if os.fork() == 0:
+        os.setsid()
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("victim", ["agent", "server", "worker"])
+def test_nothing_outlives_its_worker_nor_its_agent(job: Job, tmp_path: Path, victim: str) -> None:
+    agent = job.policy(max_restarts=1).start("--nproc-per-node=2", FAST, write(tmp_path / "train.py", GRANDCHILDREN))
+    pids = agent.pids(1)
+    wait_for(lambda: len(re.findall(r"^\d+$", agent.log(), re.MULTILINE)) == 2, "both grandchildren")
+    everyone = [*pids.values(), *map(int, agent.log().split())]
+    server = next(child.pid for child in descendants(agent.process.pid) if child.parent == agent.process.pid)
+    began = time.monotonic()
+    os.kill({"agent": agent.process.pid, "server": server, "worker": pids[1]}[victim], signal.SIGKILL)
+    wait_for(lambda: not any(map(alive, everyone)), "end of all", 5)
+    print(f"{victim}: all gone after {time.monotonic() - began:.3f} s")
+    if victim != "agent":
+        assert set(agent.pids(2).values()).isdisjoint(everyone), "the group came back"
+
+
+def test_the_loss_of_the_fork_server_is_a_restart(job: Job, tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", "import time; print('up', flush=True); time.sleep(600)")
+    agent = job.policy(max_restarts=2).start(FAST, script)
+    for generation in (1, 2):
+        agent.pids(generation)
+        wait_for(lambda g=generation: agent.log(g), "start")
+        (server,) = (child for child in descendants(agent.process.pid) if child.parent == agent.process.pid)
+        os.kill(server.pid, signal.SIGKILL)
+    agent.pids(3)
+    failures = agent.events("worker.failed")
+    assert [event["evidence"]["signal"] for event in failures] == ["SIGKILL", "SIGKILL"]
+
+
+def test_signals_to_the_whole_group_leave_the_fork_server_to_its_agent(job: Job, tmp_path: Path) -> None:
+    """As Slurm and a terminal do it: every process gets the signal."""
+    script = write(tmp_path / "train.py", "import time; print('up', flush=True); time.sleep(600)")
+    agent = job.policy().start(FAST, script)
+    agent.pids(1)
+    wait_for(lambda: agent.log(), "start")
+    processes = [agent.process.pid, *(child.pid for child in descendants(agent.process.pid))]
+    for pid in processes:
+        os.kill(pid, signal.SIGTERM)
+    assert agent.wait(10) == 143
+    assert not any(map(alive, processes))
+
+
+def test_outside_a_job_output_goes_where_the_agents_does(tmp_path: Path) -> None:
+    script = write(tmp_path / "train.py", "import os; print('rank', os.environ['RANK'])")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+    command = [*ELASTICRUN, "--nproc-per-node=2", script]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1"]
+    redirected = [*ELASTICRUN, "--nproc-per-node=2", "-r", "3", "--log-dir", str(tmp_path / "logs"), script]
+    subprocess.run(redirected, env=environ, cwd=ROOT, timeout=60, check=True, stderr=subprocess.DEVNULL)
+    assert sorted(path.read_text() for path in (tmp_path / "logs").rglob("stdout.log")) == ["rank 0\n", "rank 1\n"]

@@ -1,0 +1,86 @@
+"""Several agents, each on a machine of its own: network namespaces with real addresses. As root."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.fleet import Fleet, find_split
+from deploy.dev.network import Network, NoNamespaces
+from deploy.dev.steps import Step
+from trainer.contract.exit_record import parse_exit_record
+from trainer.contract.failure import FailureKind, is_collateral
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    try:
+        with Network(2) as network:
+            started = Fleet(network, tmp_path)
+            yield started
+            started.end()
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+
+
+def form(fleet: Fleet) -> None:
+    for node in range(2):
+        began = time.time()
+        fleet.start(node)
+        fleet.until_world(node + 1, after_s=began, steps=5)
+
+
+@pytest.mark.parametrize("how", ["kill", "cut"])
+def test_a_lost_node_is_gone_on_without_and_taken_in_again(fleet: Fleet, how: str) -> None:
+    form(fleet)
+    lost_at = time.time()
+    fleet.network.kill(1) if how == "kill" else fleet.network.cut(1)
+    fleet.until_world(1, after_s=lost_at, steps=5)
+    fleet.network.kill(1)
+    fleet.network.mend(1)
+    began = time.time()
+    fleet.start(1)
+    fleet.until_world(2, after_s=began, steps=5)
+    assert find_split(fleet.history()) is None
+
+
+def test_after_a_cut_only_the_side_of_the_store_trains_and_the_other_comes_back_by_itself(fleet: Fleet) -> None:
+    form(fleet)
+    cut_at = time.time()
+    fleet.network.cut(1)
+    fleet.until_world(1, after_s=cut_at, steps=20)
+    mended_at = time.time()
+    fleet.network.mend(1)
+    fleet.until_world(2, after_s=mended_at, steps=5)
+    assert find_split(fleet.history()) is None
+
+
+def test_when_the_stores_host_is_lost_the_others_end_and_say_so(fleet: Fleet) -> None:
+    """Nothing outlives the store: a new attempt begins elsewhere. Until then nobody trains."""
+    form(fleet)
+    lost_at = time.time()
+    fleet.network.kill(0, silently=False)
+    exit_file = fleet.folder / "attempts/1/replica-1/1/exit.json"
+    deadline = time.monotonic() + 60
+    while not exit_file.exists():
+        assert time.monotonic() < deadline, fleet.printed()
+        time.sleep(0.1)
+    failure = parse_exit_record(json.loads(exit_file.read_text())).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.RENDEZVOUS or is_collateral(failure), failure
+    assert not [step for step in fleet.history() if step.at_s > lost_at + 1]
+
+
+def test_a_split_would_be_found() -> None:
+    steps = [Step(1.0, 0, 1, 10, 3, 2), Step(1.1, 0, 2, 10, 4, 1), Step(1.2, 1, 3, 11, 3, 2)]
+    assert "generation 3 made step 11" in str(find_split(steps))
+    assert find_split(steps[:2]) is None

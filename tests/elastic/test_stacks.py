@@ -1,0 +1,58 @@
+"""Where workers stood before they were killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.elastic.harness import SCRIPTS, Job, wait_for
+from trainer.elastic.stacks import save_stacks
+
+TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
+
+
+def test_a_worker_deaf_to_sigterm_is_killed_at_once_and_leaves_its_stacks(job: Job, tmp_path: Path) -> None:
+    """After another's failure it has nothing left to finish; the stop time-out is for those that are stopped."""
+    steady = str(SCRIPTS / "steady.py")
+    agent = job.policy(max_restarts=1, stop_timeout_s=60).start(TWO, FAST, steady, str(tmp_path / "finish"), "--deaf")
+    wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")
+    killed_at = time.monotonic()
+    os.kill(agent.pids(1)[0], signal.SIGKILL)
+    agent.pids(2)
+    assert time.monotonic() - killed_at < 10
+    assert "steady.py" in (agent.folder / "g1" / "local-1" / "stacks.txt").read_text()
+    saved = agent.events("stacks.saved")
+    assert [event["evidence"]["ranks"] for event in saved] == [[1]]
+
+
+def test_a_stop_waits_its_time_out_and_saves_the_stacks_of_who_does_not_go(job: Job, tmp_path: Path) -> None:
+    steady = str(SCRIPTS / "steady.py")
+    agent = job.policy(stop_timeout_s=1).start(TWO, FAST, steady, str(tmp_path / "finish"), "--deaf")
+    wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")
+    began = time.monotonic()
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.wait(20) == 143
+    assert time.monotonic() - began > 0.9
+    for rank in range(2):
+        assert "steady.py" in (agent.folder / "g1" / f"local-{rank}" / "stacks.txt").read_text()
+
+
+def test_a_process_that_does_not_listen_is_not_asked_and_lives_on(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        save_stacks({process.pid: tmp_path})
+        time.sleep(0.2)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_is_gone_has_no_stacks(tmp_path: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert save_stacks({process.pid: tmp_path}) == []

@@ -1,0 +1,83 @@
+"""The processes below one of ours, as proc(5) shows them, and their end. Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PATIENCE_S, _INTERVAL_S = 5.0, 0.005
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    parent: int
+    session: int
+    is_zombie: bool
+
+
+def adopt_orphans() -> None:
+    """From now on processes below this one whose parents are gone become its children (prctl(2)), not init's."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(root: int) -> list[Process]:
+    """Children, their children and so on. A process whose parents are gone counts where a subreaper took it."""
+    children: dict[int, list[Process]] = {}
+    for entry in os.scandir("/proc"):
+        process = _read(int(entry.name)) if entry.name.isdecimal() else None
+        if process is not None:
+            children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    parents = [root]
+    while parents:
+        below = children.pop(parents.pop(), [])
+        found += below
+        parents += [process.pid for process in below]
+    return found
+
+
+def end_descendants(root: int, choose: Callable[[Process], bool] = lambda process: True) -> None:
+    """Kill those that are chosen, and what they start meanwhile, until none is left or five seconds are over.
+
+    Not for ever: a process in uninterruptible sleep dies when the kernel lets it.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        victims = [process for process in descendants(root) if choose(process) and not process.is_zombie]
+        if not victims:
+            return
+        for process in victims:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+        time.sleep(_INTERVAL_S)
+
+
+def reap_orphans() -> None:
+    """Let the dead children of this process go, as init would; only where it waits for none of its own."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def stat_fields(pid: int | str) -> list[str]:
+    """The fields of /proc/<pid>/stat (proc(5)) from the third on; "self" is this process. Raises OSError if it is gone.
+
+    The second, the command's name in parentheses, may hold anything.
+    """
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _read(pid: int) -> Process | None:
+    try:
+        fields = stat_fields(pid)
+    except OSError:
+        return None
+    return Process(pid=pid, parent=int(fields[1]), session=int(fields[3]), is_zombie=fields[0] in "ZX")

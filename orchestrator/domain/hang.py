@@ -6,32 +6,17 @@ Silence counts only while we listen (Observation.heard_since), and only of an at
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from orchestrator.domain.observation import Observation, Pace, RankWord, Training
+from orchestrator.domain.observation import Observation, RankWord, Training
 from orchestrator.domain.spec import Supervise
 from trainer.contract.progress import Phase
+from trainer.contract.silence import limit_s
 
-# What a phase may take before any was observed, in seconds. A busy file system, a cold compile cache and a first
-# snapshot of hundreds of gigabytes all fit in; who knows better says heartbeat_timeout_s.
-UNSEEN_S: dict[Phase, float] = {
-    Phase.RESTORE: 1800.0,
-    Phase.COMPILE: 3600.0,
-    Phase.DATA: 1800.0,
-    Phase.STEP: 600.0,
-    Phase.WAITING: 600.0,
-    Phase.SNAPSHOT: 1800.0,
-    Phase.EVALUATION: 3600.0,
-}
-# Once observed: so many times the usual, or a few times the longest, and never less than the shortest.
-_TIMES_TYPICAL = 20.0
-_TIMES_LONGEST = 4.0
-_SHORTEST_S: dict[Phase, float] = {Phase.STEP: 120.0, Phase.WAITING: 120.0}
-_SHORTEST_OF_OTHERS_S = 600.0
-_MOST_S = 7 * 86400.0  # a clock that jumps teaches nothing
-_ENOUGH = 5  # observations, before they count
+# The agent judges by the same limits, and restarts in place: so long it has for that, and its word to come here.
+AGENT_ACTS_FIRST_S = 10.0
 _MOST_RANKS = 8  # named in a sentence
 _PHASES = {phase.value: phase for phase in Phase}
 
@@ -54,29 +39,26 @@ class Hang:
 
 
 def deadline_s(training: Training, supervise: Supervise) -> float | None:
-    """How long the phase that the attempt is in may last, in seconds; None once the workers are done."""
-    phase = _phase(training)
-    if phase is Phase.DONE:
-        return None
-    if phase is Phase.START:
-        return supervise.startup_timeout_s
-    learned = _learned_s(phase, training.pace)
+    """How long the attempt may be silent in its phase, in seconds; None once the workers are done."""
     wanted = supervise.heartbeat_timeout_s
-    if wanted == "auto":
-        return learned
-    # What the owner says is meant for steps; a snapshot or an evaluation keeps its own, longer time.
-    return wanted if phase in _SHORTEST_S else max(wanted, learned)
+    limit = limit_s(
+        _phase(training),
+        training.pace,
+        startup_timeout_s=supervise.startup_timeout_s,
+        heartbeat_timeout_s=None if wanted == "auto" else wanted,
+    )
+    return None if limit is None else limit + AGENT_ACTS_FIRST_S
 
 
 def suspect(training: Training, supervise: Supervise, *, heard_since: datetime, now: datetime) -> Hang | None:
     """The verdict without names; None while nothing is wrong, or where nothing has been told yet."""
-    phase, limit_s = _phase(training), deadline_s(training, supervise)
-    if training.progress_at is None or limit_s is None:
+    phase, limit = _phase(training), deadline_s(training, supervise)
+    if training.progress_at is None or limit is None:
         return None
     silent_s = (now - max(training.progress_at, heard_since)).total_seconds()
-    if silent_s <= limit_s:
+    if silent_s <= limit:
         return None
-    return Hang(silent_s=silent_s, limit_s=limit_s, phase=phase, step=training.step)
+    return Hang(silent_s=silent_s, limit_s=limit, phase=phase, step=training.step)
 
 
 def find_hang(observation: Observation, supervise: Supervise, now: datetime) -> Hang | None:
@@ -124,15 +106,6 @@ def _in_another_phase(words: Sequence[RankWord]) -> list[RankWord]:
 
 def _step(word: RankWord) -> int:
     return -1 if word.step is None else word.step
-
-
-def _learned_s(phase: Phase, pace: Mapping[str, Pace]) -> float:
-    observed = pace.get(Phase.STEP.value if phase is Phase.WAITING else phase.value)
-    unseen_s = UNSEEN_S[phase]
-    if observed is None or observed.count < (_ENOUGH if phase in _SHORTEST_S else 1):
-        return unseen_s
-    shortest_s = _SHORTEST_S.get(phase, _SHORTEST_OF_OTHERS_S)
-    return min(_MOST_S, max(shortest_s, _TIMES_TYPICAL * observed.typical_s, _TIMES_LONGEST * observed.longest_s))
 
 
 def _phase(training: Training) -> Phase:

@@ -70,12 +70,15 @@ class NativeRequest:
 
 def build_plan(job: Job, attempt: Attempt, site: Site) -> LaunchPlan:
     """Make the attempt concrete. The same job, attempt and site give the same plan."""
+    supervise = job.spec.supervise
     policy = LaunchPolicy(
         max_restarts=restarts_left(job),
         stop_timeout_s=site.stop_timeout_s,
         log_limit_bytes=site.log_limit_bytes,
         patterns=site.failure_patterns,
-        refund_after_s=job.spec.supervise.refund_after_s,
+        refund_after_s=supervise.refund_after_s,
+        startup_timeout_s=supervise.startup_timeout_s,
+        heartbeat_timeout_s=None if supervise.heartbeat_timeout_s == "auto" else supervise.heartbeat_timeout_s,
     )
     return LaunchPlan(
         key=attempt.key,

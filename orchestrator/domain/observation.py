@@ -10,6 +10,7 @@ from enum import StrEnum
 from orchestrator.domain.attempt import AttemptKey
 from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
+from trainer.contract.silence import Pace
 
 
 class Liveness(StrEnum):
@@ -51,15 +52,6 @@ class Sighting:
     def leftovers(self) -> bool:
         """Whether any process of the attempt still runs, an orphaned worker included."""
         return any(seen.liveness is Liveness.ALIVE or seen.leftovers for seen in self.replicas)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a phase has taken lately: `count` times observed, the middle one and the longest in seconds."""
-
-    count: int
-    typical_s: float
-    longest_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from orchestrator.domain.observation import Pace, Training
+from orchestrator.domain.observation import Training
 from trainer.contract.clock import parse_time
 from trainer.contract.exit_record import EventKind, JournalEvent
 from trainer.contract.progress import Phase, Progress
+from trainer.contract.silence import PaceBook
 
 _NEW_STEP_WEIGHT = 0.2  # of the newest in the recent mean of seconds a step
-_REMEMBERED = 32  # durations of one phase
-_LONGEST_S = 7 * 86400.0  # no phase lasts so long: a clock was set
-_WARM_UP = 2  # steps of a generation that do not count: caches fill, kernels are chosen
 _LARGEST = 2**63 - 1
 _RESTARTS = (EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, EventKind.GROUP_GREW.value)
-
-
-@dataclass(slots=True)
-class PaceBook:
-    """How long the phases of rank 0 took, by its own clock: it takes part in everything."""
-
-    durations: dict[str, list[float]] = field(default_factory=dict)  # the latest ones by phase, in seconds
-    counts: dict[str, int] = field(default_factory=dict)
-    phase: str | None = None  # the newest one,
-    since: datetime | None = None  # and when it began
-    step: int | None = None
-    generation: int = 0
-    steps_begun: int = 0  # in this generation
-
-    def enter(self, line: Progress, at: datetime) -> None:
-        """A line says which phase begins; the one before it has ended."""
-        if line.generation != self.generation:
-            self.generation, self.steps_begun, self.phase = line.generation, 0, None
-        same = line.phase.value == self.phase and line.step == self.step
-        if line.phase is Phase.WAITING or same:
-            return  # still within the step
-        if self.phase is not None and self.since is not None and at > self.since:
-            self._remember(self.phase, (at - self.since).total_seconds())
-        self.steps_begun += line.phase is Phase.STEP
-        self.phase, self.since, self.step = line.phase.value, at, line.step
-
-    def summary(self) -> dict[str, Pace]:
-        return {
-            phase: Pace(self.counts[phase], statistics.median(latest), max(latest))
-            for phase, latest in self.durations.items()
-        }
-
-    def _remember(self, phase: str, duration_s: float) -> None:
-        if duration_s > _LONGEST_S or (phase == Phase.STEP.value and self.steps_begun <= _WARM_UP):
-            return
-        self.counts[phase] = self.counts.get(phase, 0) + 1
-        self.durations[phase] = [*self.durations.get(phase, []), round(duration_s, 4)][-_REMEMBERED:]
 
 
 @dataclass(slots=True)

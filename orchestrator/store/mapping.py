@@ -9,9 +9,9 @@ from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import Pace, RankWord, Training
+from orchestrator.domain.observation import RankWord, Training
 from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.told import PaceBook, Told
+from orchestrator.domain.told import Told
 from orchestrator.ports import MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
 from orchestrator.store.tables import (
     AttemptRow,
@@ -25,6 +25,7 @@ from orchestrator.store.tables import (
 )
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind, parse_failure, render_failure
+from trainer.contract.silence import Pace, PaceBook
 
 
 def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:

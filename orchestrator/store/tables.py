@@ -213,7 +213,7 @@ class TrainingRow(Base):
     restored: Mapped[str | None]  # the snapshot that the newest generation continued from
     snapshots: Mapped[int]  # committed by this attempt
     pace: Mapped[Json]  # by phase: count, usual and longest seconds
-    pace_book: Mapped[Json]  # what that is summed up from: domain.told.PaceBook
+    pace_book: Mapped[Json]  # what that is summed up from: contract.silence.PaceBook
 
     __table_args__ = (_of_attempt(),)
 

@@ -104,6 +104,7 @@ class Job:
         stop_timeout_s: float = 2.0,
         log_limit_bytes: int = 1 << 20,
         refund_after_s: float = 3600.0,
+        heartbeat_timeout_s: float | None = None,
     ) -> Job:
         self.attempt.mkdir(parents=True, exist_ok=True)
         policy = LaunchPolicy(
@@ -111,6 +112,7 @@ class Job:
             stop_timeout_s=stop_timeout_s,
             log_limit_bytes=log_limit_bytes,
             refund_after_s=refund_after_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
         )
         (self.attempt / "launch.json").write_text(json.dumps(render_policy(policy)))
         return self

@@ -235,7 +235,7 @@ def test_a_preempted_attempt_is_told_from_a_failed_one() -> None:
 
 def test_a_silent_attempt_is_stopped() -> None:
     job = a_job(spec=a_spec(supervise={"heartbeat_timeout_s": 30}))
-    for silence, expected in ((29, Wait), (31, Stop)):
+    for silence, expected in ((39, Wait), (41, Stop)):
         s = a_situation(job, an_attempt(), seen(Presence.RUNNING, ALIVE, progress_at=ago(silence)))
         assert isinstance(decide(s).action, expected)
 

@@ -39,7 +39,7 @@ def test_scheduler_and_agents_each_say_what_they_saw(
 
 
 def test_progress_is_alive_in_time_dead_after_it_and_unknown_where_none_was_told() -> None:
-    for progress_at, said in ((ago(1), A), (ago(601), D), (None, U)):
+    for progress_at, said in ((ago(1), A), (ago(611), D), (None, U)):
         s = a_situation(a_job(), an_attempt(), seen(Presence.RUNNING, a_replica(), progress_at=progress_at))
         assert weigh(s)[Source.PROGRESS] is said
 

@@ -7,20 +7,28 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.hang import UNSEEN_S, Hang, deadline_s, find_hang, stopped_first, suspect
-from orchestrator.domain.observation import Observation, Pace, Presence, RankWord, Training
+from orchestrator.domain.hang import AGENT_ACTS_FIRST_S, Hang, deadline_s, find_hang, stopped_first, suspect
+from orchestrator.domain.observation import Observation, Presence, RankWord, Training
 from orchestrator.domain.spec import Supervise
 from orchestrator.domain.told import Told
 from tests.builders import at, make_journal_event, make_progress
 from tests.unit.situations import NOW, ago, seen
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
+from trainer.contract.silence import UNSEEN_S, Pace
 
 AUTO = Supervise()
 
 
 def in_phase(phase: Phase, **fields: Any) -> Training:
     return Training(**{"phase": phase.value, "progress_at": ago(100), "step": 7, **fields})
+
+
+def limit_of(training: Training, supervise: Supervise) -> float:
+    """What the agent judges by; the service gives it time to act first."""
+    deadline = deadline_s(training, supervise)
+    assert deadline is not None
+    return deadline - AGENT_ACTS_FIRST_S
 
 
 def is_hang(training: Training, supervise: Supervise = AUTO, *, heard_s: float = 10_000) -> bool:
@@ -30,17 +38,17 @@ def is_hang(training: Training, supervise: Supervise = AUTO, *, heard_s: float =
 def test_every_phase_has_a_deadline_before_anything_was_observed() -> None:
     assert set(UNSEEN_S) == set(Phase) - {Phase.START, Phase.DONE}
     for phase, limit in UNSEEN_S.items():
-        assert deadline_s(in_phase(phase), AUTO) == limit
+        assert limit_of(in_phase(phase), AUTO) == limit
 
 
 def test_start_up_has_the_owners_limit() -> None:
-    assert deadline_s(in_phase(Phase.START), Supervise(startup_timeout_s=77)) == 77
+    assert limit_of(in_phase(Phase.START), Supervise(startup_timeout_s=77)) == 77
 
 
 def test_a_deadline_is_a_multiple_of_what_was_observed_and_never_hasty() -> None:
     def learned(count: int, typical: float, longest: float, phase: Phase = Phase.STEP) -> float:
         pace = {"step": Pace(count, typical, longest), "snapshot": Pace(count, typical, longest)}
-        return deadline_s(in_phase(phase, pace=pace), AUTO)
+        return limit_of(in_phase(phase, pace=pace), AUTO)
 
     assert learned(5, 0.1, 0.2) == 120, "the shortest"
     assert learned(5, 30, 40) == 600, "twenty times the usual"
@@ -53,27 +61,27 @@ def test_a_deadline_is_a_multiple_of_what_was_observed_and_never_hasty() -> None
 
 def test_the_owners_limit_is_for_steps_and_leaves_a_snapshot_its_time() -> None:
     wanted = Supervise(heartbeat_timeout_s=30)
-    assert deadline_s(in_phase(Phase.STEP), wanted) == 30
-    assert deadline_s(in_phase(Phase.WAITING), wanted) == 30
-    assert deadline_s(in_phase(Phase.SNAPSHOT), wanted) == 1800
-    assert deadline_s(in_phase(Phase.SNAPSHOT), Supervise(heartbeat_timeout_s=5000)) == 5000
+    assert limit_of(in_phase(Phase.STEP), wanted) == 30
+    assert limit_of(in_phase(Phase.WAITING), wanted) == 30
+    assert limit_of(in_phase(Phase.SNAPSHOT), wanted) == 1800
+    assert limit_of(in_phase(Phase.SNAPSHOT), Supervise(heartbeat_timeout_s=5000)) == 5000
 
 
 @pytest.mark.parametrize("phase", [Phase.COMPILE, Phase.SNAPSHOT, Phase.EVALUATION, Phase.RESTORE, Phase.DATA])
 def test_a_long_phase_is_no_hang_where_a_step_would_be(phase: Phase) -> None:
-    assert is_hang(in_phase(Phase.STEP, progress_at=ago(601)))
+    assert is_hang(in_phase(Phase.STEP, progress_at=ago(611)))
     assert not is_hang(in_phase(phase, progress_at=ago(1799)))
 
 
 def test_nothing_told_is_nothing_to_judge_and_a_finished_worker_may_be_silent() -> None:
     assert not is_hang(Training())
     assert not is_hang(in_phase(Phase.DONE, progress_at=ago(99_999)))
-    assert is_hang(Training(phase="a newer worker's word", progress_at=ago(601)))
+    assert is_hang(Training(phase="a newer worker's word", progress_at=ago(611)))
 
 
 def test_silence_counts_from_when_we_listen() -> None:
     silent = in_phase(Phase.STEP, progress_at=ago(9_000))
-    assert is_hang(silent, heard_s=601)
+    assert is_hang(silent, heard_s=611)
     assert not is_hang(silent, heard_s=600)
 
 
@@ -185,7 +193,7 @@ def test_a_new_generation_starts_up_anew() -> None:
     sum_up.tell_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=2), at(30))
     training = sum_up.training()
     assert (training.phase, training.progress_at) == ("start", at(30))
-    assert deadline_s(training, AUTO) == AUTO.startup_timeout_s
+    assert limit_of(training, AUTO) == AUTO.startup_timeout_s
     silent = Told()
     silent.tell_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=1), at(1))
     assert silent.training().progress_at is None, "a program that tells nothing is not judged"
@@ -196,7 +204,7 @@ def test_a_clock_that_jumps_teaches_nothing() -> None:
     sum_up.tell_line(make_progress(9, seconds=8 * 86400.0), at(9))
     assert sum_up.training().pace["step"].longest_s == 1.0
     wild = in_phase(Phase.STEP, pace={"step": Pace(9, 1e9, 1e12)})
-    assert deadline_s(wild, AUTO) == 7 * 86400
+    assert limit_of(wild, AUTO) == 7 * 86400
 
 
 def test_who_waits_for_a_peers_snapshot_has_the_time_of_a_snapshot() -> None:
@@ -208,9 +216,9 @@ def test_who_waits_for_a_peers_snapshot_has_the_time_of_a_snapshot() -> None:
     hang = find_hang(observed(training, stepping), AUTO, NOW)
     assert hang is not None
     assert [each.rank for each in hang.stopped_first] == [1]
-    hang = find_hang(observed(in_phase(Phase.WAITING, pace=pace, progress_at=ago(1801)), words), AUTO, NOW)
+    hang = find_hang(observed(in_phase(Phase.WAITING, pace=pace, progress_at=ago(1811)), words), AUTO, NOW)
     assert hang is not None
-    assert hang.limit_s == 1800
+    assert hang.limit_s == 1800 + AGENT_ACTS_FIRST_S
 
 
 def observed(training: Training, ranks: tuple[RankWord, ...]) -> Observation:

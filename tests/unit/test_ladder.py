@@ -140,9 +140,9 @@ def test_a_cause_that_the_agent_knows_better_stands() -> None:
 
 def test_silence_before_we_listened_is_no_hang() -> None:
     job = a_job(spec=a_spec(supervise={"heartbeat_timeout_s": 30}))
-    silent = seen(Presence.RUNNING, ALIVE, progress_at=ago(3600), heard_since=ago(29))
+    silent = seen(Presence.RUNNING, ALIVE, progress_at=ago(3600), heard_since=ago(39))
     assert decide(a_situation(job, an_attempt(), silent)).action == Wait()
-    assert isinstance(decide(a_situation(job, an_attempt(), replace(silent, heard_since=ago(31)))).action, Stop)
+    assert isinstance(decide(a_situation(job, an_attempt(), replace(silent, heard_since=ago(41)))).action, Stop)
 
 
 def test_silence_of_an_attempt_that_cannot_be_seen_is_no_hang() -> None:
@@ -171,7 +171,7 @@ def test_a_hang_names_the_ranks_that_stopped_first_and_blames_their_nodes() -> N
     assert isinstance(decision.action, Stop)
     assert decision.action.failure is not None
     assert (decision.action.failure.kind, decision.action.failure.rank) == (FailureKind.HANG, 1)
-    assert decision.sentence.endswith("(limit 600 s); rank 1 stopped first")
+    assert decision.sentence.endswith("(limit 610 s); rank 1 stopped first")
     assert decision.blames == ("n2",)
 
 
@@ -355,9 +355,9 @@ def test_every_limit_of_time_says_when_it_will_be_passed() -> None:
     spec = a_spec(supervise={"heartbeat_timeout_s": 30, "max_runtime_s": 100})
     s = a_situation(a_job(spec=spec), an_attempt(started_at=ago(80)), seen(Presence.RUNNING, ALIVE, progress_at=ago(1)))
     assert looks_again(s) == 20.001
-    told = seen(Presence.RUNNING, ALIVE, progress_at=ago(20))
+    told = seen(Presence.RUNNING, ALIVE, progress_at=ago(30))
     assert looks_again(with_seen(s, told)) == 10.001
-    assert looks_again(with_seen(s, replace(told, heard_since=ago(15)))) == 15.001
+    assert looks_again(with_seen(s, replace(told, heard_since=ago(25)))) == 15.001
     stopping = an_attempt(stopping_since=ago(5))
     assert looks_again(with_attempt(s, stopping)) == 10.001
     unformed = seen(Presence.RUNNING, ALIVE, formed_at=None, progress_at=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.domain.observation import Pace
 from orchestrator.domain.told import Told
 from tests.builders import at, make_journal_event, make_progress
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
+from trainer.contract.silence import Pace
 
 
 def told(*lines: tuple[float, Phase, int | None]) -> Told:

@@ -19,6 +19,8 @@ class LaunchPolicy:
     log_limit_bytes: int  # of one worker's log; the older half moves to `log.1`
     patterns: tuple[Pattern, ...] = ()  # of the cluster or the job; consulted before failure.PATTERNS
     refund_after_s: float = 3600.0  # of healthy progress, and the restarts before it no longer count; 0: never
+    startup_timeout_s: float = 600.0  # from the start of a worker to its first word, for one that is known to speak
+    heartbeat_timeout_s: float | None = None  # the longest silence within a step; None: learned (silence.py)
 
 
 def render_policy(policy: LaunchPolicy) -> dict[str, object]:
@@ -27,13 +29,15 @@ def render_policy(policy: LaunchPolicy) -> dict[str, object]:
 
 def parse_policy(document: Mapping[str, object]) -> LaunchPolicy:
     """Parse a policy, of an older service too. Raises ValueError for a field that is no number."""
-    patterns = document.get("patterns")
+    patterns, heartbeat = document.get("patterns"), document.get("heartbeat_timeout_s")
     return LaunchPolicy(
         max_restarts=int(str(document.get("max_restarts", 0))),
         stop_timeout_s=float(str(document.get("stop_timeout_s", 10.0))),
         log_limit_bytes=int(str(document.get("log_limit_bytes", 64 * 1024 * 1024))),
         patterns=_parse_patterns(patterns) if isinstance(patterns, list) else (),
         refund_after_s=float(str(document.get("refund_after_s", 3600.0))),
+        startup_timeout_s=float(str(document.get("startup_timeout_s", 600.0))),
+        heartbeat_timeout_s=None if heartbeat is None else float(str(heartbeat)),
     )
 
 

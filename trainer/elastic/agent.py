@@ -17,18 +17,19 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, is_collateral, render_failure
+from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
 from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
 from trainer.elastic.ending import end_workers
 from trainer.elastic.files import say
 from trainer.elastic.fitness import await_fitness
-from trainer.elastic.formation import Formation, describe_change, tell_change
+from trainer.elastic.formation import Formation, describe_change, name_ranks, tell_change, tell_failure
 from trainer.elastic.nursery import ForkedProcess, Nursery
 from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import agree_generation, is_broken, known_generations, open_workers_store
 from trainer.elastic.surroundings import surroundings
+from trainer.elastic.watch import Stuck, Watch
 from trainer.elastic.workers import processes_of, workers_from
 
 # A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
@@ -69,6 +70,9 @@ class Agent(LocalElasticAgent):
         self.failure: Failure | None = None  # the last one
         self.verdict = ""  # why the last failure was not followed by a restart
         self._record = record
+        self._watch: Watch | None = None
+        if record is not None and record.policy is not None:
+            self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
         self._nursery = nursery
         self._workers_store: object = None  # of this generation, where this agent holds it
         self._stop_timeout_s = stop_timeout_s
@@ -118,6 +122,8 @@ class Agent(LocalElasticAgent):
             ids: dict[int, Any] = super()._start_workers(worker_group)
         self._on_started()
         self._started_s = time.monotonic()
+        if self._watch is not None:
+            self._watch.begin(self.generation, (each.global_rank for each in worker_group.workers), self._started_s)
         self._journal_start(worker_group)
         return ids
 
@@ -128,11 +134,15 @@ class Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._nursery.listen(self._look_every_s)
         deaths = self._deaths(worker_group)
+        stuck = [] if deaths or self._watch is None else self._watch.look(time.monotonic())
         if deaths:
             self._noticed_s = time.monotonic()
             self._handle(deaths, worker_group)
+        elif stuck:
+            self._noticed_s = time.monotonic()
+            self._end_hang(stuck, worker_group)
         result: RunResult = super()._monitor_workers(worker_group)
-        if result.state is WorkerState.FAILED and not deaths:
+        if result.state is WorkerState.FAILED and not (deaths or stuck):
             # One died between our look and torch's, which has stopped the others by now.
             self._noticed_s = time.monotonic()
             self._handle([death for death in self._deaths(worker_group) if death.rank in result.failures], worker_group)
@@ -148,11 +158,11 @@ class Agent(LocalElasticAgent):
         self._end_workers(self._stop_timeout_s)
         super()._shutdown(death_sig, timeout=self._shutdown_timeout)
 
-    def _end_workers(self, patience_s: float) -> None:
-        killed = end_workers(self._processes(), patience_s=patience_s, folder_of=self._folder)
-        if killed and self._record is not None:
-            ranks = sorted(self._worker_group.workers[local_rank].global_rank for local_rank in killed)
-            sentence = f"stacks of {_name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"
+    def _end_workers(self, patience_s: float, *, hang: bool = False) -> None:
+        saved = end_workers(self._processes(), patience_s=patience_s, folder_of=self._folder, hang=hang)
+        if saved and self._record is not None:
+            ranks = sorted(self._worker_group.workers[local_rank].global_rank for local_rank in saved)
+            sentence = f"stacks of {name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"
             self._record.journal(EventKind.STACKS_SAVED, sentence, self.generation, ranks=ranks)
 
     @property
@@ -181,6 +191,14 @@ class Agent(LocalElasticAgent):
         if self._record is not None:
             self._judge(self.failure, worker_group, self._record, max(steps.values(), default=None))
         self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s))
+
+    def _end_hang(self, stuck: list[Stuck], worker_group: WorkerGroup) -> None:
+        """Save where every worker stands, decide about a restart, end them all: a group with one that hangs is lost."""
+        worst = stuck[0]
+        self.failure = Failure(kind=FailureKind.HANG, message=worst.sentence, rank=worst.rank, step=worst.step)
+        if self._record is not None:
+            self._judge(self.failure, worker_group, self._record, worst.step)
+        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s), hang=True)
 
     def _explain(self, deaths: list[Death], worker_group: WorkerGroup, steps: dict[int, int]) -> list[Finding]:
         policy = None if self._record is None else self._record.policy
@@ -215,7 +233,7 @@ class Agent(LocalElasticAgent):
         collateral = sorted(worker.global_rank for worker in worker_group.workers if worker.global_rank != failure.rank)
         record.journal(
             EventKind.WORKER_FAILED,
-            _sentence(failure, collateral),
+            tell_failure(failure, collateral),
             self.generation,
             **render_failure(failure),
             collateral_ranks=collateral,
@@ -233,7 +251,8 @@ class Agent(LocalElasticAgent):
 
     def _journal_start(self, worker_group: WorkerGroup) -> None:
         noticed_s, self._noticed_s = self._noticed_s, None
-        before, now = self._formed, _formation(worker_group)
+        nodes, size = worker_group.group_world_size or 1, worker_group.workers[0].world_size
+        before, now = self._formed, Formation(nodes=nodes, world_size=size)
         self._formed = now
         change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
         self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE
@@ -251,7 +270,6 @@ class Agent(LocalElasticAgent):
             seconds = round(self._started_s - noticed_s, 4)
             sentence, evidence = tell_change(change, before, now, generation=self.generation, seconds=seconds)
             self._record.journal(change, sentence, self.generation, **evidence)
-        size = now.world_size
         sentence = f"generation {self.generation} started with {size} worker{'s' if size != 1 else ''}"
         pids = {str(worker_group.workers[rank].global_rank): pid for rank, pid in self._pids().items()}
         self._record.journal(
@@ -281,18 +299,3 @@ class Agent(LocalElasticAgent):
 
     def _pids(self) -> dict[int, int]:
         return {} if self._pcontext is None else self._pcontext.pids()
-
-
-def _formation(group: WorkerGroup) -> Formation:
-    return Formation(nodes=group.group_world_size or 1, world_size=group.workers[0].world_size)
-
-
-def _sentence(failure: Failure, collateral: list[int]) -> str:
-    if not collateral:
-        return f"rank {failure.rank}: {failure.message}"
-    return f"rank {failure.rank}: {failure.message}; {_name_ranks(collateral)} ended with it"
-
-
-def _name_ranks(ranks: list[int]) -> str:
-    names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {names}"

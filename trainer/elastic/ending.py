@@ -21,18 +21,22 @@ def end_workers(
     *,
     patience_s: float,
     folder_of: Callable[[int], Path | None],
+    hang: bool = False,
 ) -> list[int]:
     """Send SIGTERM to those that run, and SIGKILL to those that still do after `patience_s`.
 
-    `processes` and `folder_of` go by local rank. Returns the local ranks that had to be killed and left their stacks.
+    `processes` and `folder_of` go by local rank. Returns the local ranks whose stacks were saved: of all that run after
+    a hang, else of those that had to be killed.
     """
+    running = {rank: process for rank, process in processes.items() if process.poll() is None}
+    saved = _save_stacks(running, folder_of) if hang else []
     for process in processes.values():
         process.send_signal(signal.SIGTERM)
     _await_end(processes, patience_s)
     stubborn = {rank: process for rank, process in processes.items() if process.poll() is None}
     if not stubborn:
-        return []
-    saved = _save_stacks(stubborn, folder_of)
+        return saved
+    saved = saved or _save_stacks(stubborn, folder_of)
     for process in stubborn.values():
         if process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):

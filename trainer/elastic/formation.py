@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.contract.exit_record import EventKind
+from trainer.contract.failure import Failure
 
 # Each change's rung of the recovery ladder, and the change in words.
 _RUNGS = {
@@ -41,3 +42,15 @@ def tell_change(
         "from_world_size": before.world_size,
     }
     return f"{words}{sizes} as generation {generation} after {seconds:.2f} s", evidence
+
+
+def tell_failure(failure: Failure, collateral: list[int]) -> str:
+    """The sentence of a worker's failure and of the ranks that ended with it."""
+    if not collateral:
+        return f"rank {failure.rank}: {failure.message}"
+    return f"rank {failure.rank}: {failure.message}; {name_ranks(collateral)} ended with it"
+
+
+def name_ranks(ranks: list[int]) -> str:
+    names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"

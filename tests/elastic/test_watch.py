@@ -1,0 +1,118 @@
+"""Workers that hang: who is judged, by which limit, and what the agent does about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.harness import SCRIPTS, Job
+from trainer.contract.exit_record import Outcome
+from trainer.contract.launch import LaunchPolicy
+from trainer.contract.progress import Phase
+from trainer.elastic.watch import Watch
+
+LIMITS = LaunchPolicy(
+    max_restarts=0, stop_timeout_s=1, log_limit_bytes=1, startup_timeout_s=100.0, heartbeat_timeout_s=10.0
+)
+
+
+def tell(journal: Path, rank: int, phase: Phase = Phase.STEP, step: int = 1, generation: int = 1) -> None:
+    line = {"at": "", "rank": rank, "generation": generation, "phase": phase.value, "step": step}
+    with journal.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def silent_for(watch: Watch, from_s: int, to_s: int) -> list[int]:
+    """The ranks that hang after looks at every second of the span."""
+    found: list[int] = []
+    for now_s in range(from_s, to_s + 1):
+        found = [stuck.rank for stuck in watch.look(float(now_s))]
+    return found
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "progress.jsonl"
+
+
+def begun(journal: Path, *ranks: int) -> Watch:
+    watch = Watch(journal, LIMITS)
+    watch.begin(1, ranks, 0.0)
+    return watch
+
+
+def test_a_rank_silent_for_longer_than_its_phase_may_last_hangs(journal: Path) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 0, step=7)
+    assert silent_for(watch, 1, 11) == []
+    (stuck,) = watch.look(12.0)
+    assert stuck.sentence == "told nothing for 11 s in phase step after step 7 (limit 10 s)"
+
+
+def test_a_rank_that_waits_for_its_peers_is_not_the_one_that_hangs(journal: Path) -> None:
+    watch = begun(journal, 0, 1)
+    tell(journal, 0, Phase.WAITING)
+    tell(journal, 1)
+    assert silent_for(watch, 1, 30) == [1]
+
+
+def test_a_word_ends_the_silence(journal: Path) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 0)
+    assert silent_for(watch, 1, 11) == []
+    tell(journal, 0, step=2)
+    assert silent_for(watch, 12, 21) == []
+
+
+def test_who_never_spoke_is_not_judged_and_who_did_has_its_time_to_start_again(journal: Path) -> None:
+    watch = begun(journal, 0, 1)
+    tell(journal, 0)
+    silent_for(watch, 1, 5)
+    watch.begin(2, (0, 1), 6.0)
+    assert silent_for(watch, 6, 106) == []
+    assert silent_for(watch, 107, 107) == [0]
+
+
+def test_a_line_of_the_generation_before_is_no_sign_of_life(journal: Path) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 0)
+    silent_for(watch, 1, 5)
+    watch.begin(2, (0,), 6.0)
+    silent_for(watch, 6, 100)
+    tell(journal, 0, generation=1)
+    assert silent_for(watch, 101, 107) == [0]
+
+
+def test_an_agent_that_was_frozen_has_missed_what_was_said(journal: Path) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 0)
+    silent_for(watch, 1, 5)
+    assert watch.look(5000.0) == []
+    assert silent_for(watch, 5001, 5010) == []
+    assert silent_for(watch, 5011, 5011) == [0]
+
+
+def test_torn_and_wild_lines_are_passed_over(journal: Path) -> None:
+    watch = begun(journal, 0)
+    journal.write_text('{"rank": 0\n[]\n{"rank": "x", "at": ""}\n{"rank": 1e999, "at": ""}\n')
+    tell(journal, 0)
+    assert silent_for(watch, 1, 12) == [0]
+
+
+def test_a_hang_is_ended_in_place_with_the_stacks_of_all_ranks(job: Job) -> None:
+    script = str(SCRIPTS / "hanging.py")
+    job.policy(max_restarts=1, stop_timeout_s=60, heartbeat_timeout_s=1.0)
+    agent = job.start("--nproc-per-node=2", "--monitor-interval=0.05", script)
+    assert agent.wait(60) == 0, agent.printed()
+    assert agent.exit_record().outcome is Outcome.SUCCEEDED
+    (failed,) = agent.events("worker.failed")
+    assert failed["evidence"]["kind"] == "hang"
+    assert failed["evidence"]["rank"] == 1
+    assert failed["sentence"].startswith("rank 1: told nothing for ")
+    assert [event["evidence"]["ranks"] for event in agent.events("stacks.saved")] == [[0, 1]]
+    for rank in range(2):
+        assert "in hang" in (agent.folder / "g1" / f"local-{rank}" / "stacks.txt").read_text()
+    (restarted,) = agent.events("restart.in_place")
+    assert restarted["evidence"]["seconds"] < 10, "the stop time-out is a minute"

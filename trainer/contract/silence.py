@@ -1,0 +1,105 @@
+"""How long a phase may last before its silence is a hang: learned from the job's own times. Pure.
+
+The service and the agent judge by the same limits. The agent's are its own workers' own; the service, which hears of
+all, gives it time to act first.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from trainer.contract.progress import Phase, Progress
+
+# What a phase may take before any was observed, in seconds. A busy file system, a cold compile cache and a first
+# snapshot of hundreds of gigabytes all fit in; who knows better says heartbeat_timeout_s.
+UNSEEN_S: dict[Phase, float] = {
+    Phase.RESTORE: 1800.0,
+    Phase.COMPILE: 3600.0,
+    Phase.DATA: 1800.0,
+    Phase.STEP: 600.0,
+    Phase.WAITING: 600.0,
+    Phase.SNAPSHOT: 1800.0,
+    Phase.EVALUATION: 3600.0,
+}
+# Once observed: so many times the usual, or a few times the longest, and never less than the shortest.
+_TIMES_TYPICAL = 20.0
+_TIMES_LONGEST = 4.0
+_SHORTEST_S: dict[Phase, float] = {Phase.STEP: 120.0, Phase.WAITING: 120.0}
+_SHORTEST_OF_OTHERS_S = 600.0
+_MOST_S = 7 * 86400.0  # no phase lasts so long: a clock that jumps teaches nothing
+_ENOUGH = 5  # observations, before they count
+_REMEMBERED = 32  # durations of one phase
+_WARM_UP = 2  # steps of a generation that do not count: caches fill, kernels are chosen
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a phase has taken lately: `count` times observed, the middle one and the longest in seconds."""
+
+    count: int
+    typical_s: float
+    longest_s: float
+
+
+@dataclass
+class PaceBook:
+    """How long the phases of one rank took, by its own clock. The service keeps rank 0's: it takes part in all."""
+
+    durations: dict[str, list[float]] = field(default_factory=dict)  # the latest ones by phase, in seconds
+    counts: dict[str, int] = field(default_factory=dict)
+    phase: str | None = None  # the newest one,
+    since: datetime | None = None  # and when it began
+    step: int | None = None
+    generation: int = 0
+    steps_begun: int = 0  # in this generation
+
+    def enter(self, line: Progress, at: datetime) -> None:
+        """A line says which phase begins; the one before it has ended."""
+        if line.generation != self.generation:
+            self.generation, self.steps_begun, self.phase = line.generation, 0, None
+        same = line.phase.value == self.phase and line.step == self.step
+        if line.phase is Phase.WAITING or same:
+            return  # still within the step
+        if self.phase is not None and self.since is not None and at > self.since:
+            self._remember(self.phase, (at - self.since).total_seconds())
+        self.steps_begun += line.phase is Phase.STEP
+        self.phase, self.since, self.step = line.phase.value, at, line.step
+
+    def summary(self) -> dict[str, Pace]:
+        return {
+            phase: Pace(self.counts[phase], statistics.median(latest), max(latest))
+            for phase, latest in self.durations.items()
+        }
+
+    def _remember(self, phase: str, duration_s: float) -> None:
+        if duration_s > _MOST_S or (phase == Phase.STEP.value and self.steps_begun <= _WARM_UP):
+            return
+        self.counts[phase] = self.counts.get(phase, 0) + 1
+        self.durations[phase] = [*self.durations.get(phase, []), round(duration_s, 4)][-_REMEMBERED:]
+
+
+def limit_s(
+    phase: Phase, pace: Mapping[str, Pace], *, startup_timeout_s: float, heartbeat_timeout_s: float | None
+) -> float | None:
+    """How long a phase may last, in seconds; None for DONE. `heartbeat_timeout_s` None: learn it."""
+    if phase is Phase.DONE:
+        return None
+    if phase is Phase.START:
+        return startup_timeout_s
+    learned = _learned_s(phase, pace)
+    if heartbeat_timeout_s is None:
+        return learned
+    # What the owner says is meant for steps; a snapshot or an evaluation keeps its own, longer time.
+    return heartbeat_timeout_s if phase in _SHORTEST_S else max(heartbeat_timeout_s, learned)
+
+
+def _learned_s(phase: Phase, pace: Mapping[str, Pace]) -> float:
+    observed = pace.get(Phase.STEP.value if phase is Phase.WAITING else phase.value)
+    unseen_s = UNSEEN_S[phase]
+    if observed is None or observed.count < (_ENOUGH if phase in _SHORTEST_S else 1):
+        return unseen_s
+    shortest_s = _SHORTEST_S.get(phase, _SHORTEST_OF_OTHERS_S)
+    return min(_MOST_S, max(shortest_s, _TIMES_TYPICAL * observed.typical_s, _TIMES_LONGEST * observed.longest_s))

@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test mutate crash soak recovery check format bench clean
+.PHONY: help demo serve test long mutate crash soak recovery check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,8 +21,11 @@ demo: $(VENV)/.installed ## train through three kill -9 and finish (KEEP=1 leave
 serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve
 
-test: $(VENV)/.installed ## all tests; what needs a missing service skips by name unless CI=true
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
+test: $(VENV)/.installed ## the tests; what needs a missing service skips by name unless CI=true
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore-glob='*/long/*'
+
+long: $(VENV)/.installed ## tests that wait for minutes: several machines, plain torchrun's defects, other frameworks
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/*/long
 
 mutate: $(VENV)/.installed ## take each guard and each policy rule out in turn: some test must notice
 	@$(BIN)/python -m deploy.dev.mutate

@@ -69,6 +69,12 @@ def test_a_module_runs_as_a_module(job: Job, tmp_path: Path, monkeypatch: pytest
     assert agent.log() == "__main__ mine ['a'] mine.go\n"
 
 
+def test_the_bundled_trainer_says_nothing_of_how_it_was_started(job: Job) -> None:
+    agent = job.policy().start(FAST, "-m", "trainer", "--config", '{"steps": 0}')
+    assert agent.wait(60) == 1
+    assert agent.log() == "trainer: steps: is 0, must be at least 1\n"
+
+
 def test_a_package_of_our_name_in_the_users_folder_is_the_users(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,8 @@ from trainer.elastic.workers import processes_of, workers_from
 
 # A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
 _CAUSE_GRACE_S = 0.3
-# What is left to the others when a worker has failed: time to end by themselves, none to finish anything.
-_SURVIVOR_GRACE_S = 0.015
+# What is left to the others when a worker has failed: time to die of SIGTERM, none to finish anything.
+_SURVIVOR_GRACE_S = 0.003
 _AT_ONCE_S = 1e-6  # torch wants a pause between its looks; ours ends by itself when a worker does
 
 

@@ -39,6 +39,8 @@ _LATER = (
     "torch.nn.parallel",
     "torch.utils.data",
 )
+# All that trainer/__main__.py imports, but not that itself: runpy warns of a module that it finds imported already.
+_OURS = ("torch.distributed.elastic.multiprocessing.errors", f"{OURS}.train")
 # Seconds. torch waits 30 for late nodes in every round and 15 for one that is gone; fewer than 3 missing heartbeats, or
 # a member that does not look whether it is one still (is_broken), were seen to split a healthy group on a busy machine.
 QUICK_RENDEZVOUS = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
@@ -72,7 +74,7 @@ def _prepare(nursery: Nursery, command: list[str]) -> None:
         return
     is_ours = program.is_module and program.target == OURS
     preload = [name for name in os.environ.get(PRELOAD, "").split(",") if name]
-    nursery.prepare(["torch", f"{OURS}.__main__"] if is_ours else ["torch"], later=[*_LATER, *preload])
+    nursery.prepare(["torch", *(_OURS if is_ours else ())], later=[*_LATER, *preload])
 
 
 def parse_flags(argv: list[str], record: Record | None) -> tuple[LaunchConfig, list[str]]:

@@ -67,6 +67,14 @@ def reap_orphans() -> None:
             pass
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; its parent need not know it yet."""
+    try:
+        return stat_fields(pid)[0] in "ZX"
+    except OSError:
+        return True
+
+
 def stat_fields(pid: int | str) -> list[str]:
     """The fields of /proc/<pid>/stat (proc(5)) from the third on; "self" is this process. Raises OSError if it is gone.
 

@@ -17,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.contract import layout
+from trainer.elastic.processes import is_gone
 
 # Nobody else's: SIGUSR1 and SIGUSR2 are the user's own, and Slurm's.
 SIGNAL = signal.SIGRTMAX - 3
-_ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.005, 0.001
+_ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.003, 0.001
 _PY_SPY_S = 5.0
 _SIGCGT = "SigCgt:"
 
@@ -57,7 +58,7 @@ def _ask(pid: int) -> bool:
 
 
 def _await(before: Mapping[int, int], workers: Mapping[int, Path]) -> None:
-    """Wait until every file has grown and stands still. A frozen process never answers."""
+    """Wait until every file has grown and stands still, or its process is gone. A frozen process never answers."""
     deadline = time.monotonic() + _ANSWER_S
     sizes, settled_at = dict(before), time.monotonic()
     while time.monotonic() < deadline:
@@ -65,7 +66,9 @@ def _await(before: Mapping[int, int], workers: Mapping[int, Path]) -> None:
         now = {pid: _size(workers[pid]) for pid in before}
         if now != sizes:
             sizes, settled_at = now, time.monotonic()
-        elif all(now[pid] > before[pid] for pid in before) and time.monotonic() - settled_at >= _SETTLED_S:
+        elif time.monotonic() - settled_at >= _SETTLED_S and all(
+            now[pid] > before[pid] or is_gone(pid) for pid in before
+        ):
             return
 
 

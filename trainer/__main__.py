@@ -64,7 +64,11 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
 
 
 if __name__ == "__main__":
-    exit_code = main()
+    try:
+        exit_code = main()
+    except Exception:  # as the interpreter would tell it, whose end is not waited for
+        sys.excepthook(*sys.exc_info())
+        exit_code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     # All is committed and closed. Taking an interpreter with torch apart costs seconds on a busy node, for nothing.

@@ -28,6 +28,7 @@ from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import agree_generation, is_broken, known_generations, open_workers_store
+from trainer.elastic.stacks import ANSWER_S
 from trainer.elastic.surroundings import surroundings
 from trainer.elastic.watch import Stuck, Watch
 from trainer.elastic.workers import processes_of, workers_from
@@ -36,6 +37,7 @@ from trainer.elastic.workers import processes_of, workers_from
 _CAUSE_GRACE_S = 0.3
 # What is left to the others when a worker has failed: time to die of SIGTERM, none to finish anything.
 _SURVIVOR_GRACE_S = 0.003
+_SURVIVOR_ANSWER_S = 0.05
 _AT_ONCE_S = 1e-6  # torch wants a pause between its looks; ours ends by itself when a worker does
 
 
@@ -148,7 +150,7 @@ class Agent(LocalElasticAgent):
             self._handle([death for death in self._deaths(worker_group) if death.rank in result.failures], worker_group)
         elif result.state is WorkerState.HEALTHY and is_broken(worker_group.spec.rdzv_handler, worker_group):
             self._noticed_s = time.monotonic()
-            self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s))
+            self._end_survivors()
             self._restart_workers(worker_group)
         return result
 
@@ -158,8 +160,12 @@ class Agent(LocalElasticAgent):
         self._end_workers(self._stop_timeout_s)
         super()._shutdown(death_sig, timeout=self._shutdown_timeout)
 
-    def _end_workers(self, patience_s: float, *, hang: bool = False) -> None:
-        saved = end_workers(self._processes(), patience_s=patience_s, folder_of=self._folder, hang=hang)
+    def _end_survivors(self, *, hang: bool = False) -> None:
+        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s), ANSWER_S if hang else _SURVIVOR_ANSWER_S, hang)
+
+    def _end_workers(self, patience_s: float, answer_s: float = ANSWER_S, hang: bool = False) -> None:
+        processes, folder_of = self._processes(), self._folder
+        saved = end_workers(processes, patience_s=patience_s, folder_of=folder_of, answer_s=answer_s, hang=hang)
         if saved and self._record is not None:
             ranks = sorted(self._worker_group.workers[local_rank].global_rank for local_rank in saved)
             sentence = f"stacks of {name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"
@@ -190,7 +196,7 @@ class Agent(LocalElasticAgent):
         self.failure = first_cause(self._explain(deaths, worker_group, steps))
         if self._record is not None:
             self._judge(self.failure, worker_group, self._record, max(steps.values(), default=None))
-        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s))
+        self._end_survivors()
 
     def _end_hang(self, stuck: list[Stuck], worker_group: WorkerGroup) -> None:
         """Save where every worker stands, decide about a restart, end them all: a group with one that hangs is lost."""
@@ -198,7 +204,7 @@ class Agent(LocalElasticAgent):
         self.failure = Failure(kind=FailureKind.HANG, message=worst.sentence, rank=worst.rank, step=worst.step)
         if self._record is not None:
             self._judge(self.failure, worker_group, self._record, worst.step)
-        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s), hang=True)
+        self._end_survivors(hang=True)
 
     def _explain(self, deaths: list[Death], worker_group: WorkerGroup, steps: dict[int, int]) -> list[Finding]:
         policy = None if self._record is None else self._record.policy

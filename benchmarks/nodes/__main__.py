@@ -1,11 +1,13 @@
 """Losing nodes and getting them back: seconds to the next step of the group, each time, on machines of our own.
 
     python -m benchmarks.nodes [--nodes N] [--losses N] [--how kill|cut|both] [--load N] [--seed N]
+    python -m benchmarks.nodes --nodes 3 --scale-ups 20
 
 Each node is a network namespace with an agent, one worker of the bundled trainer and an address of its own; node 0
 holds the rendezvous. A node other than that is lost by SIGKILL for all of its processes, or by a network that goes
 silent; the survivors go on without it, then it comes back. Every step is kept: two worlds that train at one time would
-be a split. `--load` keeps so many processes busy beside it. Needs root, for the namespaces.
+be a split. `--scale-ups` starts so many groups instead, node after node. `--load` keeps so many processes busy beside it.
+Needs root, for the namespaces.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import yardstick
-from deploy.dev.fleet import Fleet, find_split
+from deploy.dev.fleet import Fleet, NoRecovery, find_split
 from deploy.dev.network import Network
 
 _SETTLED_STEPS = 10
@@ -32,6 +36,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--losses", type=int, default=5)
     parser.add_argument("--how", choices=("kill", "cut", "both"), default="both")
+    parser.add_argument("--scale-ups", type=int, default=0)
     parser.add_argument("--load", type=int, default=0, help="busy processes beside it")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -39,26 +44,58 @@ def main() -> int:
     print(f"{yardstick.describe()}  seed {options.seed}", flush=True)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.load)]
     try:
-        with Network(options.nodes) as network, tempfile.TemporaryDirectory() as folder:
-            fleet = Fleet(network, Path(folder).resolve())
-            try:
-                return _run(fleet, options)
-            finally:
-                fleet.end()
+        with Network(options.nodes) as network:
+            if options.scale_ups:
+                return _scale_up(network, options.scale_ups)
+            with _fleet(network) as fleet:
+                return _lose(fleet, options)
     finally:
         for process in busy:
             process.kill()
 
 
-def _run(fleet: Fleet, options: argparse.Namespace) -> int:
-    dice = random.Random(options.seed)
-    lost_s: dict[str, list[float]] = {"kill": [], "cut": []}
-    joined_s, count = [], options.nodes
-    for node in range(count):  # one after the other: the group grows each time
+@contextmanager
+def _fleet(network: Network) -> Iterator[Fleet]:
+    with tempfile.TemporaryDirectory() as folder:
+        fleet = Fleet(network, Path(folder).resolve())
+        try:
+            yield fleet
+        finally:
+            fleet.end()
+
+
+def _grow(fleet: Fleet) -> list[float]:
+    """Start the nodes one after the other; the seconds from each one's start to the first step with it."""
+    joined_s = []
+    for node in range(fleet.network.count):
         began = time.time()
         fleet.start(node)
         joined_s.append(fleet.until_world(node + 1, after_s=began, steps=_SETTLED_STEPS).at_s - began)
-        print(f"{node + 1} nodes: first step {joined_s[-1]:.2f} s after the start of the last", flush=True)
+    told = ", ".join(f"{seconds:.2f}" for seconds in joined_s)
+    print(f"1 to {fleet.network.count} nodes: first step {told} s after the start of each", flush=True)
+    return joined_s
+
+
+def _scale_up(network: Network, times: int) -> int:
+    joined_s: list[float] = []
+    whole = 0
+    for _ in range(times):
+        with _fleet(network) as fleet:
+            try:
+                joined_s += _grow(fleet)[1:]
+            except NoRecovery as error:
+                print(f"did not grow: {error}", flush=True)
+                continue
+            whole += find_split(fleet.history()) is None
+    print(f"{whole} of {times} grew without a split; {_tell('join', joined_s)}")
+    return 0 if whole == times else 1
+
+
+def _lose(fleet: Fleet, options: argparse.Namespace) -> int:
+    dice = random.Random(options.seed)
+    lost_s: dict[str, list[float]] = {"kill": [], "cut": []}
+    count = options.nodes
+    joined_s = _grow(fleet)[1:]
     for number in range(options.losses):
         node = dice.randrange(1, count)
         how = options.how if options.how != "both" else ("kill", "cut")[number % 2]
@@ -78,9 +115,13 @@ def _run(fleet: Fleet, options: argparse.Namespace) -> int:
     split = find_split(fleet.history())
     for name, times in {**{f"loss by {how}": told for how, told in lost_s.items()}, "join": joined_s}.items():
         if times:
-            print(f"{name}: n {len(times)}  median {statistics.median(times):.2f} s  max {max(times):.2f} s")
+            print(_tell(name, times))
     print(f"split: {split or 'none'}")
     return 0 if split is None else 1
+
+
+def _tell(name: str, times: list[float]) -> str:
+    return f"{name}: n {len(times)}  median {statistics.median(times):.2f} s  max {max(times):.2f} s"
 
 
 if __name__ == "__main__":

@@ -93,9 +93,9 @@ def main() -> int:
         times.append(seconds)
     late = sum(seconds == float("inf") for seconds in times)
     print(
-        f"{options.kills - late} of {options.kills} kills left nothing alive after {_ALLOWED_S:g} s; processes below the"
-        f" agent: {min(counts)} to {max(counts)}; all gone after {statistics.median(times):.3f} s (median),"
-        f" {max(times):.3f} s (longest)"
+        f"{options.kills - late} of {options.kills} kills left nothing alive after {_ALLOWED_S:g} s; "
+        f"processes below the agent: {min(counts)} to {max(counts)}; "
+        f"all gone after {statistics.median(times):.3f} s (median), {max(times):.3f} s (longest)"
     )
     return 1 if late else 0
 

@@ -6,8 +6,8 @@
 Each node is a network namespace with an agent, one worker of the bundled trainer and an address of its own; node 0
 holds the rendezvous. A node other than that is lost by SIGKILL for all of its processes, or by a network that goes
 silent; the survivors go on without it, then it comes back. Every step is kept: two worlds that train at one time would
-be a split. `--scale-ups` starts so many groups instead, node after node. `--load` keeps so many processes busy beside it.
-Needs root, for the namespaces.
+be a split. `--scale-ups` starts so many groups instead, node after node. `--load` keeps so many processes busy. Needs
+root, for the namespaces.
 """
 
 from __future__ import annotations

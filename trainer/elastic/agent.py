@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,22 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
 from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.elastic.devices import Devices
 from trainer.elastic.ending import end_workers
 from trainer.elastic.files import say
-from trainer.elastic.fitness import await_fitness
+from trainer.elastic.fitness import Unfit, await_fitness
 from trainer.elastic.formation import Formation, describe_change, name_ranks, tell_change, tell_failure
 from trainer.elastic.nursery import ForkedProcess, Nursery
 from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.record import Record
-from trainer.elastic.rendezvous import agree_generation, is_broken, known_generations, open_workers_store
+from trainer.elastic.rendezvous import (
+    agree_generation,
+    find_clock_ahead,
+    is_broken,
+    known_generations,
+    open_workers_store,
+)
 from trainer.elastic.stacks import ANSWER_S
 from trainer.elastic.surroundings import surroundings
 from trainer.elastic.watch import Stuck, Watch
@@ -76,6 +84,7 @@ class Agent(LocalElasticAgent):
         if record is not None and record.policy is not None:
             self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
         self._nursery = nursery
+        self._devices = Devices()
         self._workers_store: object = None  # of this generation, where this agent holds it
         self._stop_timeout_s = stop_timeout_s
         self._on_started = on_started
@@ -101,10 +110,16 @@ class Agent(LocalElasticAgent):
         known = {self.generation} if self._record is None else {self.generation, *known_generations(self._record)}
         handler = worker_group.spec.rdzv_handler
         self.generation = agree_generation(handler, worker_group, self._failure_restarts, known)
+        ahead = find_clock_ahead(handler, datetime.now(timezone.utc))
+        if ahead is not None and self._record is not None:
+            self._record.journal(EventKind.CLOCKS_DIFFER, ahead, self.generation)
         if handler.get_backend() != "static":  # there the user has chosen the port
             self._workers_store = open_workers_store(worker_group, self.generation)
 
     def _await_fitness(self, record: Record) -> None:
+        sick = self._devices.find_sick(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if sick is not None:
+            raise Unfit(Failure(kind=FailureKind.NODE, message=sick))
         waited = await_fitness(record.incarnation_dir)
         if waited is not None:
             obstacle, seconds = waited
@@ -166,6 +181,9 @@ class Agent(LocalElasticAgent):
     def _end_workers(self, patience_s: float, answer_s: float = ANSWER_S, hang: bool = False) -> None:
         processes, folder_of = self._processes(), self._folder
         saved = end_workers(processes, patience_s=patience_s, folder_of=folder_of, answer_s=answer_s, hang=hang)
+        held_by = self._devices.await_release(process.pid for process in processes.values())
+        if held_by:
+            say(f"the dead processes {held_by} still hold memory of a GPU")
         if saved and self._record is not None:
             ranks = sorted(self._worker_group.workers[local_rank].global_rank for local_rank in saved)
             sentence = f"stacks of {name_ranks(ranks)} saved before SIGKILL: {layout.STACKS} in the worker's folder"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +25,7 @@ _DEFAULT_PORT = 29400  # torch's own for c10d
 _PROBE_INTERVAL_S = 0.1
 _GENERATION_KEY = "orchestrator/generation"
 _STORE_KEY = "orchestrator/store"
+_CLOCKS_MAY_DIFFER_S = 0.5
 
 
 class RendezvousFailed(Exception):
@@ -137,6 +139,23 @@ def is_broken(handler: RendezvousHandler, group: WorkerGroup) -> bool:
     if not isinstance(members, dict) or me is None:
         return False  # a rendezvous of another kind; or torch keeps its state elsewhere now
     return me not in members or len(members) < cast(int, group.group_world_size)
+
+
+def find_clock_ahead(handler: RendezvousHandler, now: datetime) -> str | None:
+    """What to say when another node's clock is ahead of this one's; None when none is, or it cannot be told.
+
+    Heartbeats carry the time of their sender. Of two clocks that differ one is ahead, and the other node sees it.
+    """
+    state = getattr(getattr(handler, "_state_holder", None), "state", None)
+    heartbeats = getattr(state, "last_heartbeats", None)
+    if not isinstance(heartbeats, dict) or not heartbeats:
+        return None
+    node, at = max(heartbeats.items(), key=lambda heartbeat: heartbeat[1])
+    ahead_s = (at - now).total_seconds()
+    if ahead_s < _CLOCKS_MAY_DIFFER_S:
+        return None
+    name = getattr(node, "addr", node)
+    return f"the clock of {name} is {ahead_s:.1f} s ahead of this node's: from 5 s on they take each other for lost"
 
 
 def _round(handler: RendezvousHandler, restarts: int) -> int:

@@ -1,0 +1,86 @@
+"""What an agent makes of the driver's word on GPUs. The driver here is a stand-in: these machines have none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.elastic.devices import Devices
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+class Driver:
+    """The part of pynvml that is asked, over GPUs whose recovery actions are given; an exception is raised."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *actions: int | NVMLError, holders: list[list[int]] | None = None) -> None:
+        self.actions, self.holders = actions, holders or []
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        return
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.actions)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, device: int) -> str:  # noqa: N802
+        return f"GPU-{device}"
+
+    def nvmlDeviceGetFieldValues(self, device: int, fields: list[int]) -> list[Any]:  # noqa: N802
+        action = self.actions[device]
+        if isinstance(action, NVMLError):
+            raise action
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=action)) for _ in fields]
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[Any]:  # noqa: N802
+        pids = self.holders.pop(0) if self.holders else []
+        return [SimpleNamespace(pid=pid) for pid in pids]
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (0, None),
+        (1, "GPU 1 (GPU-1) needs a reset of the GPU, says its driver"),
+        (2, "GPU 1 (GPU-1) needs a reboot of the node, says its driver"),
+        (99, None),
+        (NVMLError(15), "GPU 1: NVML error 15, says its driver"),
+        (NVMLError(3), None),
+    ],
+)
+def test_a_gpu_that_its_driver_gives_up_is_named(action: int | NVMLError, said: str | None) -> None:
+    assert Devices(Driver(0, action)).find_sick(None) == said
+
+
+def test_only_the_gpus_of_this_job_count() -> None:
+    devices = Devices(Driver(0, 1))
+    assert devices.find_sick("0") is None
+    assert devices.find_sick("GPU-0") is None
+    assert devices.find_sick("0,GPU-1") is not None
+
+
+def test_the_memory_of_the_dead_is_waited_for() -> None:
+    driver = Driver(0, holders=[[7, 8], [7], [9]])
+    assert Devices(driver).await_release([7, 8]) == []
+    assert driver.holders == [], "others may hold memory"
+
+
+def test_the_wait_for_memory_ends() -> None:
+    assert Devices(Driver(0, holders=[[7]] * 1000)).await_release([7], patience_s=0.03) == [7]
+
+
+def test_without_a_driver_nothing_is_known_and_nothing_in_the_way() -> None:
+    for nvml in (None, Driver()):
+        assert Devices(nvml).find_sick(None) is None
+        assert Devices(nvml).await_release([1]) == []
+    assert Devices().find_sick(None) is None

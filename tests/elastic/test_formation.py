@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,12 +36,16 @@ def test_a_change_is_told_by_its_nodes(nodes: int, kind: EventKind, rung: str, w
     }
 
 
+class Node(NamedTuple):
+    addr: str
+
+
 @pytest.mark.parametrize(("ahead_s", "told"), [(-3.0, False), (0.0, False), (0.4, False), (3.0, True)])
 def test_a_node_says_whose_clock_is_ahead_of_its_own(ahead_s: float, told: bool) -> None:
     now = datetime(2026, 11, 22, tzinfo=timezone.utc)
     heartbeats = {
-        SimpleNamespace(addr="here"): now,
-        SimpleNamespace(addr="there"): now + timedelta(seconds=ahead_s),
+        Node("here"): now,
+        Node("there"): now + timedelta(seconds=ahead_s),
     }
     handler: Any = SimpleNamespace(_state_holder=SimpleNamespace(state=SimpleNamespace(last_heartbeats=heartbeats)))
     said = find_clock_ahead(handler, now)

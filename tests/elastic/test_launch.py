@@ -23,5 +23,5 @@ def test_a_lost_group_is_told_as_the_failure_before_it_or_as_a_lost_rendezvous(
     config, command = launch.parse_flags(["--standalone", str(script)], record=None)
     agent = launch._build_agent(config, command, None, StopRequest(), Nursery())
     assert launch._explain(error, agent, config).kind is FailureKind.RENDEZVOUS
-    agent.failure = Failure(kind=FailureKind.UNKNOWN, message="a peer was gone")
-    assert launch._explain(error, agent, config) is agent.failure
+    agent.history.failure = Failure(kind=FailureKind.UNKNOWN, message="a peer was gone")
+    assert launch._explain(error, agent, config) is agent.history.failure

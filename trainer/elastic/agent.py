@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
-from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.contract.failure import Failure, FailureKind, is_collateral
 from trainer.elastic.devices import Devices
 from trainer.elastic.ending import end_workers
 from trainer.elastic.files import say
 from trainer.elastic.fitness import Unfit, await_fitness
-from trainer.elastic.formation import Formation, describe_change, name_ranks, tell_change, tell_failure
+from trainer.elastic.formation import Formation, name_ranks
+from trainer.elastic.history import History
 from trainer.elastic.nursery import ForkedProcess, Nursery
 from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
@@ -75,10 +74,7 @@ class Agent(LocalElasticAgent):
             shutdown_timeout=math.ceil(stop_timeout_s),
         )
         self.generation = 0
-        self.restarts = 0  # in place after a failure
-        self.setbacks: list[Setback] = []
-        self.failure: Failure | None = None  # the last one
-        self.verdict = ""  # why the last failure was not followed by a restart
+        self.history = History(record, max_restarts=spec.max_restarts, min_nodes=min_nodes)
         self._record = record
         self._watch: Watch | None = None
         if record is not None and record.policy is not None:
@@ -88,14 +84,7 @@ class Agent(LocalElasticAgent):
         self._workers_store: object = None  # of this generation, where this agent holds it
         self._stop_timeout_s = stop_timeout_s
         self._on_started = on_started
-        self._min_nodes = min_nodes
         self._is_alone = min_nodes == max_nodes == 1
-        self._max_restarts = spec.max_restarts
-        self._noticed_s: float | None = None  # monotonic: when the reason for the coming restart was seen
-        self._started_s = 0.0
-        self._healthy_since_s = 0.0  # monotonic: the first start, or the start after the last failure
-        self._has_failed = False  # judged, and not started again yet
-        self._formed: Formation | None = None
         self._oom_kills: int | None = None  # so far, when the workers were started
 
     @property
@@ -138,14 +127,13 @@ class Agent(LocalElasticAgent):
         with workers_from(self._nursery, environ):
             ids: dict[int, Any] = super()._start_workers(worker_group)
         self._on_started()
-        self._started_s = time.monotonic()
         if self._watch is not None:
-            self._watch.begin(self.generation, (each.global_rank for each in worker_group.workers), self._started_s)
-        self._journal_start(worker_group)
+            self._watch.begin(self.generation, (each.global_rank for each in worker_group.workers), time.monotonic())
+        self._tell_start(worker_group)
         return ids
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        self._noticed_s = self._noticed_s or time.monotonic()
+        self.history.notice()
         super()._restart_workers(worker_group)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -153,18 +141,18 @@ class Agent(LocalElasticAgent):
         deaths = self._deaths(worker_group)
         stuck = [] if deaths or self._watch is None else self._watch.look(time.monotonic())
         if deaths:
-            self._noticed_s = time.monotonic()
+            self.history.notice()
             self._handle(deaths, worker_group)
         elif stuck:
-            self._noticed_s = time.monotonic()
+            self.history.notice()
             self._end_hang(stuck, worker_group)
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state is WorkerState.FAILED and not (deaths or stuck):
             # One died between our look and torch's, which has stopped the others by now.
-            self._noticed_s = time.monotonic()
+            self.history.notice()
             self._handle([death for death in self._deaths(worker_group) if death.rank in result.failures], worker_group)
         elif result.state is WorkerState.HEALTHY and is_broken(worker_group.spec.rdzv_handler, worker_group):
-            self._noticed_s = time.monotonic()
+            self.history.notice()
             self._end_survivors()
             self._restart_workers(worker_group)
         return result
@@ -211,17 +199,15 @@ class Agent(LocalElasticAgent):
         if not deaths:
             return
         steps = {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
-        self.failure = first_cause(self._explain(deaths, worker_group, steps))
-        if self._record is not None:
-            self._judge(self.failure, worker_group, self._record, max(steps.values(), default=None))
+        failure = first_cause(self._explain(deaths, worker_group, steps))
+        self._judge(failure, worker_group, max(steps.values(), default=None))
         self._end_survivors()
 
     def _end_hang(self, stuck: list[Stuck], worker_group: WorkerGroup) -> None:
         """Save where every worker stands, decide about a restart, end them all: a group with one that hangs is lost."""
         worst = stuck[0]
-        self.failure = Failure(kind=FailureKind.HANG, message=worst.sentence, rank=worst.rank, step=worst.step)
-        if self._record is not None:
-            self._judge(self.failure, worker_group, self._record, worst.step)
+        failure = Failure(kind=FailureKind.HANG, message=worst.sentence, rank=worst.rank, step=worst.step)
+        self._judge(failure, worker_group, worst.step)
         self._end_survivors(hang=True)
 
     def _explain(self, deaths: list[Death], worker_group: WorkerGroup, steps: dict[int, int]) -> list[Finding]:
@@ -239,31 +225,11 @@ class Agent(LocalElasticAgent):
             time.sleep(0.02)
             deaths = self._deaths(worker_group)
 
-    def _judge(self, failure: Failure, worker_group: WorkerGroup, record: Record, step: int | None) -> None:
-        ran_s = time.monotonic() - self._healthy_since_s
-        self.setbacks.append(Setback(failure=failure, step=step, ran_s=ran_s))
-        self._has_failed = True
-        decision = decide_restart(
-            RestartSituation(
-                setbacks=self.setbacks,
-                max_restarts=self._max_restarts,
-                refund_after_s=0.0 if record.policy is None else record.policy.refund_after_s,
-                may_shrink=(worker_group.group_world_size or 0) > self._min_nodes,
-            )
-        )
-        self.verdict = decision.sentence
-        self.failure = replace(failure, repeated=decision.repeated)
-        self._let_torch(decision.restart, worker_group.spec)
-        collateral = sorted(worker.global_rank for worker in worker_group.workers if worker.global_rank != failure.rank)
-        record.journal(
-            EventKind.WORKER_FAILED,
-            tell_failure(failure, collateral),
-            self.generation,
-            **render_failure(failure),
-            collateral_ranks=collateral,
-            lost_a_peer=is_collateral(failure),
-            decision=decision.sentence,
-        )
+    def _judge(self, failure: Failure, worker_group: WorkerGroup, step: int | None) -> None:
+        ranks, nodes = [worker.global_rank for worker in worker_group.workers], worker_group.group_world_size or 0
+        restart = self.history.judge(failure, ranks, generation=self.generation, step=step, nodes=nodes)
+        if restart is not None:
+            self._let_torch(restart, worker_group.spec)
 
     def _let_torch(self, restart: bool, spec: WorkerSpec) -> None:
         """Make torch's counters obey. Their difference is its count of all restarts, which never goes down."""
@@ -273,45 +239,22 @@ class Agent(LocalElasticAgent):
             self._remaining_restarts += 1
             spec.max_restarts += 1
 
-    def _journal_start(self, worker_group: WorkerGroup) -> None:
-        noticed_s, self._noticed_s = self._noticed_s, None
-        nodes, size = worker_group.group_world_size or 1, worker_group.workers[0].world_size
-        before, now = self._formed, Formation(nodes=nodes, world_size=size)
-        self._formed = now
-        change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
-        self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE
-        if self._has_failed and change is EventKind.GROUP_SHRUNK and is_collateral(self.setbacks[-1].failure):
-            self.setbacks[-1] = replace(self.setbacks[-1], charged=False)
-        elif self._has_failed or before is None:
-            self._healthy_since_s = self._started_s
-        self._has_failed = False
-        fresh = self._fresh()
+    def _tell_start(self, worker_group: WorkerGroup) -> None:
+        ranks = {local_rank: worker.global_rank for local_rank, worker in enumerate(worker_group.workers)}
+        pids = {} if self._pcontext is None else self._pcontext.pids()
+        fresh = {ranks[local_rank]: each.because for local_rank, each in self._processes().items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a fresh process, not a fork: {because}")
-        if self._record is None:
-            return
-        if noticed_s is not None and before is not None:
-            seconds = round(self._started_s - noticed_s, 4)
-            sentence, evidence = tell_change(change, before, now, generation=self.generation, seconds=seconds)
-            self._record.journal(change, sentence, self.generation, **evidence)
-        sentence = f"generation {self.generation} started with {size} worker{'s' if size != 1 else ''}"
-        pids = {str(worker_group.workers[rank].global_rank): pid for rank, pid in self._pids().items()}
-        self._record.journal(
-            EventKind.GENERATION_STARTED,
-            sentence,
-            self.generation,
-            world_size=size,
-            number=self.generation,
-            pids=pids,
+        self.history.start(
+            Formation(nodes=worker_group.group_world_size or 1, world_size=worker_group.workers[0].world_size),
+            generation=self.generation,
+            pids={ranks[local_rank]: pid for local_rank, pid in pids.items()},
             fresh=fresh,
-            imported_in_s=round(self._nursery.imported_s, 3),
-            fork_server_rss_bytes=self._nursery.rss_bytes,
+            costs={
+                "imported_in_s": round(self._nursery.imported_s, 3),
+                "fork_server_rss_bytes": self._nursery.rss_bytes,
+            },
         )
-
-    def _fresh(self) -> dict[str, str]:
-        """The workers that are fresh interpreters or other programs instead of forks, by rank, and why."""
-        workers, processes = self._worker_group.workers, self._processes()
-        return {str(workers[rank].global_rank): each.because for rank, each in processes.items() if each.because}
 
     def _folder(self, local_rank: int) -> Path | None:
         if self._record is None:
@@ -320,6 +263,3 @@ class Agent(LocalElasticAgent):
 
     def _processes(self) -> dict[int, ForkedProcess]:
         return processes_of(self._pcontext)
-
-    def _pids(self) -> dict[int, int]:
-        return {} if self._pcontext is None else self._pcontext.pids()

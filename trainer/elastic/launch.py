@@ -129,7 +129,7 @@ def _run(
         stop.arm(lambda number: SignalException(f"the agent received {number.name}", sigval=number))
         agent = _build_agent(config, command, record, stop, nursery)
         result = _supervise(agent)
-        return _conclude(agent, result, command, standalone=record is None), agent.verdict
+        return _conclude(agent, result, command, standalone=record is None), agent.history.verdict
     except SignalException:
         succeeded = agent is not None and agent.succeeded
         return _ended(Outcome.SUCCEEDED if succeeded else stop.outcome(record), agent, None), ""
@@ -203,13 +203,13 @@ def _conclude(agent: Agent, result: RunResult | None, command: list[str], *, sta
     if standalone and result is not None and result.failures:
         print(ChildFailedError(command[0], result.failures), file=sys.stderr, flush=True)
     unknown = Failure(kind=FailureKind.UNKNOWN, message="the worker group ended without a failed worker")
-    return _ended(Outcome.FAILED, agent, agent.failure or unknown)
+    return _ended(Outcome.FAILED, agent, agent.history.failure or unknown)
 
 
 def _explain(error: Exception, agent: Agent | None, config: LaunchConfig) -> Failure:
     """Why the agent itself ended. The loss of a group that was failing anyway is told as the failure before it."""
-    if isinstance(error, _GROUP_LOST) and agent is not None and agent.failure is not None:
-        return agent.failure
+    if isinstance(error, _GROUP_LOST) and agent is not None and agent.history.failure is not None:
+        return agent.history.failure
     if isinstance(error, RendezvousConnectionError):
         return explain_connection_failure(config.rdzv_endpoint, str(error.__cause__ or error))
     text = "".join(traceback.format_exception(error))[-16 * 1024 :]
@@ -224,4 +224,4 @@ def _failed(failure: Failure) -> ExitRecord:
 
 def _ended(outcome: Outcome, agent: Agent | None, failure: Failure | None) -> ExitRecord:
     record = ExitRecord(outcome=outcome, at=now(), generation=0, restarts=0, failure=failure)
-    return record if agent is None else replace(record, generation=agent.generation, restarts=agent.restarts)
+    return record if agent is None else replace(record, generation=agent.generation, restarts=agent.history.restarts)

@@ -1,0 +1,108 @@
+"""What became of one agent's generations: failures, what was decided about each, and starts, as the journal tells them.
+
+The decision is contract/restart_policy.py's. Outside a job (`record` is None) torch decides, and nothing is journalled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from trainer.contract.exit_record import EventKind
+from trainer.contract.failure import Failure, is_collateral, render_failure
+from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.elastic.formation import Formation, describe_change, tell_change, tell_failure
+from trainer.elastic.record import Record
+
+
+class History:
+    """Times are of the monotonic clock, in seconds."""
+
+    def __init__(self, record: Record | None, *, max_restarts: int, min_nodes: int) -> None:
+        self.restarts = 0  # in place after a failure
+        self.failure: Failure | None = None  # the last one
+        self.verdict = ""  # why the last failure was not followed by a restart
+        self._record = record
+        self._max_restarts, self._min_nodes = max_restarts, min_nodes
+        self._setbacks: list[Setback] = []
+        self._formed: Formation | None = None
+        self._noticed_s: float | None = None  # when the reason for the coming restart was seen
+        self._healthy_since_s = 0.0  # the first start, or the start after the last failure
+        self._has_failed = False  # judged, and not started again yet
+
+    def notice(self) -> None:
+        """There is a reason for a restart. Until the next start the first one counts."""
+        self._noticed_s = self._noticed_s or time.monotonic()
+
+    def judge(
+        self, failure: Failure, ranks: Collection[int], *, generation: int, step: int | None, nodes: int
+    ) -> bool | None:
+        """Whether the workers shall start again in place; None: torch decides.
+
+        `ranks` are all of this agent, `step` is the highest that any of them had completed, `nodes` the group's.
+        """
+        self.failure = failure
+        if self._record is None:
+            return None
+        self._setbacks.append(Setback(failure=failure, step=step, ran_s=time.monotonic() - self._healthy_since_s))
+        self._has_failed = True
+        policy = self._record.policy
+        decision = decide_restart(
+            RestartSituation(
+                setbacks=self._setbacks,
+                max_restarts=self._max_restarts,
+                refund_after_s=0.0 if policy is None else policy.refund_after_s,
+                may_shrink=nodes > self._min_nodes,
+            )
+        )
+        self.verdict = decision.sentence
+        self.failure = replace(failure, repeated=decision.repeated)
+        collateral = sorted(rank for rank in ranks if rank != failure.rank)
+        self._record.journal(
+            EventKind.WORKER_FAILED,
+            tell_failure(failure, collateral),
+            generation,
+            **render_failure(failure),
+            collateral_ranks=collateral,
+            lost_a_peer=is_collateral(failure),
+            decision=decision.sentence,
+        )
+        return decision.restart
+
+    def start(
+        self,
+        now: Formation,
+        *,
+        generation: int,
+        pids: Mapping[int, int],
+        fresh: Mapping[int, str],
+        costs: Mapping[str, object],
+    ) -> None:
+        """The workers of a generation run. `pids` and `fresh` (why not a fork) are by rank, `costs` of the forks."""
+        started_s, noticed_s, self._noticed_s = time.monotonic(), self._noticed_s, None
+        before, self._formed = self._formed, now
+        change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
+        self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE
+        if self._has_failed and change is EventKind.GROUP_SHRUNK and is_collateral(self._setbacks[-1].failure):
+            self._setbacks[-1] = replace(self._setbacks[-1], charged=False)
+        elif self._has_failed or before is None:
+            self._healthy_since_s = started_s
+        self._has_failed = False
+        if self._record is None:
+            return
+        if noticed_s is not None and before is not None:
+            seconds = round(started_s - noticed_s, 4)
+            sentence, evidence = tell_change(change, before, now, generation=generation, seconds=seconds)
+            self._record.journal(change, sentence, generation, **evidence)
+        size = now.world_size
+        self._record.journal(
+            EventKind.GENERATION_STARTED,
+            f"generation {generation} started with {size} worker{'s' if size != 1 else ''}",
+            generation,
+            world_size=size,
+            number=generation,
+            pids={str(rank): pid for rank, pid in pids.items()},
+            fresh={str(rank): because for rank, because in fresh.items()},
+            **costs,
+        )

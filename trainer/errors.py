@@ -37,3 +37,15 @@ class StaleTerm(TrainerError):
 
 class NonFiniteLoss(TrainerError):
     """Loss or gradient is NaN or infinite."""
+
+
+class StrategyError(TrainerError):
+    """The configuration asks for something that this model, device or group cannot do."""
+
+
+class UnusedParameters(StrategyError):
+    """A step left parameters without a gradient, and ddp was not told that it may."""
+
+
+class RankAbsent(TrainerError):
+    """Some ranks did not come to a meeting in time."""

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Shard
 
 from trainer.contract.config import TrainerConfig
 
 _NO_ZERO_DIVISION = 1e-6  # as torch.nn.utils.clip_grad_norm_
+_IMPLS: dict[str, dict[str, bool]] = {
+    "fused": {"fused": True},
+    "foreach": {"foreach": True},
+    "plain": {"foreach": False, "fused": False},
+}
 
 
 class ShardedAdamW(torch.optim.AdamW):
@@ -68,26 +75,60 @@ def _zeros_like(parameter: Tensor) -> Tensor:
 
 def build_optimizer(model: nn.Module, config: TrainerConfig) -> ShardedAdamW:
     """AdamW with weight decay on matrices only. Build it after sharding: it keeps the parameters it is given."""
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return ShardedAdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+    return ShardedAdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), **_IMPLS[config.optimizer_impl])
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> float:
-    """Scale gradients to a global norm of at most `limit` (0: leave them) and return the norm before. Collective."""
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, *, loss_scale: float = 1.0) -> float:
+    """Undo the loss's scale, then bring gradients to a global norm of at most `limit` (0: leave them).
+
+    Returns the norm before; inf or NaN when a gradient is. Collective for sharded parameters: each shard counts once,
+    however many ranks hold a copy of it.
+    """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    shards = [local_of(gradient) for gradient in gradients]
-    squares = torch.stack(torch._foreach_norm(shards)).square().sum()
-    if isinstance(gradients[0], DTensor):
-        dist.all_reduce(squares, group=gradients[0].device_mesh.get_group())
-    norm = squares.sqrt()
-    if limit:
-        torch._foreach_mul_(shards, torch.clamp(limit / (norm + _NO_ZERO_DIVISION), max=1.0))
+    norm = _norm_squared(gradients).sqrt() / loss_scale
+    if limit or loss_scale != 1.0:
+        factor = torch.clamp(limit / (norm + _NO_ZERO_DIVISION), max=1.0) if limit else torch.ones_like(norm)
+        for kind, shards in _by_kind(gradients).items():
+            torch._foreach_mul_(shards, (factor / loss_scale).to(kind.device))
     return norm.item()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Gradients that one kernel can take together, and the groups of ranks over which their shards are spread."""
+
+    device: torch.device
+    dtype: torch.dtype
+    mesh: DeviceMesh | None = None
+    placements: tuple[Placement, ...] = ()
+
+
+def _by_kind(gradients: Iterable[Tensor]) -> dict[_Kind, list[Tensor]]:
+    """This rank's shards by kind. Ranks see the same kinds in the same order."""
+    kinds: dict[_Kind, list[Tensor]] = {}
+    for gradient in gradients:
+        spread = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else ()
+        kinds.setdefault(_Kind(gradient.device, gradient.dtype, *spread), []).append(local_of(gradient))
+    return kinds
+
+
+def _norm_squared(gradients: Iterable[Tensor]) -> Tensor:
+    """The square of the global norm, in fp32 or better, on the first gradient's device."""
+    sums: list[Tensor] = []
+    for kind, shards in _by_kind(gradients).items():
+        norms = torch._foreach_norm(shards, 2, torch.promote_types(kind.dtype, torch.float32))
+        squares = torch.stack(norms).square().sum()
+        for dimension, placement in enumerate(kind.placements):
+            if isinstance(placement, Shard) and kind.mesh is not None:
+                dist.all_reduce(squares, group=kind.mesh.get_group(dimension))
+        sums.append(squares)
+    return torch.stack([squares.to(sums[0].device, torch.float64) for squares in sums]).sum() if sums[1:] else sums[0]
 
 
 def learning_rate_at(step: int, config: TrainerConfig) -> float:

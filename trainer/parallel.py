@@ -1,197 +1,153 @@
-"""Process group, device and strategy: the one place that knows how the model is spread over ranks.
+"""From a configuration to a model ready to train on every rank of the group: the one place that orders the steps.
 
-The order is fixed: meta device, shard, memory, values, optimizer, DDP wrapper. Both strategies average gradients over
-ranks; the loop multiplies the loss by the world size to undo it.
+Nothing here knows what kind of model it is. Every strategy averages gradients over ranks; the loop multiplies the loss
+by the world size to undo it.
 """
 
 from __future__ import annotations
 
-import gc
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer.contract.config import TrainerConfig
+from trainer.agreement import on_every_rank
+from trainer.blocks import count_parameters, find_blocks
+from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
 from trainer.contract.env import WorkerPlace
-from trainer.errors import DeviceError
-from trainer.model import SHAPES, Decoder, build_initial
-from trainer.optim import ShardedAdamW, build_optimizer, local_of
+from trainer.errors import UnusedParameters
+from trainer.optim import ShardedAdamW, build_optimizer
+from trainer.precision import PRECISIONS
+from trainer.recomputation import recompute
+from trainer.replication import convert_batchnorm, replicate
+from trainer.sharding import shard
+from trainer.strategy import Layout, choose_layout
+from trainer.values import allocate, refuse_unwritten
 from trainer.waits import Waits
 
-# `auto`: AdamW in fp32 keeps 16 bytes per parameter, so that beyond this a replica takes 16 GB of each device.
-AUTO_FSDP_PARAMETERS = 1_000_000_000
-# Above the time that rank 0 takes to verify a large snapshot while the others wait; a hang is found sooner by its
-# silence in progress.jsonl.
-_GROUP_TIMEOUT = timedelta(minutes=20)
+_NAMES_TOLD = 5
 
 
 @dataclass(frozen=True)
 class Trainee:
     """A model ready to train. `model` owns the parameters, `forward` is what a microbatch goes through."""
 
-    model: Decoder
+    config: TrainerConfig
+    model: nn.Module
     forward: nn.Module
     optimizer: torch.optim.Optimizer
-    strategy: str
+    layout: Layout
     device: torch.device
-    precision: str
+    notices: tuple[str, ...] = ()  # what was asked for and is not to be had here
+    parameters: dict[str, nn.Parameter] = field(init=False)  # those that are trained
+
+    def __post_init__(self) -> None:
+        trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        object.__setattr__(self, "parameters", trained)
 
     def synchronise(self, is_last: bool) -> None:
-        """Say whether this is the step's last microbatch: DDP reduces gradients only then.
+        """Say, before each microbatch, whether it is the step's last: gradients may be exchanged only then.
 
-        FSDP reduces after every microbatch: to wait would hold the gradients unsharded.
+        Sharded strategies reduce after every microbatch unless told otherwise: to wait would hold the gradients whole.
+        Copies of a shard (hsdp) always wait.
         """
+        if self.config.compile == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         if isinstance(self.forward, DistributedDataParallel):
-            self.forward.require_backward_grad_sync = is_last
+            self.forward.require_backward_grad_sync = is_last or not self.layout.syncs_once
+        elif isinstance(self.forward, FSDPModule):
+            self.forward.set_requires_gradient_sync(is_last or not self.layout.syncs_once)
+            self.forward.set_requires_all_reduce(is_last)
 
     @property
     def exchanges_throughout(self) -> bool:
-        """FSDP gathers parameters in every layer; DDP exchanges gradients alone, once the backward pass is done."""
-        return self.strategy == "fsdp"
+        """Shards are gathered in every block; ddp exchanges gradients alone, once the backward pass is done."""
+        return self.layout.is_sharded
 
     def on_backward_done(self, action: Callable[[], None]) -> None:
-        """Call `action` when this rank has computed all its gradients and has only to exchange them, under DDP.
+        """Call `action` when this rank has computed its gradients and has only to exchange them, under ddp.
 
-        The embedding's gradient is the last: autograd accumulates a gradient as soon as it is there.
+        The first parameter's gradient is the last: autograd accumulates a gradient as soon as it is there.
         """
         if isinstance(self.forward, DistributedDataParallel):
-            self.model.embed.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's
-                lambda _: action()
-            )
+            first = next(iter(self.parameters.values()))
+            first.register_post_accumulate_grad_hook(lambda _: action())  # type: ignore[no-untyped-call]  # torch's
 
     def autocast(self) -> AbstractContextManager[object]:
-        """bf16 arithmetic under DDP; FSDP casts by its own policy."""
-        enabled = self.precision == "bf16" and self.strategy == "ddp"
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=enabled)
+        """Arithmetic of the precision under ddp; sharded blocks cast by a policy of their own."""
+        return nullcontext() if self.layout.is_sharded else PRECISIONS[self.config.precision].autocast(self.device)
 
-
-@contextmanager
-def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
-    """Join the group and take this rank's device; leave it at the end, whatever happens."""
-    device = _take_device(place)
-    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    with waits.waiting():
-        store = _open_store(place)
-        dist.init_process_group(
-            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=_GROUP_TIMEOUT
-        )
-    try:
-        yield device
-    except BaseException as error:
-        traceback.clear_frames(error.__traceback__)
-        raise
-    finally:
-        # Whoever drops a gloo group last joins its threads, and with the interpreter lock held that can deadlock (seen
-        # in torch 2.13 with DDP): the last reference must be the one that destroy_process_group drops.
-        gc.collect()
-        dist.destroy_process_group()
+    def refuse_unused(self) -> None:
+        """After a backward pass. Raises UnusedParameters where ddp would train copies apart, or fail a step later."""
+        if not isinstance(self.forward, DistributedDataParallel) or self.config.find_unused_parameters:
+            return
+        unused = [name for name, parameter in self.parameters.items() if parameter.grad is None]
+        if unused:
+            names = ", ".join(unused[:_NAMES_TOLD]) + (f" and {len(unused) - _NAMES_TOLD} more" * (len(unused) > 5))
+            raise UnusedParameters(f"no gradient reached {names}; set find_unused_parameters: true, or remove them")
 
 
 def build_trainee(
     config: TrainerConfig,
     *,
-    vocab_size: int,
+    model: nn.Module,
+    place: WorkerPlace,
     device: torch.device,
+    waits: Waits,
     write_values: Callable[[nn.Module, ShardedAdamW], None],
+    wrap: tuple[type[nn.Module], ...] | None = None,
 ) -> Trainee:
-    """Build model and optimizer; `write_values` fills every parameter, by `initialise` or from a snapshot."""
-    with torch.device("meta"):
-        model = Decoder(SHAPES[config.preset], vocab_size=vocab_size, dropout=config.dropout)
-    strategy = choose_strategy(config.strategy, count_parameters(model), dist.get_world_size())
-    if strategy == "fsdp":
-        _shard(model, init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("dp",)), config.precision)
-    _allocate(model, device)
+    """Spread a model on the meta device over the group. Collective.
+
+    `write_values` fills every parameter, by `initialise` or from a snapshot; `wrap` is what `wrap: auto` means for this
+    model.
+
+    The order of the steps is what makes them right: modules are replaced before anything holds them, recomputed inside
+    and sharded outside; memory comes after sharding, so that no rank ever holds the whole; the optimizer keeps the
+    parameters it is given, and a wrapper or a compiler wants a model that is final.
+    """
+    model = model.double() if PRECISIONS[config.precision].parameters == torch.float64 else model
+    notices = []
+    if config.sync_batchnorm and device.type == "cpu":
+        notices.append("sync_batchnorm: CPUs have none; each rank keeps statistics of its own")
+    elif config.sync_batchnorm:
+        model = convert_batchnorm(model)
+    layout = choose_layout(
+        config,
+        parameters=count_parameters(model),
+        world_size=dist.get_world_size(),
+        ranks_per_node=_ranks_per_node(config, place, waits),
+    )
+    blocks = find_blocks(model, parse_wrap(config.wrap), wrap)
+    recompute(blocks, parse_checkpointing(config.activation_checkpointing))
+    if layout.is_sharded:
+        shard(model, blocks, layout, config, device)
+    allocate(model, device, home=torch.device("cpu") if config.cpu_offload else device)
     optimizer = build_optimizer(model, config)
     write_values(model, optimizer)
     refuse_unwritten(model)
-    return Trainee(model, _wrap(model, strategy, device), optimizer, strategy, device, config.precision)
+    forward = model if layout.is_sharded else replicate(model, config, device)
+    _compile(blocks, config.compile)
+    notices += [layout.notice] if layout.notice else []
+    return Trainee(config, model, forward, optimizer, layout, device, tuple(notices))
 
 
-def choose_strategy(wanted: str, parameters: int, world_size: int) -> str:
-    """ "auto" means ddp, or fsdp when there are several ranks and more than AUTO_FSDP_PARAMETERS."""
-    if wanted != "auto":
-        return wanted
-    return "fsdp" if world_size > 1 and parameters > AUTO_FSDP_PARAMETERS else "ddp"
+def _ranks_per_node(config: TrainerConfig, place: WorkerPlace, waits: Waits) -> int | None:
+    """None where nodes differ. Only hsdp asks, so only it pays for the exchange."""
+    if parse_strategy(config.strategy) != "hsdp":
+        return None
+    sizes = set(on_every_rank(lambda: place.local_world_size, waits))
+    return sizes.pop() if len(sizes) == 1 else None
 
 
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-@torch.no_grad()
-def initialise(model: Decoder, seed: int) -> None:
-    """Write every parameter from its own seed, one full tensor at a time: equal at every world size and strategy."""
-    for name, parameter in model.named_parameters():
-        full = build_initial(name, parameter.shape, seed=seed, layers=len(model.blocks)).to(parameter.device)
-        if isinstance(parameter, DTensor):
-            # Every rank has the same full tensor, so no rank has to send it.
-            full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.copy_(full)
-
-
-@torch.no_grad()
-def refuse_unwritten(model: nn.Module) -> None:
-    """Raise RuntimeError for a parameter that still holds the NaN that `_allocate` left in it."""
-    for name, parameter in model.named_parameters():
-        if torch.isnan(local_of(parameter)).any():
-            raise RuntimeError(f"parameter {name} holds NaN before the first step: it was never written")
-
-
-def _open_store(place: WorkerPlace) -> Store:
-    if place.world_size == 1:
-        return HashStore()
-    # The store may outlive a generation, and its keys with it: each generation gets its own.
-    shared, _, _ = next(rendezvous("env://", timeout=_GROUP_TIMEOUT))
-    return PrefixStore(f"trainer/a{place.attempt}-g{place.generation}", shared)
-
-
-def _take_device(place: WorkerPlace) -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    index = 0 if count == 1 and place.local_world_size == 1 else place.local_rank
-    if index >= count:
-        raise DeviceError(f"local rank {place.local_rank} has no device, {count} are visible: start fewer workers")
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    return device
-
-
-def _shard(model: Decoder, mesh: DeviceMesh, precision: str) -> None:
-    policy = MixedPrecisionPolicy()
-    if precision == "bf16":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-
-
-@torch.no_grad()
-def _allocate(model: nn.Module, device: torch.device) -> None:
-    """Give memory to a model on the meta device, full of NaN so that a forgotten parameter shows."""
-    model.to_empty(device=device)
-    for parameter in model.parameters():
-        local_of(parameter).fill_(float("nan"))
-
-
-def _wrap(model: Decoder, strategy: str, device: torch.device) -> nn.Module:
-    if strategy == "fsdp" or dist.get_world_size() == 1:
-        return model
-    return DistributedDataParallel(
-        model,
-        device_ids=None if device.type == "cpu" else [device],
-        gradient_as_bucket_view=True,
-        init_sync=False,  # every rank has just written the same values
-    )
+def _compile(blocks: Sequence[nn.Module], mode: str) -> None:
+    """Compile each block by itself: equal blocks share the work, and gradients leave between them."""
+    if mode == "none":
+        return
+    for block in blocks:
+        block.forward = torch.compile(block.forward, mode=None if mode == "default" else mode)

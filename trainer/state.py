@@ -25,15 +25,17 @@ from torch.futures import Future
 from trainer.agreement import on_every_rank
 from trainer.errors import SnapshotError
 from trainer.optim import ShardedAdamW
+from trainer.precision import LossScale
 from trainer.waits import Waits
 
 _PROBE_BYTES = 1024 * 1024
 
 
 class RunState(Stateful):
-    """Model, optimizer moments and the two counters that everything else is a function of."""
+    """Model, optimizer moments, the two counters that everything else is a function of, and the scale of fp16."""
 
-    def __init__(self) -> None:
+    def __init__(self, loss_scale: LossScale) -> None:
+        self.loss_scale = loss_scale
         self.step = 0  # completed optimizer steps
         self.samples_seen = 0
         self._model: nn.Module | None = None
@@ -53,13 +55,15 @@ class RunState(Stateful):
             "optimizer": {name: self._moments(value) for name, value in self._model.named_parameters()},
             "step": self.step,
             "samples_seen": self.samples_seen,
+            "loss_scale": self.loss_scale.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         assert self._optimizer is not None
         self.step, self.samples_seen = state_dict["step"], state_dict["samples_seen"]
+        self.loss_scale.load_state_dict(state_dict["loss_scale"])
         for moments in self._optimizer.state.values():
-            moments["step"].fill_(self.step)
+            moments["step"].fill_(self.step - self.loss_scale.skipped_steps)
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """Without AdamW's own count, which is the step."""

@@ -26,16 +26,19 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.data import Data, describe_difference, open_data
 from trainer.errors import DataError, NonFiniteLoss, SnapshotError
+from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Restore, begin_term, fence_of, snapshots_of
-from trainer.model import Decoder
+from trainer.model import SHAPES, Decoder, build_initial
 from trainer.optim import ShardedAdamW, clip_gradients, learning_rate_at, set_learning_rate
 from trainer.order import draw_windows
-from trainer.parallel import Trainee, build_trainee, initialise, process_group
+from trainer.parallel import Trainee, build_trainee
+from trainer.precision import LossScale
 from trainer.saver import Saver, refuse_unwritable
 from trainer.seeds import seed_of
 from trainer.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.state import RunState, read_state
+from trainer.values import initialise
 from trainer.waits import Waits
 from trainer.wishes import SnapshotWishes, desired_of
 
@@ -96,16 +99,18 @@ def _run_in_group(
     refuse_unwritable(directory, waits)
     heartbeat.beat(Phase.RESTORE)
     beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell), waits)
-    state = RunState()
+    state = RunState(LossScale(config.precision))
+    with torch.device("meta"):
+        model = Decoder(SHAPES[config.preset], vocab_size=data.vocab_size, dropout=config.dropout)
     write_values = partial(_write_values, config, data, beginning, state, waits)
-    trainee = build_trainee(config, vocab_size=data.vocab_size, device=device, write_values=write_values)
-    _tell_beginning(beginning, heartbeat)
+    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
+    _tell_beginning(beginning, trainee.notices, heartbeat)
     saver = Saver(
         directory=directory,
         beginning=beginning,
         fence=fence,
         config=config,
-        strategy=trainee.strategy,
+        strategy=trainee.layout.strategy,
         data=data.fingerprint,
         heartbeat=heartbeat,
         waits=waits,
@@ -163,26 +168,29 @@ def take_step(
     wish: Wish,
 ) -> StepResult:
     """One optimizer step on the next global batch. Raises NonFiniteLoss, before anything is changed."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank, world_size, scale = dist.get_rank(), dist.get_world_size(), state.loss_scale
     shares = assign_microbatches(rank, world_size, config.global_batch // config.sequences_per_microbatch)
     local_loss = torch.zeros((), dtype=torch.float64, device=trainee.device)
     for position, share in enumerate(shares):
         waits.end()
         trainee.synchronise(is_last=position == len(shares) - 1)
         loss = _microbatch_loss(config, trainee, data, state, share, waits)
-        (loss * world_size).backward()  # type: ignore[no-untyped-call]  # both strategies average over ranks: undo it
+        # Every strategy averages over ranks: undo it.
+        (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
         local_loss += loss.detach()
     waits.begin()
-    grad_norm = clip_gradients(trainee.model.parameters(), config.grad_clip)
+    trainee.refuse_unused()
+    grad_norm = clip_gradients(trainee.parameters.values(), config.grad_clip, loss_scale=scale.factor)
     # What ranks wish for travels with the loss, so that agreeing costs nothing.
     wishes_4 = torch.cat((local_loss[None], local_loss.new_tensor([wish.stop, wish.save, wish.too_late])))
     dist.all_reduce(wishes_4)
     loss_sum, stops, saves, too_lates = wishes_4.tolist()
     waits.end()
-    if not (math.isfinite(loss_sum) and math.isfinite(grad_norm)):
+    if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
         raise NonFiniteLoss(f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}")
     set_learning_rate(trainee.optimizer, learning_rate_at(state.step, config))
-    trainee.optimizer.step()
+    if scale.accepts(grad_norm):
+        trainee.optimizer.step()
     trainee.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     state.samples_seen += config.global_batch
@@ -214,7 +222,8 @@ def _microbatch_loss(
         waits.begin()
     with trainee.autocast():
         logits_BTV = trainee.forward(tokens_BT[:, :-1])
-    total = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
+    logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
+    total = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
     return total * (share.weight / (config.global_batch * config.seq_len))
 
 
@@ -238,7 +247,7 @@ def _write_values(
     assert isinstance(model, Decoder)
     state.attach(model, optimizer)
     if beginning.restore is None:
-        initialise(model, config.seed)
+        initialise(model, partial(build_initial, seed=config.seed, layers=len(model.blocks)))
         return
     _refuse_other_run(config, data, beginning.restore)
     read_state(state, beginning.restore.path, waits)
@@ -269,8 +278,12 @@ def _refuse_different_data(data: Data, waits: Waits) -> None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
 
 
-def _tell_beginning(beginning: Beginning, heartbeat: Heartbeat) -> None:
-    if dist.get_rank() != 0 or beginning.restore is None:
+def _tell_beginning(beginning: Beginning, notices: tuple[str, ...], heartbeat: Heartbeat) -> None:
+    if dist.get_rank() != 0:
+        return
+    for notice in notices:
+        heartbeat.tell(EventKind.SETTING_IGNORED, notice, {})
+    if beginning.restore is None:
         return
     manifest, name, now = beginning.restore.manifest, beginning.restore.path.name, dist.get_world_size()
     heartbeat.tell(
@@ -285,7 +298,10 @@ def _beat_step(config: TrainerConfig, state: RunState, result: StepResult, step_
         "loss": result.loss,
         "tokens_per_s": config.global_batch * config.seq_len / step_s,
         "learning_rate": learning_rate_at(state.step - 1, config),
-        "grad_norm": result.grad_norm,
         "step_s": step_s,
     }
+    if math.isfinite(result.grad_norm):
+        metrics["grad_norm"] = result.grad_norm
+    if state.loss_scale.is_on:
+        metrics["loss_scale"] = state.loss_scale.factor
     heartbeat.beat(Phase.STEP, state.step, metrics if dist.get_rank() == 0 else None)

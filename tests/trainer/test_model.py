@@ -1,20 +1,26 @@
 """The model's shapes and starting values, and the learning rate."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from trainer.blocks import count_parameters
 from trainer.contract.config import parse_config
 from trainer.model import SHAPES, Decoder, build_initial
 from trainer.optim import learning_rate_at
-from trainer.parallel import _allocate, choose_strategy, count_parameters, initialise, refuse_unwritten
+from trainer.strategy import choose_strategy
+from trainer.values import allocate, initialise, refuse_unwritten
+
+CPU = torch.device("cpu")
 
 
 def build(preset: str = "nano", *, seed: int | None = 0) -> Decoder:
     with torch.device("meta"):
         model = Decoder(SHAPES[preset], vocab_size=256, dropout=0.0)
     if seed is not None:
-        _allocate(model, torch.device("cpu"))
-        initialise(model, seed)
+        allocate(model, CPU, home=CPU)
+        initialise(model, partial(build_initial, seed=seed, layers=len(model.blocks)))
     return model
 
 
@@ -61,8 +67,8 @@ def test_the_first_loss_is_that_of_a_uniform_guess():
 
 def test_a_parameter_that_nobody_wrote_is_found():
     model = build(seed=None)
-    _allocate(model, torch.device("cpu"))
-    initialise(model, 0)
+    allocate(model, CPU, home=CPU)
+    initialise(model, partial(build_initial, seed=0, layers=len(model.blocks)))
     refuse_unwritten(model)
     model.blocks[2].attention_norm.weight.data[5] = float("nan")
     with pytest.raises(RuntimeError, match=r"blocks\.2\.attention_norm\.weight"):
@@ -86,7 +92,8 @@ def test_the_rate_warms_up_and_falls_along_a_cosine():
 
 
 def test_only_large_models_on_several_ranks_are_sharded_by_themselves():
-    assert choose_strategy("auto", 10**6, 8) == "ddp"
-    assert choose_strategy("auto", 8 * 10**9, 8) == "fsdp"
-    assert choose_strategy("auto", 8 * 10**9, 1) == "ddp"
-    assert choose_strategy("fsdp", 10, 1) == "fsdp"
+    automatic = parse_config({"strategy": "auto"})
+    assert choose_strategy(automatic, 10**6, 8) == "ddp"
+    assert choose_strategy(automatic, 8 * 10**9, 8) == "fsdp"
+    assert choose_strategy(automatic, 8 * 10**9, 1) == "ddp"
+    assert choose_strategy(parse_config({"strategy": "fsdp"}), 10, 1) == "fsdp"

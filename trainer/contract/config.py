@@ -7,10 +7,39 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-STRATEGIES = ("auto", "ddp", "fsdp")
+STRATEGIES = ("auto", "ddp", "fsdp", "shard_grad_op", "hsdp")
+# The same by the names of classic FSDP's ShardingStrategy and of ZeRO's and DeepSpeed's stages. Nothing here shards
+# the optimizer alone (stage 1): sharding the gradients too moves as many bytes and needs less memory.
+STRATEGY_ALIASES = {
+    "no_shard": "ddp",
+    "zero0": "ddp",
+    "zero1": "shard_grad_op",
+    "zero2": "shard_grad_op",
+    "zero3": "fsdp",
+    "full_shard": "fsdp",
+    "fsdp2": "fsdp",
+    "hybrid_shard": "hsdp",
+    "deepspeed_stage_1": "shard_grad_op",
+    "deepspeed_stage_2": "shard_grad_op",
+    "deepspeed_stage_3": "fsdp",
+}
+STRATEGY_REFUSALS = {
+    "tensor_parallel": "cannot split single layers yet: use fsdp, and hsdp on several nodes",
+    "pipeline_parallel": "cannot split a model into stages yet: use fsdp, and hsdp on several nodes",
+    "data_parallel": "drives all devices from one process: use ddp, one worker for each device",
+}
+_REFUSED = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "pipeline": "pipeline_parallel", "dp": "data_parallel"}
 PRESETS = ("nano", "micro", "124m", "1b", "8b")
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
+OPTIMIZER_IMPLS = ("fused", "foreach", "plain")
+REDUCE_PRECISIONS = ("auto", "bf16", "fp16")
+GRADIENT_SYNCS = ("auto", "step", "microbatch")
+COMPILE_MODES = ("none", "default", "reduce-overhead", "max-autotune")
 _SECONDS = re.compile(r"^(\d+(?:\.\d+)?)s$")
+_EVERY = re.compile(r"^every-([1-9]\d{0,3})$")
+_SIZE = re.compile(r"^>=(\d+(?:\.\d+)?)([KMG]?)$")
+_CLASS_NAMES = re.compile(r"^[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*$")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 class ConfigError(ValueError):
@@ -34,7 +63,22 @@ class TrainerConfig:
     micro_batch: int | None = None  # sequences per forward pass; divides global_batch; None: the largest divisor <= 8
     seq_len: int = 128
     strategy: str = "auto"
+    shard_size: int | None = None  # hsdp: ranks that share one copy of the model; None: those of a node
+    wrap: str = "auto"  # what is sharded, recomputed and compiled as one: "auto", "Block,Head" or ">=10M" parameters
     precision: str = "fp32"
+    activation_checkpointing: str = "none"  # "none", "full", "every-2" (every second block) or "selective"
+    compile: str = "none"  # of each block: "none", "default", "reduce-overhead" (CUDA graphs) or "max-autotune"
+    cpu_offload: bool = False  # sharded strategies: parameters, gradients and optimizer live in host memory
+    prefetch_blocks: int = 0  # sharded strategies: blocks gathered ahead; 0: as FSDP does by itself
+    gradient_sync: str = "auto"  # once a "step" or after each "microbatch"; auto: ddp step, sharded microbatch
+    reduce_precision: str = "auto"  # what gradients are sent in; auto: what they are computed in, at least fp32
+    bucket_mb: float = 25.0  # ddp: gradients that are sent together
+    gradient_as_bucket_view: bool = True  # ddp: gradients lie in the buckets themselves
+    broadcast_buffers: bool = True  # ddp: rank 0's buffers before each step
+    static_graph: bool = False  # ddp: the same parameters are used in every step
+    find_unused_parameters: bool = False  # ddp: a step may leave parameters unused
+    sync_batchnorm: bool = False  # batch statistics over all ranks; accelerators only
+    optimizer_impl: str = "fused"  # AdamW's kernel: "fused", "foreach" or "plain"
     learning_rate: float = 1e-3
     warmup_steps: int = 20
     final_learning_rate: float = 1e-4  # at the end of the cosine
@@ -48,8 +92,20 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         _one_of("model", self.model, ("gpt",))
         _one_of("preset", self.preset, PRESETS)
-        _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("precision", self.precision, PRECISIONS)
+        _one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
+        _one_of("reduce_precision", self.reduce_precision, REDUCE_PRECISIONS)
+        _one_of("gradient_sync", self.gradient_sync, GRADIENT_SYNCS)
+        _one_of("compile", self.compile, COMPILE_MODES)
+        parse_wrap(self.wrap)
+        parse_checkpointing(self.activation_checkpointing)
+        strategy = parse_strategy(self.strategy)
+        _require("shard_size", self.shard_size is None or self.shard_size >= 1, "must be at least 1")
+        _require("cpu_offload", not (self.cpu_offload and strategy == "ddp"), "needs a sharded strategy, not ddp")
+        _require("prefetch_blocks", self.prefetch_blocks >= 0, f"is {self.prefetch_blocks}, must be at least 0")
+        _require("bucket_mb", 0 < self.bucket_mb <= 65536, f"is {self.bucket_mb}, must be above 0 and at most 65536")
+        learns = self.static_graph and self.gradient_sync == "step" and strategy in ("auto", "ddp")
+        _require("gradient_sync", not learns, "'step' does not go with static_graph: leave it at 'auto'")
         for name in ("steps", "global_batch", "seq_len", "snapshot_keep"):
             _require(name, getattr(self, name) >= 1, f"is {getattr(self, name)}, must be at least 1")
         for name in ("learning_rate", "final_learning_rate", "weight_decay", "grad_clip", "dropout"):
@@ -73,6 +129,57 @@ class TrainerConfig:
         if self.micro_batch is not None:
             return self.micro_batch
         return max(size for size in range(1, min(8, self.global_batch) + 1) if self.global_batch % size == 0)
+
+
+def parse_strategy(text: str) -> str:
+    """One of STRATEGIES for any name that it has. Raises ConfigError, with advice for what is not offered."""
+    name = text.lower().replace("-", "_")
+    name = STRATEGY_ALIASES.get(name, name)
+    refusal = STRATEGY_REFUSALS.get(_REFUSED.get(name, name))
+    _require("strategy", refusal is None, f"{text!r} {refusal}")
+    _require(
+        "strategy", name in STRATEGIES, f"is {text!r}, must be one of {', '.join((*STRATEGIES, *STRATEGY_ALIASES))}"
+    )
+    return name
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """Which modules count as blocks. Both None: the repeated ones."""
+
+    class_names: tuple[str, ...] | None = None
+    min_parameters: int | None = None
+
+
+def parse_wrap(text: str) -> Wrap:
+    """Parse "auto", "Block,Head" (class names) or ">=10M" (parameters). Raises ConfigError."""
+    if text == "auto":
+        return Wrap()
+    if size := _SIZE.match(text):
+        return Wrap(min_parameters=round(float(size[1]) * _UNITS[size[2]]))
+    _require("wrap", bool(_CLASS_NAMES.match(text)), f"is {text!r}, must be 'auto', class names, or a size as '>=10M'")
+    return Wrap(class_names=tuple(text.split(",")))
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Every `every`-th block keeps its input and computes the rest again; `keeps_products`: but for matrix products."""
+
+    every: int = 1
+    keeps_products: bool = False
+
+
+def parse_checkpointing(text: str) -> Checkpointing | None:
+    """Parse "none", "full", "every-2" or "selective"; None means that all activations are kept. Raises ConfigError."""
+    if text == "none":
+        return None
+    if text in ("full", "selective"):
+        return Checkpointing(keeps_products=text == "selective")
+    match = _EVERY.match(text)
+    if match is None:
+        message = f"is {text!r}, must be 'none', 'full', 'selective', or 'every-2' for every second block"
+        raise ConfigError("activation_checkpointing", message)
+    return Checkpointing(every=int(match[1]))
 
 
 @dataclass(frozen=True)
@@ -111,7 +218,11 @@ def _typed(name: str, value: object, kind: str) -> object:
         return None
     if name == "snapshot_interval" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if kind == "str" and isinstance(value, str):
+    if name == "compile" and isinstance(value, bool):
+        return "default" if value else "none"
+    if name == "wrap" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    if (kind == "str" and isinstance(value, str)) or (kind == "bool" and isinstance(value, bool)):
         return value
     if kind.startswith("int") and isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -68,6 +68,7 @@ class EventKind(str, Enum):
     SNAPSHOT_SKIPPED = "snapshot.skipped"  # no time for one before the stop
     SNAPSHOT_QUARANTINED = "snapshot.quarantined"
     SNAPSHOT_DELETED = "snapshot.deleted"
+    SETTING_IGNORED = "setting.ignored"  # the configuration asks for what this device or group does not have
     AGENT_EXITED = "agent.exited"
 
 

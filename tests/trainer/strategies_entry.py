@@ -1,0 +1,88 @@
+"""Several short trainings one after the other in one group of ranks: `strategies_entry.py '{"name": {config}}'`.
+
+Rank 0 prints one line of JSON: for each name its losses, gradient norms and what became of it.
+"""
+
+import json
+import os
+import sys
+from functools import partial
+
+import torch
+
+from tests.trainer.harness import TINY
+from trainer.contract.config import parse_config
+from trainer.contract.env import WorkerPlace, parse_place
+from trainer.data import Data, open_data
+from trainer.errors import TrainerError
+from trainer.group import process_group
+from trainer.heartbeat import Heartbeat
+from trainer.model import SHAPES, Decoder, build_initial
+from trainer.optim import local_of
+from trainer.parallel import Trainee, build_trainee
+from trainer.precision import LossScale
+from trainer.state import RunState
+from trainer.train import Wish, take_step
+from trainer.values import initialise
+from trainer.waits import Waits
+
+SHORT = {**TINY, "steps": 4, "warmup_steps": 0, "global_batch": 4, "micro_batch": 1, "seq_len": 16, "dropout": 0.1}
+
+
+def train(options: dict, place: WorkerPlace, device: torch.device, waits: Waits, data: Data) -> dict:
+    # Keys that begin with "_" are not the trainer's: what else the case does.
+    config = parse_config({**SHORT, **{name: value for name, value in options.items() if name[0] != "_"}})
+    state = RunState(LossScale(config.precision))
+
+    def write_values(model, optimizer):
+        state.attach(model, optimizer)
+        initialise(model, partial(build_initial, seed=config.seed, layers=4))
+
+    with torch.device("meta"):
+        model = Decoder(SHAPES[config.preset], vocab_size=256, dropout=config.dropout)
+        if options.get("_adds_unused"):
+            model.spare = torch.nn.Linear(4, 4)
+    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
+    if "_loss_scale" in options:
+        state.loss_scale.factor = options["_loss_scale"]
+    results = [take_step(config, trainee, data, state, waits, Wish()) for _ in range(config.steps)]
+    return {
+        "losses": [result.loss for result in results],
+        "grad_norms": [result.grad_norm for result in results],
+        **describe(trainee, state),
+    }
+
+
+def describe(trainee: Trainee, state: RunState) -> dict:
+    weight = trainee.model.blocks[0].attention.qkv.weight
+    return {
+        "strategy": trainee.layout.strategy,
+        "copies": [trainee.layout.replicas, trainee.layout.shards],
+        "notices": trainee.notices,
+        "own_rows": len(local_of(weight)),
+        "dtype": str(weight.dtype),
+        "names": sorted(trainee.parameters),
+        "loss_scale": state.loss_scale.state_dict(),
+    }
+
+
+def main() -> None:
+    place = parse_place(os.environ)
+    cases: dict[str, dict] = json.loads(sys.argv[2])["cases"]
+    found: dict[str, dict] = {}
+    waits = Waits(Heartbeat(place, 1))
+    data = open_data(parse_config(SHORT))
+    with process_group(place, waits) as device:
+        for name, options in cases.items():
+            try:
+                found[name] = train(options, place, device, waits, data)
+            except TrainerError as error:
+                found[name] = {"error": f"{type(error).__name__}: {error}"}
+    if place.rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,101 @@
+"""The trainer's configuration: names from elsewhere, wrong values, and the reference that users read."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from trainer.contract.config import (
+    STRATEGY_ALIASES,
+    Checkpointing,
+    ConfigError,
+    TrainerConfig,
+    Wrap,
+    parse_checkpointing,
+    parse_config,
+    parse_strategy,
+    parse_wrap,
+)
+
+REFERENCE = (Path(__file__).parents[2] / "docs/trainer.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("FULL_SHARD", "fsdp"),
+        ("SHARD_GRAD_OP", "shard_grad_op"),
+        ("NO_SHARD", "ddp"),
+        ("HYBRID_SHARD", "hsdp"),
+        ("zero1", "shard_grad_op"),
+        ("zero2", "shard_grad_op"),
+        ("ZeRO3", "fsdp"),
+        ("deepspeed-stage-3", "fsdp"),
+        ("hsdp", "hsdp"),
+    ],
+)
+def test_strategies_are_known_by_the_names_they_have_elsewhere(text, strategy):
+    assert parse_strategy(text) == strategy
+    parse_config({"strategy": text})
+
+
+@pytest.mark.parametrize("text", ["tp", "tensor_parallel", "pipeline", "DP"])
+def test_what_is_not_offered_is_refused_with_advice(text):
+    with pytest.raises(ConfigError, match=r"strategy: .* use (fsdp|ddp)"):
+        parse_config({"strategy": text})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("strategy", "magic"),
+        ("shard_size", 0),
+        ("wrap", ">=10X"),
+        ("wrap", "Block,"),
+        ("activation_checkpointing", "every-0"),
+        ("precision", "fp8"),
+        ("compile", "fast"),
+        ("reduce_precision", "fp8"),
+        ("gradient_sync", "never"),
+        ("bucket_mb", 0),
+        ("bucket_mb", float("nan")),
+        ("prefetch_blocks", -1),
+        ("static_graph", "yes"),
+        ("optimizer_impl", "magic"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(field, value):
+    with pytest.raises(ConfigError) as refused:
+        parse_config({field: value})
+    assert refused.value.field == field
+
+
+def test_settings_that_exclude_each_other_are_refused():
+    with pytest.raises(ConfigError, match="cpu_offload: needs a sharded strategy"):
+        parse_config({"strategy": "no_shard", "cpu_offload": True})
+    with pytest.raises(ConfigError, match="gradient_sync: 'step' does not go with static_graph"):
+        parse_config({"strategy": "ddp", "static_graph": True, "gradient_sync": "step"})
+
+
+def test_short_texts_become_what_they_mean():
+    assert parse_wrap(">=1.5M") == Wrap(min_parameters=1_500_000)
+    assert parse_wrap("Block,Head") == Wrap(class_names=("Block", "Head"))
+    assert parse_checkpointing("every-3") == Checkpointing(every=3)
+    assert parse_checkpointing("none") is None
+    assert parse_config({"wrap": ["Block", "Head"]}).wrap == "Block,Head"
+    assert parse_config({"compile": True}).compile == "default"
+
+
+def test_the_reference_lists_every_key_with_its_default():
+    keys = REFERENCE.partition("## Keys")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", keys, flags=re.MULTILINE))
+    texts = {True: "`true`", False: "`false`", None: "none"}
+    assert rows == {
+        field.name: texts[field.default] if isinstance(field.default, bool | None) else f"`{field.default}`"
+        for field in fields(TrainerConfig)
+    }
+
+
+def test_the_reference_lists_every_name_of_a_strategy():
+    assert {name for name in STRATEGY_ALIASES if f"`{name}`" in REFERENCE} == set(STRATEGY_ALIASES)

@@ -1,0 +1,65 @@
+"""The loss scale of fp16, and gradients of several kinds clipped together."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.errors import NonFiniteLoss
+from trainer.optim import clip_gradients
+from trainer.precision import LossScale
+
+
+def test_the_scale_grows_after_a_long_good_time_and_halves_at_once():
+    scale = LossScale("fp16")
+    assert all(scale.accepts(1.0) for _ in range(2000))
+    assert scale.factor == 2.0**17
+    assert not scale.accepts(float("inf"))
+    assert not scale.accepts(float("nan"))
+    assert scale.factor == 2.0**15
+    assert scale.skipped_steps == 2
+
+
+def test_a_restored_scale_goes_on_where_the_saved_one_was():
+    saved, restored = LossScale("fp16"), LossScale("fp16")
+    saved.accepts(float("inf"))
+    for _ in range(1999):
+        saved.accepts(1.0)
+    restored.load_state_dict(saved.state_dict())
+    for scale in (saved, restored):
+        assert scale.accepts(1.0)
+        assert scale.factor == 2.0**16, "the 2000th good step doubles it"
+        assert scale.skipped_steps == 1
+
+
+def test_a_run_that_was_not_in_fp16_hands_no_scale_over():
+    scale = LossScale("fp16")
+    scale.load_state_dict(LossScale("bf16").state_dict())
+    assert scale.factor == 2.0**16
+
+
+def test_a_gradient_that_stays_infinite_ends_the_run():
+    scale = LossScale("fp16")
+    scale.factor = 2.0**-16
+    with pytest.raises(NonFiniteLoss, match="however small the loss is made"):
+        scale.accepts(float("inf"))
+
+
+def test_other_precisions_are_not_scaled():
+    scale = LossScale("bf16")
+    assert scale.accepts(float("nan"))
+    assert scale.factor == 1.0
+
+
+def test_gradients_of_several_formats_have_one_norm():
+    parameters = [nn.Parameter(torch.zeros(3, dtype=kind)) for kind in (torch.float32, torch.bfloat16, torch.float64)]
+    for parameter, value in zip(parameters, (3.0, 4.0, 12.0), strict=True):
+        parameter.grad = torch.tensor([value, 0, 0], dtype=parameter.dtype) * 8
+    assert clip_gradients(parameters, 6.5, loss_scale=8.0) == pytest.approx(13.0)
+    assert [parameter.grad[0].item() for parameter in parameters] == pytest.approx([1.5, 2.0, 6.0], rel=1e-2)
+
+
+def test_a_scale_is_undone_where_nothing_is_clipped():
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([6.0, 8.0])
+    assert clip_gradients([parameter], 0.0, loss_scale=2.0) == pytest.approx(5.0)
+    assert parameter.grad.tolist() == [3.0, 4.0]

@@ -1,0 +1,44 @@
+"""A copy of the model on every rank, by DistributedDataParallel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.contract.config import TrainerConfig
+from trainer.errors import StrategyError
+
+_COMPRESSION = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
+
+
+def replicate(model: nn.Module, config: TrainerConfig, device: torch.device) -> nn.Module:
+    """Wrap a model whose values are final, and equal on every rank. A single rank needs no wrapper."""
+    if dist.get_world_size() == 1:
+        return model
+    options: dict[str, Any] = {} if config.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns of it
+    replica = DistributedDataParallel(
+        model,
+        device_ids=None if device.type == "cpu" else [device],
+        bucket_cap_mb=config.bucket_mb,
+        gradient_as_bucket_view=config.gradient_as_bucket_view,
+        static_graph=config.static_graph,
+        find_unused_parameters=config.find_unused_parameters,
+        init_sync=False,  # every rank has just written the same values
+        **options,
+    )
+    if config.reduce_precision in _COMPRESSION:
+        if config.reduce_precision == "bf16" and device.type == "cpu":
+            raise StrategyError("reduce_precision: bf16 needs NCCL, and CPUs exchange by gloo; use fp16 or auto")
+        replica.register_comm_hook(None, _COMPRESSION[config.reduce_precision])
+    return replica
+
+
+def convert_batchnorm(model: nn.Module) -> nn.Module:
+    """BatchNorm with statistics over all ranks. On the meta device, before anything holds the old modules."""
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    return converted

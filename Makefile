@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test long mutate crash soak recovery check format bench clean
+.PHONY: help demo serve test long mutate crash soak recovery trajectories check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,9 @@ soak: $(VENV)/.installed ## train under a hundred random faults (ARGS=--short: a
 
 recovery: $(VENV)/.installed ## kill workers and time their return, beside torchrun (ARGS="--kills 1000 --launchers ours")
 	@$(BIN)/python -m benchmarks.recovery $(ARGS)
+
+trajectories: $(VENV)/.installed ## the same loss curve on any ranks (ARGS="--trials fp32" for the quick half)
+	@$(BIN)/python -m deploy.dev.trajectories $(ARGS)
 
 check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,1 @@
+"""Loss curves of trainings that were killed and went on elsewhere, beside those that nobody disturbed."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -90,43 +89,37 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, *, loss_sca
     Returns the norm before; inf or NaN when a gradient is. Collective for sharded parameters: each shard counts once,
     however many ranks hold a copy of it.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = _norm_squared(gradients).sqrt() / loss_scale
+    kinds = _by_kind(parameter.grad for parameter in parameters if parameter.grad is not None)
+    norm = _norm_squared(kinds).sqrt() / loss_scale
     if limit or loss_scale != 1.0:
         factor = torch.clamp(limit / (norm + _NO_ZERO_DIVISION), max=1.0) if limit else torch.ones_like(norm)
-        for kind, shards in _by_kind(gradients).items():
-            torch._foreach_mul_(shards, (factor / loss_scale).to(kind.device))
+        for (device, *_), shards in kinds.items():
+            torch._foreach_mul_(shards, (factor / loss_scale).to(device))
     return norm.item()
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """Gradients that one kernel can take together, and the groups of ranks over which their shards are spread."""
-
-    device: torch.device
-    dtype: torch.dtype
-    mesh: DeviceMesh | None = None
-    placements: tuple[Placement, ...] = ()
+# Gradients that one kernel can take together, and the ranks over which their shards are spread.
+_Kind = tuple[torch.device, torch.dtype, DeviceMesh | None, tuple[Placement, ...]]
 
 
 def _by_kind(gradients: Iterable[Tensor]) -> dict[_Kind, list[Tensor]]:
     """This rank's shards by kind. Ranks see the same kinds in the same order."""
     kinds: dict[_Kind, list[Tensor]] = {}
     for gradient in gradients:
-        spread = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else ()
-        kinds.setdefault(_Kind(gradient.device, gradient.dtype, *spread), []).append(local_of(gradient))
+        spread = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else (None, ())
+        kinds.setdefault((gradient.device, gradient.dtype, *spread), []).append(local_of(gradient))
     return kinds
 
 
-def _norm_squared(gradients: Iterable[Tensor]) -> Tensor:
-    """The square of the global norm, in fp32 or better, on the first gradient's device."""
+def _norm_squared(kinds: dict[_Kind, list[Tensor]]) -> Tensor:
+    """The square of the global norm, in fp32 or better, on the first kind's device."""
     sums: list[Tensor] = []
-    for kind, shards in _by_kind(gradients).items():
-        norms = torch._foreach_norm(shards, 2, torch.promote_types(kind.dtype, torch.float32))
+    for (_, dtype, mesh, placements), shards in kinds.items():
+        norms = torch._foreach_norm(shards, 2, torch.promote_types(dtype, torch.float32))
         squares = torch.stack(norms).square().sum()
-        for dimension, placement in enumerate(kind.placements):
-            if isinstance(placement, Shard) and kind.mesh is not None:
-                dist.all_reduce(squares, group=kind.mesh.get_group(dimension))
+        for dimension, placement in enumerate(placements):
+            if isinstance(placement, Shard) and mesh is not None:
+                dist.all_reduce(squares, group=mesh.get_group(dimension))
         sums.append(squares)
     return torch.stack([squares.to(sums[0].device, torch.float64) for squares in sums]).sum() if sums[1:] else sums[0]
 

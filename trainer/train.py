@@ -175,15 +175,17 @@ def take_step(
         waits.end()
         trainee.synchronise(is_last=position == len(shares) - 1)
         loss = _microbatch_loss(config, trainee, data, state, share, waits)
+        local_loss += loss.detach()
+        if position == len(shares) - 1:
+            # What ranks wish for travels with the loss, and both while gradients are computed: agreeing costs nothing.
+            wishes_4 = torch.cat((local_loss[None], local_loss.new_tensor([wish.stop, wish.save, wish.too_late])))
+            agreement = dist.all_reduce(wishes_4, async_op=True)
         # Every strategy averages over ranks: undo it.
         (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
-        local_loss += loss.detach()
     waits.begin()
     trainee.refuse_unused()
     grad_norm = clip_gradients(trainee.parameters.values(), config.grad_clip, loss_scale=scale.factor)
-    # What ranks wish for travels with the loss, so that agreeing costs nothing.
-    wishes_4 = torch.cat((local_loss[None], local_loss.new_tensor([wish.stop, wish.save, wish.too_late])))
-    dist.all_reduce(wishes_4)
+    agreement.wait()
     loss_sum, stops, saves, too_lates = wishes_4.tolist()
     waits.end()
     if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):

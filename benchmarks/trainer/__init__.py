@@ -1,0 +1,1 @@
+"""How quick the bundled trainer is, beside loops that people write by hand."""

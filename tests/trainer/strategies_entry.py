@@ -61,6 +61,7 @@ def describe(trainee: Trainee, state: RunState) -> dict:
         "notices": trainee.notices,
         "own_rows": len(local_of(weight)),
         "dtype": str(weight.dtype),
+        "compiled": sum(hasattr(block.forward, "_torchdynamo_orig_callable") for block in trainee.model.blocks),
         "names": sorted(trainee.parameters),
         "loss_scale": state.loss_scale.state_dict(),
     }

@@ -35,7 +35,25 @@ def replicate(model: nn.Module, config: TrainerConfig, device: torch.device) -> 
         if config.reduce_precision == "bf16" and device.type == "cpu":
             raise StrategyError("reduce_precision: bf16 needs NCCL, and CPUs exchange by gloo; use fp16 or auto")
         replica.register_comm_hook(None, _COMPRESSION[config.reduce_precision])
+    if not (config.find_unused_parameters or config.static_graph):
+        _settle_buckets(replica, model)
     return replica
+
+
+def _settle_buckets(replica: nn.Module, model: nn.Module) -> None:
+    """Let DDP lay out its buckets now, by a backward pass that touches every parameter once, the last one first.
+
+    It does so after its first backward pass, whatever that was, and from then on ranks add gradients up in another
+    order: three ranks or more that were restarted would make other rounding errors than those that ran on.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    own_forward = vars(model).get("forward")  # of this object; most have their class's
+    model.forward = lambda: torch.stack([parameter.sum() for parameter in parameters]).sum()
+    replica().backward()
+    del model.forward
+    if own_forward is not None:
+        model.forward = own_forward
+    model.zero_grad(set_to_none=True)
 
 
 def convert_batchnorm(model: nn.Module) -> nn.Module:

@@ -42,6 +42,8 @@ class Case:
 CASES = (
     Case("2→2 ddp", (Leg(2), Leg(2)), trials=(EXACT,)),
     Case("2→2 fsdp", (Leg(2, "fsdp"), Leg(2, "fsdp")), trials=(EXACT,), reference=Leg(2, "fsdp")),
+    Case("3→3 ddp", (Leg(3), Leg(3)), trials=(EXACT,), reference=Leg(3)),
+    Case("3→3 fsdp", (Leg(3, "fsdp"), Leg(3, "fsdp")), trials=(EXACT,), reference=Leg(3, "fsdp")),
     Case("2→1", (Leg(2), Leg(1))),
     Case("1→2", (Leg(1), Leg(2))),
     Case("2→3", (Leg(2), Leg(3))),

@@ -11,6 +11,10 @@ class DataError(TrainerError):
     """The training data are missing, too small, unreadable or not those of the snapshot."""
 
 
+class TaskError(TrainerError):
+    """The user's task cannot be used: its module, its function, or something that the function returned."""
+
+
 class DeviceError(TrainerError):
     """This worker has no device of its own."""
 

@@ -21,10 +21,11 @@ from trainer.contract.exit_record import EventKind, JournalEvent, render_journal
 from trainer.contract.progress import Phase, Progress, render_progress
 
 _PRINT_EVERY_S = 2.0
+_UNITS = ("tokens", "samples")
 
 
 class Heartbeat:
-    def __init__(self, place: WorkerPlace, total_steps: int) -> None:
+    def __init__(self, place: WorkerPlace, total_steps: int | None) -> None:
         self._place = place
         self._total_steps = total_steps
         folder = None if place.replica_dir is None else Path(place.replica_dir)
@@ -82,11 +83,11 @@ class Heartbeat:
         if now - self._printed_at < _PRINT_EVERY_S and step != self._total_steps:
             return
         self._printed_at = now
-        print(
-            f"step {step}/{self._total_steps}  loss {metrics['loss']:.4f}  "
-            f"{metrics['tokens_per_s']:.0f} tokens/s  lr {metrics['learning_rate']:.2e}",
-            flush=True,
-        )
+        speeds = (f"  {metrics[f'{unit}_per_s']:.0f} {unit}/s" for unit in _UNITS if f"{unit}_per_s" in metrics)
+        rate = f"  lr {metrics['learning_rate']:.2e}" if "learning_rate" in metrics else ""
+        loss = f"  loss {metrics['loss']:.4f}" if "loss" in metrics else ""
+        total = "" if self._total_steps is None else f"/{self._total_steps}"
+        print(f"step {step}{total}{loss}{next(speeds, '')}{rate}", flush=True)
 
 
 class Journal:

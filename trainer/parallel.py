@@ -6,7 +6,7 @@ by the world size to undo it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -15,13 +15,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from trainer.agreement import on_every_rank
 from trainer.blocks import count_parameters, find_blocks
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
 from trainer.contract.env import WorkerPlace
 from trainer.errors import UnusedParameters
-from trainer.optim import ShardedAdamW, build_optimizer
+from trainer.optim import build_optimizer
 from trainer.precision import PRECISIONS
 from trainer.recomputation import recompute
 from trainer.replication import convert_batchnorm, replicate
@@ -99,13 +100,14 @@ def build_trainee(
     place: WorkerPlace,
     device: torch.device,
     waits: Waits,
-    write_values: Callable[[nn.Module, ShardedAdamW], None],
+    write_values: Callable[[nn.Module, Optimizer], None],
+    own_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
     wrap: tuple[type[nn.Module], ...] | None = None,
 ) -> Trainee:
     """Spread a model on the meta device over the group. Collective.
 
-    `write_values` fills every parameter, by `initialise` or from a snapshot; `wrap` is what `wrap: auto` means for this
-    model.
+    `write_values` fills every parameter, with first values or from a snapshot; `wrap` is what `wrap: auto` means for
+    this model.
 
     The order of the steps is what makes them right: modules are replaced before anything holds them, recomputed inside
     and sharded outside; memory comes after sharding, so that no rank ever holds the whole; the optimizer keeps the
@@ -128,7 +130,7 @@ def build_trainee(
     if layout.is_sharded:
         shard(model, blocks, layout, config, device)
     allocate(model, device, home=torch.device("cpu") if config.cpu_offload else device)
-    optimizer = build_optimizer(model, config)
+    optimizer = build_optimizer(model, config) if own_optimizer is None else own_optimizer(model.parameters())
     write_values(model, optimizer)
     refuse_unwritten(model)
     forward = model if layout.is_sharded else replicate(model, config, device)

@@ -21,10 +21,12 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from trainer.agreement import on_every_rank
 from trainer.errors import SnapshotError
 from trainer.optim import ShardedAdamW
+from trainer.own_optimizer import prepare_state
 from trainer.precision import LossScale
 from trainer.waits import Waits
 
@@ -39,9 +41,9 @@ class RunState(Stateful):
         self.step = 0  # completed optimizer steps
         self.samples_seen = 0
         self._model: nn.Module | None = None
-        self._optimizer: ShardedAdamW | None = None
+        self._optimizer: Optimizer | None = None
 
-    def attach(self, model: nn.Module, optimizer: ShardedAdamW) -> None:
+    def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Name the (unwrapped) model and its optimizer; once they are sharded and have memory."""
         self._model, self._optimizer = model, optimizer
 
@@ -49,7 +51,7 @@ class RunState(Stateful):
         """The very tensors of model and optimizer: DCP reads them to save and writes into them to load."""
         assert self._model is not None
         assert self._optimizer is not None
-        self._optimizer.prepare(self._model.parameters())
+        self._prepare(self._optimizer, self._model)
         return {
             "model": self._model.state_dict(),
             "optimizer": {name: self._moments(value) for name, value in self._model.named_parameters()},
@@ -63,12 +65,20 @@ class RunState(Stateful):
         self.step, self.samples_seen = state_dict["step"], state_dict["samples_seen"]
         self.loss_scale.load_state_dict(state_dict["loss_scale"])
         for moments in self._optimizer.state.values():
-            moments["step"].fill_(self.step - self.loss_scale.skipped_steps)
+            if "step" in moments:
+                moments["step"].fill_(self.step - self.loss_scale.skipped_steps)
+
+    def _prepare(self, optimizer: Optimizer, model: nn.Module) -> None:
+        if isinstance(optimizer, ShardedAdamW):
+            optimizer.prepare(model.parameters())
+        elif self.step == 0 or optimizer.state:  # after a step, one without any state keeps none
+            prepare_state(optimizer, model.parameters())
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Without AdamW's own count, which is the step."""
+        """Without the optimizer's own count, which is the step."""
         assert self._optimizer is not None
-        return {name: value for name, value in self._optimizer.state[parameter].items() if name != "step"}
+        moments = self._optimizer.state.get(parameter, {})
+        return {name: value for name, value in moments.items() if name != "step" and value is not None}
 
 
 def write_state(state: RunState, directory: Path, waits: Waits) -> None:

@@ -10,35 +10,36 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.agreement import on_every_rank, on_rank_zero
 from trainer.cadence import Cadence
-from trainer.contract.config import TrainerConfig, parse_interval
+from trainer.contract.config import TrainerConfig, parse_interval, parse_workers
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.data import Data, describe_difference, open_data
+from trainer.data import describe_difference
 from trainer.errors import DataError, NonFiniteLoss, SnapshotError
+from trainer.feeder import Feeder, cores_of
 from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
+from trainer.initial import Draft, named_tensors
 from trainer.lineage import Beginning, Restore, begin_term, fence_of, snapshots_of
-from trainer.model import SHAPES, Decoder, build_initial
-from trainer.optim import ShardedAdamW, clip_gradients, learning_rate_at, set_learning_rate
-from trainer.order import draw_windows
+from trainer.optim import clip_gradients, learning_rate_at, local_of, set_learning_rate
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale
 from trainer.saver import Saver, refuse_unwritable
 from trainer.seeds import seed_of
 from trainer.signals import STOPPED_EXIT_CODE, StopFlag
+from trainer.source import BadSample, Request
 from trainer.state import RunState, read_state
-from trainer.values import initialise
+from trainer.task import Task, open_task
 from trainer.waits import Waits
 from trainer.wishes import SnapshotWishes, desired_of
 
@@ -68,6 +69,9 @@ class StepResult:
     grad_norm: float
     stop: bool
     save: bool
+    data_s: float  # waited for data, mean over the ranks
+    skipped: int  # samples that could not be read, on all ranks
+    own_skipped: tuple[BadSample, ...]  # those that this rank came upon; the only field that ranks differ in
 
 
 def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
@@ -75,35 +79,42 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     gc.freeze()  # what the imports left is never garbage: no collection has to look at it again
     heartbeat = Heartbeat(place, config.steps)
     heartbeat.beat(Phase.DATA)
-    data = open_data(config)  # before the group forms: a rank without data must not keep the others waiting
+    task = open_task(config)  # before the group forms: a rank without data must not keep the others waiting
     heartbeat.beat(Phase.START)
     waits = Waits(heartbeat)
     if place.world_size > 1:
         waits.start()
     with process_group(place, waits) as device:
         # A function of its own: what it made of the group must be gone when the group is destroyed.
-        return _run_in_group(config, place, data, device, heartbeat, waits, stop)
+        return _run_in_group(config, place, task, device, heartbeat, waits, stop)
 
 
 def _run_in_group(
     config: TrainerConfig,
     place: WorkerPlace,
-    data: Data,
+    task: Task,
     device: torch.device,
     heartbeat: Heartbeat,
     waits: Waits,
     stop: StopFlag,
 ) -> int:
     directory, fence = snapshots_of(place), fence_of(place)
-    _refuse_different_data(data, waits)
+    _refuse_different_data(task, waits)
     refuse_unwritable(directory, waits)
     heartbeat.beat(Phase.RESTORE)
     beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell), waits)
     state = RunState(LossScale(config.precision))
-    with torch.device("meta"):
-        model = Decoder(SHAPES[config.preset], vocab_size=data.vocab_size, dropout=config.dropout)
-    write_values = partial(_write_values, config, data, beginning, state, waits)
-    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
+    draft = task.draft()
+    trainee = build_trainee(
+        config,
+        model=draft.model,
+        place=place,
+        device=device,
+        waits=waits,
+        write_values=partial(_write_values, config, task, draft, beginning, state, waits),
+        own_optimizer=task.optimizer,
+        wrap=task.wrap,
+    )
     _tell_beginning(beginning, trainee.notices, heartbeat)
     saver = Saver(
         directory=directory,
@@ -111,20 +122,31 @@ def _run_in_group(
         fence=fence,
         config=config,
         strategy=trainee.layout.strategy,
-        data=data.fingerprint,
+        data=task.source.fingerprint,
         heartbeat=heartbeat,
         waits=waits,
     )
     trainee.on_backward_done(waits.begin)
     wishes = SnapshotWishes(desired_of(place), answered=saver.answered_wishes)
     heartbeat.beat(Phase.STEP)
-    return _train(config, trainee, data, state, saver, wishes, heartbeat, waits, stop, place.notice_s)
+    feeder = Feeder(
+        task.source,
+        _requests(config, task, state),
+        workers=_workers(config, task),
+        device=device,
+        cores=cores_of(place.local_world_size),
+    )
+    try:
+        return _train(config, task, trainee, feeder, state, saver, wishes, heartbeat, waits, stop, place.notice_s)
+    finally:
+        feeder.close()
 
 
 def _train(
     config: TrainerConfig,
+    task: Task,
     trainee: Trainee,
-    data: Data,
+    feeder: Feeder,
     state: RunState,
     saver: Saver,
     wishes: SnapshotWishes,
@@ -135,15 +157,19 @@ def _train(
 ) -> int:
     cadence = Cadence(parse_interval(config.snapshot_interval), started_at=time.monotonic())
     is_first = dist.get_rank() == 0
+    bad: dict[int, BadSample] = {}
     while state.step < config.steps:
         started, now = time.perf_counter(), time.monotonic()
         save_due = is_first and (cadence.is_due(state.step + 1, now) or wishes.is_due(now))
         too_late = is_first and not cadence.fits(notice_s)
         wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late)
-        result = take_step(config, trainee, data, state, waits, wish)
+        result = take_step(config, task, trainee, feeder, state, waits, wish)
         step_s = time.perf_counter() - started
+        feeder.look(step_s)
         waits.expect(step_s)
-        _beat_step(config, state, result, step_s, heartbeat)
+        _beat_step(config, task, trainee, state, result, step_s, heartbeat)
+        if result.skipped:
+            _note_skipped(config, result, bad, heartbeat, waits)
         if result.save or state.step == config.steps:
             _save(saver, state, cadence, wishes, heartbeat)
         elif result.stop and is_first:
@@ -161,43 +187,64 @@ def _train(
 
 def take_step(
     config: TrainerConfig,
+    task: Task,
     trainee: Trainee,
-    data: Data,
+    feeder: Feeder,
     state: RunState,
     waits: Waits,
     wish: Wish,
 ) -> StepResult:
-    """One optimizer step on the next global batch. Raises NonFiniteLoss, before anything is changed."""
-    rank, world_size, scale = dist.get_rank(), dist.get_world_size(), state.loss_scale
-    shares = assign_microbatches(rank, world_size, config.global_batch // config.sequences_per_microbatch)
-    local_loss = torch.zeros((), dtype=torch.float64, device=trainee.device)
+    """One optimizer step on the next global batch. Raises NonFiniteLoss and DataError, before anything is changed."""
+    shares, world_size = _own_shares(config, task), dist.get_world_size()
+    scale = state.loss_scale
+    expected = config.global_batch * task.sample_weight
+    skipped: list[BadSample] = []
+    feeder.waited_s = 0.0
+    sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # of losses and of weights
     for position, share in enumerate(shares):
         waits.end()
+        read = feeder.next()
         trainee.synchronise(is_last=position == len(shares) - 1)
-        loss = _microbatch_loss(config, trainee, data, state, share, waits)
-        local_loss += loss.detach()
+        loss, weight = _microbatch_loss(config, task, trainee, read.batch, state, share, waits)
+        loss = loss * (share.weight / expected)
+        sums_2[0] += loss.detach()
+        sums_2[1] += weight * share.weight
+        skipped += read.skipped if share.weight else ()
         if position == len(shares) - 1:
             # What ranks wish for travels with the loss, and both while gradients are computed: agreeing costs nothing.
-            wishes_4 = torch.cat((local_loss[None], local_loss.new_tensor([wish.stop, wish.save, wish.too_late])))
-            agreement = dist.all_reduce(wishes_4, async_op=True)
+            rest = sums_2.new_tensor([feeder.waited_s, len(skipped), wish.stop, wish.save, wish.too_late])
+            totals = torch.cat((sums_2, rest))
+            agreement = dist.all_reduce(totals, async_op=True)
         # Every strategy averages over ranks: undo it.
         (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
     waits.begin()
     trainee.refuse_unused()
-    grad_norm = clip_gradients(trainee.parameters.values(), config.grad_clip, loss_scale=scale.factor)
     agreement.wait()
-    loss_sum, stops, saves, too_lates = wishes_4.tolist()
+    loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates = totals.tolist()
+    if not weight_sum > 0:
+        raise DataError(f"the batch of step {state.step + 1} weighs {weight_sum:g}: there is nothing to learn from it")
+    if weight_sum != expected:
+        loss_sum *= expected / weight_sum
+        _scale_gradients(trainee.parameters.values(), expected / weight_sum)
+    grad_norm = clip_gradients(trainee.parameters.values(), config.grad_clip, loss_scale=scale.factor)
     waits.end()
     if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
         raise NonFiniteLoss(f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}")
-    set_learning_rate(trainee.optimizer, learning_rate_at(state.step, config))
+    _set_rates(config, task, trainee, state.step)
     if scale.accepts(grad_norm):
         trainee.optimizer.step()
     trainee.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     state.samples_seen += config.global_batch
-    stop, save = stops > 0, saves > 0 or (stops > 0 and not too_lates)
-    return StepResult(loss=loss_sum, grad_norm=grad_norm, stop=stop, save=save)
+    return StepResult(
+        loss=loss_sum,
+        grad_norm=grad_norm,
+        stop=stops > 0,
+        save=saves > 0 or (stops > 0 and not too_lates),
+        data_s=waited_s / world_size,
+        skipped=round(skips),
+        own_skipped=tuple(skipped),
+    )
 
 
 def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
@@ -206,27 +253,49 @@ def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
     return [Share(k % count, 1.0 if k < count else 0.0) for k in mine]
 
 
+def _own_shares(config: TrainerConfig, task: Task) -> list[Share]:
+    return assign_microbatches(dist.get_rank(), dist.get_world_size(), config.global_batch // task.source.micro_batch)
+
+
+def _requests(config: TrainerConfig, task: Task, state: RunState) -> Iterator[Request]:
+    """This rank's microbatches from the present step on, without an end."""
+    size, step, first = task.source.micro_batch, state.step, state.samples_seen
+    while True:
+        for share in _own_shares(config, task):
+            yield Request(step, share.microbatch, first + share.microbatch * size, size)
+        step, first = step + 1, first + config.global_batch
+
+
+def _workers(config: TrainerConfig, task: Task) -> int | None:
+    wanted = parse_workers(config.data_workers)
+    return task.source.workers if wanted is None else wanted
+
+
 def _microbatch_loss(
-    config: TrainerConfig, trainee: Trainee, data: Data, state: RunState, share: Share, waits: Waits
-) -> Tensor:
-    """The microbatch's part of the global mean: its summed loss over the tokens of the whole batch."""
-    size = config.sequences_per_microbatch
-    windows_B = draw_windows(
-        first=state.samples_seen + share.microbatch * size,
-        count=size,
-        num_windows=data.num_windows(config.seq_len),
-        seed=config.seed,
-    )
-    tokens_BT = torch.from_numpy(data.read_windows(windows_B, config.seq_len)).to(trainee.device)
-    if config.dropout > 0:
+    config: TrainerConfig, task: Task, trainee: Trainee, batch: object, state: RunState, share: Share, waits: Waits
+) -> tuple[Tensor, Tensor | float]:
+    if task.is_random:
         torch.manual_seed(seed_of("dropout", config.seed, state.step, share.microbatch))
     if trainee.exchanges_throughout:
         waits.begin()
     with trainee.autocast():
-        logits_BTV = trainee.forward(tokens_BT[:, :-1])
-    logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
-    total = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
-    return total * (share.weight / (config.global_batch * config.seq_len))
+        return task.loss(trainee.forward, batch)
+
+
+@torch.no_grad()
+def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
+    gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    torch._foreach_mul_(gradients, factor)
+
+
+def _set_rates(config: TrainerConfig, task: Task, trainee: Trainee, step: int) -> None:
+    """A schedule is a factor of each group's own rate; an optimizer of the user's without one keeps its rates."""
+    if task.schedule is not None:
+        factor = task.schedule(step)
+        for group in trainee.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    elif task.optimizer is None:
+        set_learning_rate(trainee.optimizer, learning_rate_at(step, config))
 
 
 def _save(saver: Saver, state: RunState, cadence: Cadence, wishes: SnapshotWishes, heartbeat: Heartbeat) -> None:
@@ -239,45 +308,62 @@ def _save(saver: Saver, state: RunState, cadence: Cadence, wishes: SnapshotWishe
 
 def _write_values(
     config: TrainerConfig,
-    data: Data,
+    task: Task,
+    draft: Draft,
     beginning: Beginning,
     state: RunState,
     waits: Waits,
     model: nn.Module,
-    optimizer: ShardedAdamW,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
-    assert isinstance(model, Decoder)
     state.attach(model, optimizer)
+    names = named_tensors(model).keys()
     if beginning.restore is None:
-        initialise(model, partial(build_initial, seed=config.seed, layers=len(model.blocks)))
+        draft.write(model, names)
         return
-    _refuse_other_run(config, data, beginning.restore)
+    _refuse_other_run(config, task, beginning.restore)
+    draft.write(model, names - model.state_dict().keys())  # buffers that no snapshot holds
     read_state(state, beginning.restore.path, waits)
 
 
-def _refuse_other_run(config: TrainerConfig, data: Data, restore: Restore) -> None:
+def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> None:
     """A snapshot fits only its own model; one of this job also only its own data."""
     details, name = restore.manifest.details, restore.path.name
     saved_config, saved_data = details.get("config"), details.get("data")
-    preset = saved_config.get("preset") if isinstance(saved_config, dict) else None
-    if preset is not None and preset != config.preset:
-        raise SnapshotError(f"{name} holds a model of preset {preset!r}, the configuration says {config.preset!r}")
+    for field in ("task", "preset"):
+        wanted = getattr(config, field)
+        saved = saved_config.get(field, wanted) if isinstance(saved_config, dict) else wanted
+        if saved != wanted:
+            raise SnapshotError(f"{name} holds a model of {field} {saved!r}, the configuration says {wanted!r}")
     if not (restore.is_own and isinstance(saved_data, dict)):
         return
-    difference = describe_difference(data.fingerprint, saved_data)
+    difference = describe_difference(task.source.fingerprint, saved_data)
     if difference is not None:
-        raise DataError(
-            f"data {config.data!r} changed since {name}: {difference}; give back the data, or start a new job"
-        )
+        raise DataError(f"data {task.name} changed since {name}: {difference}; give back the data, or start a new job")
 
 
-def _refuse_different_data(data: Data, waits: Waits) -> None:
+def _refuse_different_data(task: Task, waits: Waits) -> None:
     """Raise DataError on all ranks when one of them sees other data than rank 0."""
-    fingerprints = on_every_rank(lambda: data.fingerprint, waits)
+    fingerprints = on_every_rank(lambda: task.source.fingerprint, waits)
     for rank, fingerprint in enumerate(fingerprints):
         difference = describe_difference(fingerprint, fingerprints[0])
         if difference is not None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
+
+
+def _note_skipped(
+    config: TrainerConfig, result: StepResult, bad: dict[int, BadSample], heartbeat: Heartbeat, waits: Waits
+) -> None:
+    """Tell each unreadable sample once. Raises DataError, on all ranks, when there are too many. Collective."""
+    found = [sample for part in on_every_rank(lambda: result.own_skipped, waits) for sample in part]
+    for sample in found:
+        if sample.index not in bad and dist.get_rank() == 0:
+            evidence = {"index": sample.index, "position": sample.position, "error": sample.error}
+            heartbeat.tell(EventKind.SAMPLE_SKIPPED, f"{sample}; the next one stands in for it", evidence)
+        bad.setdefault(sample.index, sample)
+    if len(bad) > config.skip_bad_samples:
+        allowed = f"skip_bad_samples = {config.skip_bad_samples}"
+        raise DataError(f"{len(bad)} samples could not be read, more than {allowed}; the events name them")
 
 
 def _tell_beginning(beginning: Beginning, notices: tuple[str, ...], heartbeat: Heartbeat) -> None:
@@ -295,12 +381,22 @@ def _tell_beginning(beginning: Beginning, notices: tuple[str, ...], heartbeat: H
     )
 
 
-def _beat_step(config: TrainerConfig, state: RunState, result: StepResult, step_s: float, heartbeat: Heartbeat) -> None:
+def _beat_step(
+    config: TrainerConfig,
+    task: Task,
+    trainee: Trainee,
+    state: RunState,
+    result: StepResult,
+    step_s: float,
+    heartbeat: Heartbeat,
+) -> None:
+    tokens = task.tokens_per_sample
     metrics = {
         "loss": result.loss,
-        "tokens_per_s": config.global_batch * config.seq_len / step_s,
-        "learning_rate": learning_rate_at(state.step - 1, config),
+        "samples_per_s" if tokens is None else "tokens_per_s": config.global_batch * (tokens or 1) / step_s,
+        "learning_rate": float(trainee.optimizer.param_groups[0]["lr"]),
         "step_s": step_s,
+        "data_s": result.data_s,
     }
     if math.isfinite(result.grad_norm):
         metrics["grad_norm"] = result.grad_norm

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from trainer.initial import Ties
 from trainer.optim import local_of
 
 
@@ -17,7 +18,9 @@ def allocate(model: nn.Module, device: torch.device, *, home: torch.device) -> N
 
     Buffers belong where the model computes, on `device`.
     """
+    ties = Ties(model)
     model.to_empty(device=home)
+    ties.restore()
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 STRATEGIES = ("auto", "ddp", "fsdp", "shard_grad_op", "hsdp")
 # The same by the names of classic FSDP's ShardingStrategy and of ZeRO's and DeepSpeed's stages. Nothing here shards
@@ -40,6 +40,8 @@ _EVERY = re.compile(r"^every-([1-9]\d{0,3})$")
 _SIZE = re.compile(r"^>=(\d+(?:\.\d+)?)([KMG]?)$")
 _CLASS_NAMES = re.compile(r"^[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*$")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_TASK = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
+_OF_THE_BUNDLED_TASK = ("model", "preset", "data", "seq_len", "dropout")
 
 
 class ConfigError(ValueError):
@@ -88,6 +90,11 @@ class TrainerConfig:
     seed: int = 0
     snapshot_interval: str = "auto"  # "auto", a number of steps, or seconds as "30s"
     snapshot_keep: int = 3
+    task: str | None = None  # "module:function" of the user, see docs/scripts.md; None: the bundled language model
+    task_config: dict[str, object] = field(default_factory=dict)  # what that function gets
+    data_workers: str = "auto"  # processes that read batches ahead, for each rank; "auto": started when a step waits
+    skip_bad_samples: int = 0  # so many unreadable ones may be replaced by their neighbours
+    evaluate_every: int | None = None  # steps; None: a task's `evaluate` is used after the last step only
 
     def __post_init__(self) -> None:
         _one_of("model", self.model, ("gpt",))
@@ -122,6 +129,18 @@ class TrainerConfig:
                 f"is {self.micro_batch}, must divide global_batch = {self.global_batch}",
             )
         parse_interval(self.snapshot_interval)
+        parse_workers(self.data_workers)
+        _require("skip_bad_samples", self.skip_bad_samples >= 0, f"is {self.skip_bad_samples}, must be at least 0")
+        every = self.evaluate_every
+        _require("evaluate_every", every is None or every >= 1, f"is {every}, must be at least 1")
+        if self.task is not None:
+            self._check_task(self.task)
+
+    def _check_task(self, task: str) -> None:
+        _require("task", bool(_TASK.match(task)), f"is {task!r}, must be 'module:function'")
+        for name in _OF_THE_BUNDLED_TASK:
+            is_default = getattr(self, name) == type(self).__dataclass_fields__[name].default
+            _require(name, is_default, f"belongs to the bundled task; give it to {task} in task_config")
 
     @property
     def sequences_per_microbatch(self) -> int:
@@ -202,9 +221,18 @@ def parse_interval(text: str) -> Interval:
     raise ConfigError("snapshot_interval", f"is {text!r}, must be 'auto', a number of steps, or seconds as '30s'")
 
 
+def parse_workers(text: str) -> int | None:
+    """Parse "auto" (None) or a number of processes. Raises ConfigError."""
+    if text == "auto":
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise ConfigError("data_workers", f"is {text!r}, must be 'auto' or a number")
+
+
 def parse_config(document: Mapping[str, object]) -> TrainerConfig:
     """Parse a mapping. Raises ConfigError for an unknown field, a wrong type or a value out of range."""
-    known = {field.name: str(field.type) for field in fields(TrainerConfig)}
+    known = {known.name: str(known.type) for known in fields(TrainerConfig)}
     values: dict[str, object] = {}
     for name, value in document.items():
         if name not in known:
@@ -216,15 +244,17 @@ def parse_config(document: Mapping[str, object]) -> TrainerConfig:
 def _typed(name: str, value: object, kind: str) -> object:
     if value is None and "None" in kind:
         return None
-    if name == "snapshot_interval" and isinstance(value, int) and not isinstance(value, bool):
+    if name in ("snapshot_interval", "data_workers") and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if name == "compile" and isinstance(value, bool):
         return "default" if value else "none"
     if name == "wrap" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
-    if (kind == "str" and isinstance(value, str)) or (kind == "bool" and isinstance(value, bool)):
+    if (kind.startswith("str") and isinstance(value, str)) or (kind == "bool" and isinstance(value, bool)):
         return value
     if kind.startswith("int") and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind.startswith("dict") and isinstance(value, dict):
         return value
     if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)

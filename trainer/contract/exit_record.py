@@ -69,6 +69,7 @@ class EventKind(str, Enum):
     SNAPSHOT_QUARANTINED = "snapshot.quarantined"
     SNAPSHOT_DELETED = "snapshot.deleted"
     SETTING_IGNORED = "setting.ignored"  # the configuration asks for what this device or group does not have
+    SAMPLE_SKIPPED = "sample.skipped"  # it could not be read, and the job allows for some
     AGENT_EXITED = "agent.exited"
 
 

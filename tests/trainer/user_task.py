@@ -1,0 +1,72 @@
+"""A task as a user would write it, with all that could make ranks differ: dropout, augmentation, padding, weights."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Points:
+    """Sequences of different lengths, padded to 8, with noise that is drawn anew each time."""
+
+    def __init__(self, count, bad=()):
+        self.count, self.bad, self.epoch = count, bad, 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise ValueError(f"cannot decode {index}")
+        generator = torch.Generator().manual_seed(index)
+        x = torch.randn(8, 4, generator=generator) + 0.1 * torch.randn(8, 4)
+        mask = torch.arange(8) <= index % 8
+        return {"x": x, "y": x.sum(dim=1), "mask": mask, "index": index}
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, width), nn.Linear(width, width), nn.Linear(width, 1)])
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = self.dropout(F.gelu(layer(x)))
+        return self.layers[-1](x).squeeze(-1)
+
+
+class OwnInit(Net):
+    """Not to be built on the meta device: initialised in the constructor, with a buffer that no snapshot holds."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        for layer in self.layers:
+            nn.init.normal_(layer.weight, std=0.2)
+        self.register_buffer("gain", torch.full((1,), 0.5), persistent=False)
+
+    def forward(self, x):
+        return super().forward(x) * self.gain
+
+
+def masked_loss(model, batch):
+    errors = (model(batch["x"]) - batch["y"]).square() * batch["mask"]
+    return errors.sum(), batch["mask"].sum()
+
+
+def task(cfg):
+    parts = {
+        "model": lambda: (OwnInit if cfg.get("own_init") else Net)(cfg["width"]),
+        "data": Points(cfg.get("samples", 40), cfg.get("bad", ())),
+        "loss": masked_loss,
+    }
+    if cfg.get("sgd"):
+        parts["optimizer"] = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        parts["schedule"] = lambda step: 1 / (1 + step / 10)
+    return {**parts, **cfg.get("replace", {})}
+
+
+def no_dictionary(cfg):
+    return 7

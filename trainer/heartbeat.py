@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-
-import torch
 
 from trainer.contract import layout
 from trainer.contract.clock import render_time
@@ -117,8 +116,9 @@ def _now() -> str:
 
 def _memory_bytes() -> int | None:
     """Peak allocated on an accelerator, else the resident set (proc(5), statm, field 2)."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
+    torch = sys.modules.get("torch")  # scripts that have not imported it report as well
+    if torch is not None and torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

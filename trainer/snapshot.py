@@ -20,6 +20,7 @@ import xxhash
 
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import (
+    FILES,
     FileEntry,
     Manifest,
     SnapshotName,
@@ -82,7 +83,7 @@ def verify(directory: Path) -> Manifest:
     name = parse_snapshot_name(directory.name)
     if name is not None and name != SnapshotName(manifest.step, manifest.term):
         raise DamagedSnapshot(MANIFEST, f"is that of {SnapshotName(manifest.step, manifest.term)}, in {directory}")
-    if ".metadata" not in manifest.files:
+    if manifest.strategy != FILES and ".metadata" not in manifest.files:
         raise DamagedSnapshot(MANIFEST, f"lists no .metadata, in {directory}")
     with ThreadPoolExecutor(_READERS) as pool:
         list(pool.map(lambda item: _verify_file(directory / item[0], item[1]), manifest.files.items()))

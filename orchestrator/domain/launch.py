@@ -182,6 +182,8 @@ def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
         env.ATTEMPT: str(attempt.key.number),
         env.REPLICA: "",  # its place in the order
         env.RETRY: str(job.retries_done),
+        env.SNAPSHOT_INTERVAL: job.spec.snapshot.interval,
+        env.SNAPSHOT_KEEP: str(job.spec.snapshot.keep),
         **snapshots,
         **restore,
         **report,

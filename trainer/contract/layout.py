@@ -4,7 +4,7 @@
   fence/a00002-g0001.json                one file per term, exclusive-create; see fence.py
   cache/                                 what compilers keep: inductor/ and triton/
   snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
-  attempts/2/                            claim  launch.json  desired.json
+  attempts/2/                            claim  launch.json  desired.json  beginning-g1.json
     replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  agent.log
       g1/local-0/                        log  log.1  error.json  stacks.txt
 """
@@ -38,6 +38,11 @@ def replica_dir(job_dir: Path, attempt: int, replica: int) -> Path:
 
 def worker_dir(incarnation_dir: Path, generation: int, local_rank: int) -> Path:
     return incarnation_dir / f"g{generation}/local-{local_rank}"
+
+
+def beginning_file(job_dir: Path, attempt: int, generation: int) -> Path:
+    """Where rank 0 of a user's own script tells the others which snapshot all go on from."""
+    return attempt_dir(job_dir, attempt) / f"beginning-g{generation}.json"
 
 
 def fence_dir(job_dir: Path) -> Path:

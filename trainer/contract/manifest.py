@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from trainer.contract.fence import Term, TermRecord, counts
 
+FILES = "files"  # as a strategy: files of a script's own, not a distributed checkpoint of torch's
 _NAME = re.compile(r"^step-(\d+)-a(\d+)-g(\d+)$")
 
 

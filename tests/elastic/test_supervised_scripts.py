@@ -1,0 +1,55 @@
+"""The examples of docs/scripts.md run under elasticrun as they stand, are killed once, and go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.elastic.harness import ROOT, Agent, Job, wait_for
+from trainer import snapshot
+from trainer.contract import env, layout
+
+EXAMPLES = ROOT / "docs/examples"
+FAST = "--monitor-interval=0.05"
+
+
+def losses(agent: Agent, generation: int) -> dict[int, float]:
+    lines = [line for line in agent.progress(generation) if "metrics" in line]
+    return {line["step"]: line["metrics"]["loss"] for line in lines if "loss" in line["metrics"]}
+
+
+def kill_once(job: Job, example: str, *arguments: str, world_size: int = 2) -> Agent:
+    """Start, SIGKILL the last rank once two snapshots stand, and wait for the end."""
+    variables = {env.SNAPSHOT_INTERVAL: "4", env.SNAPSHOT_KEEP: "20", "OMP_NUM_THREADS": "1"}
+    agent = job.policy(max_restarts=1).start(
+        f"--nproc-per-node={world_size}", FAST, str(EXAMPLES / example), *arguments, **variables
+    )
+    pids = agent.pids(1)
+    snapshots = layout.snapshots_dir(job.folder)
+    wait_for(lambda: len(snapshot.list_committed(snapshots)) >= 2, "two snapshots", 120)
+    os.kill(pids[world_size - 1], signal.SIGKILL)
+    agent.pids(2)
+    assert agent.wait(120) == 0, agent.log(2)
+    return agent
+
+
+def check(job: Job, agent: Agent, steps: int) -> None:
+    (restored,) = agent.events("restored")
+    went_on_from = restored["evidence"]["step"]
+    assert went_on_from >= 8
+    assert min(losses(agent, 2)) == went_on_from + 1
+    assert max(losses(agent, 2)) == steps
+    newest = max(snapshot.list_committed(layout.snapshots_dir(job.folder)), key=lambda name: name.step)
+    assert snapshot.verify(layout.snapshots_dir(job.folder) / str(newest)).generation == 2
+
+
+@pytest.mark.timeout(300)
+def test_five_lines_bring_a_script_back_to_the_very_loss_it_had(job: Job) -> None:
+    agent = kill_once(job, "supervised_ddp.py", "--steps=200")
+    check(job, agent, 200)
+    before, after = losses(agent, 1), losses(agent, 2)
+    repeated = before.keys() & after.keys()
+    assert all(after[step] == pytest.approx(before[step], rel=1e-6) for step in repeated)
+    assert after[200] < 0.2 * before[1]

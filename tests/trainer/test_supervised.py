@@ -1,0 +1,214 @@
+"""Any script under supervision: it goes on from the newest good snapshot and commits its own, alone or with others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainer.harness import ROOT, read_lines, start_group
+from trainer import snapshot
+from trainer.contract import env, layout
+from trainer.errors import SnapshotError, StaleTerm
+from trainer.supervised import Supervised
+
+PLAIN = str(ROOT / "tests/trainer/plain_script.py")
+
+
+@pytest.fixture(autouse=True)
+def sigterm_as_it_was():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def attend(job_dir, generation=1, *, variables=None, **options):
+    replica_dir = layout.replica_dir(job_dir, 1, 0) / str(generation)
+    replica_dir.mkdir(parents=True, exist_ok=True)
+    environ = {env.JOB_DIR: str(job_dir), env.REPLICA_DIR: str(replica_dir), env.GENERATION: str(generation)}
+    return Supervised(environ={**environ, **(variables or {})}, **options)
+
+
+def save(run, text):
+    with run.slot() as folder:
+        (folder / "part").mkdir()
+        (folder / "part/model.bin").write_text(text)
+
+
+def train(run, first, last):
+    for step in range(first, last):
+        run.step(step, loss=1.0)
+        if run.should_save:
+            save(run, f"state of {step + 1}")
+
+
+def events(job_dir, kind, generation=1):
+    lines = read_lines(layout.replica_dir(job_dir, 1, 0) / str(generation) / layout.EVENTS)
+    return [line for line in lines if line["kind"] == kind]
+
+
+def committed(job_dir):
+    return sorted(str(name) for name in snapshot.list_committed(layout.snapshots_dir(job_dir)))
+
+
+def test_outside_a_job_nothing_happens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    run = Supervised(environ={}, steps=3)
+    state = run.restore(model=object())
+    for step in range(state.step, 3):
+        run.step(step, loss=float("nan"))
+        assert (run.should_save, run.should_stop) == (False, False)
+    with run.evaluating():
+        assert run.latest() is None
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert list(tmp_path.iterdir()) == []
+    with run.slot() as folder:
+        assert folder == tmp_path / "snapshots/step-00000003"
+
+
+def test_importing_it_imports_no_torch_and_little_else():
+    code = "import sys, trainer.supervised; print(*(n for n in sys.modules if n.startswith(('torch', 'trainer'))))"
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    assert found.stdout.split() == ["trainer", "trainer.supervised"]
+
+
+def test_its_own_files_become_a_verified_snapshot_that_the_service_knows(tmp_path):
+    run = attend(tmp_path, interval="2")
+    assert run.latest() is None
+    train(run, 0, 5)
+    assert committed(tmp_path) == ["step-00000002-a1-g1", "step-00000004-a1-g1"]
+    manifest = snapshot.verify(layout.snapshots_dir(tmp_path) / "step-00000004-a1-g1")
+    assert manifest.files.keys() == {"part/model.bin"}
+    assert [event["evidence"]["step"] for event in events(tmp_path, "snapshot.committed")] == [2, 4]
+    again = attend(tmp_path, 2)
+    assert (again.latest() / "part/model.bin").read_text() == "state of 4"
+    assert again.restore().step == 4
+    with pytest.raises(SnapshotError, match="files of the script's own: read them yourself"):
+        attend(tmp_path, 3).restore(model=object())
+    assert events(tmp_path, "restored", 2)[0]["evidence"]["step"] == 4
+
+
+def test_every_step_is_reported(tmp_path):
+    run = attend(tmp_path, steps=9)
+    run.latest()
+    run.step(0, loss=2.5, accuracy=0.5, perplexity=float("inf"))
+    with run.evaluating():
+        pass
+    lines = read_lines(layout.replica_dir(tmp_path, 1, 0) / "1" / layout.PROGRESS)
+    assert [line["phase"] for line in lines] == ["start", "restore", "step", "evaluation", "step"]
+    step = lines[2]
+    assert (step["step"], step["total_steps"]) == (1, 9)
+    assert step["metrics"].keys() == {"loss", "accuracy", "step_s"}, "what is no number is no news"
+
+
+def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(tmp_path):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    train(run, 0, 2)
+    (layout.snapshots_dir(tmp_path) / "step-00000002-a1-g1/part/model.bin").write_text("state of 3")
+    assert attend(tmp_path, 2).latest().name == "step-00000001-a1-g1"
+    assert len(events(tmp_path, "snapshot.quarantined", 2)) == 1
+
+
+def test_no_good_snapshot_is_no_reason_to_start_afresh(tmp_path):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    train(run, 0, 1)
+    (layout.snapshots_dir(tmp_path) / "step-00000001-a1-g1/part/model.bin").unlink()
+    with pytest.raises(SnapshotError, match="not starting again from step 0"):
+        attend(tmp_path, 2).latest()
+
+
+def test_a_generation_that_was_replaced_commits_nothing(tmp_path):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    attend(tmp_path, 2).latest()
+    with pytest.raises(StaleTerm, match="attempt 1 generation 2 has begun"):
+        train(run, 0, 1)
+    assert committed(tmp_path) == []
+
+
+def test_what_fails_in_a_slot_leaves_nothing_and_is_told(tmp_path):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    run.step(0)
+    with pytest.raises(FileNotFoundError, match="half"), run.slot() as folder:
+        (folder / "half/of/it").touch()
+    assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
+    assert "snapshot of step 1 failed: [Errno 2] No such file" in events(tmp_path, "snapshot.failed")[0]["sentence"]
+
+
+def test_a_slot_needs_a_beginning_and_a_step_has_one_snapshot(tmp_path):
+    run = attend(tmp_path)
+    with pytest.raises(RuntimeError, match=r"call latest\(\) or restore\(\) before slot\(\)"), run.slot():
+        pass
+    run.latest()
+    run.step(0)
+    save(run, "first")
+    assert run.saved_step == 1
+    with pytest.raises(RuntimeError, match="step 1 has its snapshot already"), run.slot():
+        pass
+
+
+def test_as_many_snapshots_are_kept_as_the_job_says(tmp_path):
+    run = attend(tmp_path, variables={env.SNAPSHOT_INTERVAL: "1", env.SNAPSHOT_KEEP: "2"})
+    run.latest()
+    train(run, 0, 4)
+    assert committed(tmp_path) == ["step-00000003-a1-g1", "step-00000004-a1-g1"]
+
+
+def test_a_notice_asks_for_a_snapshot_and_a_stop(tmp_path):
+    run = attend(tmp_path, interval="100")
+    run.latest()
+    run.step(0)
+    assert (run.should_save, run.should_stop) == (False, False)
+    os.kill(os.getpid(), signal.SIGTERM)
+    run.step(1)
+    assert (run.should_save, run.should_stop) == (True, True)
+
+
+def test_the_service_can_wish_for_a_snapshot(tmp_path):
+    run = attend(tmp_path, interval="100")
+    run.latest()
+    desired = layout.attempt_dir(tmp_path, 1) / layout.DESIRED
+    desired.write_text(json.dumps({"state": "run", "snapshot": 1, "number": 1}))
+    run.step(0)
+    assert run.should_save
+    save(run, "as wished")
+    run.step(1)
+    assert not run.should_save
+
+
+def start_plain(job_dir, world_size, generation, *arguments):
+    variables = {"PYTHONPATH": str(ROOT)}
+    group = start_group(job_dir, 0, generation=generation)
+    for rank in range(world_size):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), env.JOB_DIR: str(job_dir)}
+        place |= {env.REPLICA_DIR: str(group.replica_dir), env.GENERATION: str(generation)}
+        command = [sys.executable, PLAIN, *arguments]
+        environ = {**os.environ, **variables, **place}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        group.processes.append(subprocess.Popen(command, env=environ, cwd=job_dir, **pipes))
+    return group
+
+
+def test_ranks_without_torch_write_one_snapshot_together_and_others_go_on_from_it(tmp_path):
+    with start_plain(tmp_path, 3, 1, "7") as group:
+        assert group.wait(60) == [0, 0, 0], group.outputs()
+        assert group.outputs().count("from 0 saved 6 False") == 3
+    manifest = snapshot.verify(layout.snapshots_dir(tmp_path) / "step-00000006-a1-g1")
+    assert manifest.files.keys() == {"rank-0.json", "rank-1.json", "rank-2.json"}
+    with start_plain(tmp_path, 2, 2, "9") as group:
+        assert group.wait(60) == [0, 0], group.outputs()
+        assert group.outputs().count("from 6 saved 9 False") == 2
+
+
+def test_a_snapshot_that_one_rank_cannot_write_is_none(tmp_path):
+    with start_plain(tmp_path, 2, 1, "3", "fail", "1") as group:
+        assert group.wait(60) == [0, 1], group.outputs()
+    assert committed(tmp_path) == []
+    assert "rank 1: RuntimeError: the disk is in the way" in group.events("snapshot.failed")[0]["sentence"]

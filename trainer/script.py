@@ -1,0 +1,158 @@
+"""A user's own script as a worker of a job: how it begins, what it reports, and what is due after a step.
+
+`trainer.supervised` is its face. All that ranks tell each other before they have a process group goes by files.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import SupportsFloat
+
+from trainer import lineage, script_notes
+from trainer.cadence import Cadence
+from trainer.contract import env, layout
+from trainer.contract.config import parse_interval
+from trainer.contract.env import parse_place
+from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import FILES
+from trainer.contract.progress import Phase
+from trainer.errors import SnapshotError, StaleTerm
+from trainer.heartbeat import Heartbeat
+from trainer.script_saver import ScriptSaver
+from trainer.signals import StopFlag
+from trainer.wishes import SnapshotWishes, desired_of
+
+_KEEP = "3"
+_DCP = "dcp"
+
+
+class Script:
+    """Outside of `report` every method is called by all ranks, at the same step."""
+
+    def __init__(
+        self, environ: Mapping[str, str], *, steps: int | None, interval: str | None, keep: int | None
+    ) -> None:
+        self._place = parse_place(environ)
+        self._interval = parse_interval(interval or environ.get(env.SNAPSHOT_INTERVAL) or "auto")
+        self._keep = keep or int(environ.get(env.SNAPSHOT_KEEP) or _KEEP)
+        self._cadence = Cadence(self._interval, started_at=time.monotonic())
+        self._heartbeat = Heartbeat(self._place, steps)
+        self._wishes = SnapshotWishes(None, answered=0)
+        self._saver: ScriptSaver | None = None
+        self._stop = StopFlag()
+        self._stop.install()
+        self._stepped_at = time.monotonic()
+        self._heartbeat.beat(Phase.START)
+
+    @property
+    def saved_step(self) -> int | None:
+        return None if self._saver is None else self._saver.saved_step
+
+    def begin(self) -> tuple[int, Path | None]:
+        """Begin this generation's term: the step and the snapshot that it goes on from.
+
+        Raises SnapshotError and StaleTerm.
+        """
+        place, fence, folder = self._place, lineage.fence_of(self._place), lineage.snapshots_of(self._place)
+        path = layout.beginning_file(Path(str(place.job_dir)), place.attempt, place.generation)
+        self._heartbeat.beat(Phase.RESTORE)
+        if place.rank == 0:
+            try:
+                restore = lineage.begin_term(place, folder, fence, self._heartbeat.tell).restore
+            except (SnapshotError, StaleTerm) as error:
+                script_notes.publish(path, {"error": str(error)})
+                raise
+            self._wishes = SnapshotWishes(desired_of(place), answered=_answered(restore))
+            self._tell_restored(restore)
+            chosen = {} if restore is None else {"step": restore.manifest.step, "folder": str(restore.path)}
+            script_notes.publish(path, {"step": 0, "folder": None, **chosen})
+        found = script_notes.wait_for(lambda: script_notes.read(path), f"rank 0 to choose a snapshot: {path}")
+        if "error" in found:
+            raise SnapshotError(str(found["error"]))
+        restored = None if found["folder"] is None else Path(str(found["folder"]))
+        self._saver = ScriptSaver(
+            place=place, folder=folder, fence=fence, parent=restored, keep=self._keep, heartbeat=self._heartbeat
+        )
+        return int(str(found["step"])), restored
+
+    def report(self, done: int, metrics: Mapping[str, SupportsFloat]) -> None:
+        """Rank 0 gives the numbers; on an accelerator the others are spared the wait for theirs."""
+        now = time.monotonic()
+        step_s, self._stepped_at = now - self._stepped_at, now
+        if self._place.rank != 0:
+            self._heartbeat.beat(Phase.STEP, done)
+            return
+        values = {name: float(value) for name, value in metrics.items()} | {"step_s": step_s}
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._heartbeat.beat(Phase.STEP, done, finite)
+
+    def decide(self, done: int) -> tuple[bool, bool]:
+        """Whether to save and whether to stop. Any rank may have been told to stop; rank 0 alone knows the time."""
+        is_first = self._place.rank == 0
+        due = (is_first or self._interval.steps is not None) and self._cadence.is_due(done, time.monotonic())
+        due = due or (is_first and self._wishes.is_due(time.monotonic()))
+        too_late = is_first and not self._cadence.fits(self._place.notice_s)
+        flags = [self._stop.is_set, due, too_late]
+        if self._place.world_size > 1 and "torch" in sys.modules:
+            flags = _torch_side().agree(flags)
+        stop, due, too_late = flags
+        return due or (stop and not too_late), stop
+
+    @contextmanager
+    def slot(self, done: int, strategy: str = FILES) -> Iterator[Path]:
+        if self._saver is None:
+            raise RuntimeError("call latest() or restore() before slot(): a snapshot continues the one before it")
+        started = time.monotonic()
+        self._heartbeat.beat(Phase.SNAPSHOT, done)
+        with self._saver.slot(done, strategy, wishes=self._wishes.answer()) as folder:
+            yield folder
+        self._cadence.saved(started_at=started, ended_at=time.monotonic())
+        self._heartbeat.beat(Phase.STEP, done)
+
+    def save(self, objects: Mapping[str, object], done: int) -> None:
+        """A distributed checkpoint of the objects, unless this step has one."""
+        if self.saved_step != done:
+            with self.slot(done, _DCP) as folder:
+                _torch_side().save(objects, folder)
+
+    def load(self, objects: Mapping[str, object], folder: Path) -> None:
+        if not (folder / ".metadata").exists():
+            raise SnapshotError(f"{folder} holds files of the script's own: read them yourself, from latest()")
+        _torch_side().load(objects, folder)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._phase(Phase.EVALUATION)
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        self._heartbeat.beat(phase)
+        yield
+        self._heartbeat.beat(Phase.STEP)
+
+    def _tell_restored(self, restore: lineage.Restore | None) -> None:
+        if restore is None:
+            return
+        manifest, name, now = restore.manifest, restore.path.name, self._place.world_size
+        self._heartbeat.tell(
+            EventKind.RESTORED,
+            f"restored step {manifest.step} from {name} (world size {manifest.world_size} → {now})",
+            {"name": name, "step": manifest.step, "from_world_size": manifest.world_size, "world_size": now},
+        )
+
+
+def _answered(restore: lineage.Restore | None) -> int:
+    """How many of the service's wishes for a snapshot had theirs when the restored one was written."""
+    wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
+    return wishes if isinstance(wishes, int) else 0
+
+
+def _torch_side() -> ModuleType:
+    from trainer import script_state  # noqa: PLC0415  # a script without torch is supervised as well
+
+    return script_state

@@ -1,0 +1,106 @@
+"""How the ranks of a user's own script begin a generation and write a snapshot together: by notes in files.
+
+A script may ask for its snapshot before it has a process group, and may have none at all; what it needs is the folder
+that holds the snapshots anyway. Rank 0 does what lineage.py says and writes down what came of it for the others. In a
+slot each rank leaves a note when its files are there; rank 0 commits when all notes are, and the others leave when they
+see the commit, or the slot gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from trainer import snapshot
+from trainer.contract import layout
+from trainer.contract.manifest import FileEntry
+from trainer.errors import SnapshotError
+
+_NOTE = ".rank-"
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.2
+_PATIENCE_S = 1200.0  # as long as the trainer waits in a collective
+
+T = TypeVar("T")
+
+
+def publish(path: Path, document: dict[str, object]) -> None:
+    """Write a document that is read as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(json.dumps(document))
+    temporary.rename(path)
+
+
+def wait_for(look: Callable[[], T | None], what: str) -> T:
+    """Look until there is something, at most twenty minutes. Raises SnapshotError."""
+    deadline, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_LOOK_S
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise SnapshotError(f"waited {_PATIENCE_S:g} s for {what}")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LAST_LOOK_S)
+    return found
+
+
+def read(path: Path) -> dict[str, object] | None:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def leave_note(slot: Path, rank: int, own: Iterable[str]) -> None:
+    """Say that this rank's files are written; `own` are those that it has the checksums of. Raises OSError."""
+    entries = snapshot.checksum_files(slot, sorted(own))
+    files = {name: [entry.size_bytes, entry.checksum] for name, entry in entries.items()}
+    publish(slot / f"{_NOTE}{rank}", {"files": files})
+
+
+def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
+    publish(slot / f"{_NOTE}{rank}", {"error": f"rank {rank}: {type(error).__name__}: {error}"})
+
+
+def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:
+    """On rank 0: wait for all notes, remove them, and return every file of the slot, safe on disk.
+
+    Raises SnapshotError when a rank has failed or never came, OSError when something cannot be read.
+    """
+    files: dict[str, FileEntry] = {}
+    for rank in range(world_size):
+        path = slot / f"{_NOTE}{rank}"
+        note = wait_for(lambda path=path: read(path), f"rank {rank} in {slot}")  # type: ignore[misc]  # its default
+        if "error" in note:
+            raise SnapshotError(str(note["error"]))
+        listed = note.get("files")
+        for name, (size_bytes, checksum) in (listed if isinstance(listed, dict) else {}).items():
+            files[name] = FileEntry(size_bytes=size_bytes, checksum=checksum)
+    for note_path in slot.glob(f"{_NOTE}*"):
+        note_path.unlink()
+    names = sorted(str(path.relative_to(slot)) for path in slot.rglob("*") if path.is_file())
+    for name in names:
+        _sync_file(slot / name)
+    return {**files, **snapshot.checksum_files(slot, [name for name in names if name not in files])}
+
+
+def wait_until_closed(slot: Path) -> bool:
+    """On the other ranks: whether rank 0 has committed the slot; False when it gave it up."""
+
+    def look() -> bool | None:
+        if (slot / layout.MANIFEST).exists():
+            return True
+        return None if slot.exists() else False
+
+    return wait_for(look, f"the commit of {slot}")
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""Snapshots of a user's own script: files of its own or a distributed checkpoint, committed as the trainer's are."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trainer import script_notes, snapshot
+from trainer.contract.clock import render_time
+from trainer.contract.env import WorkerPlace
+from trainer.contract.exit_record import EventKind
+from trainer.contract.fence import Term
+from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName, restore_order
+from trainer.errors import SnapshotError, StaleTerm
+from trainer.heartbeat import Heartbeat
+from trainer.lineage import Fence
+
+
+class ScriptSaver:
+    def __init__(
+        self,
+        *,
+        place: WorkerPlace,
+        folder: Path,
+        fence: Fence,
+        parent: Path | None,
+        keep: int,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self.saved_step: int | None = None
+        self._place, self._folder, self._fence, self._heartbeat = place, folder, fence, heartbeat
+        self._parent, self._keep = parent, keep
+        self._term = Term(place.attempt, place.generation)
+
+    @contextmanager
+    def slot(self, step: int, strategy: str, *, wishes: int) -> Iterator[Path]:
+        """A folder that all ranks write into; rank 0 commits it when all have left. Raises StaleTerm."""
+        if self.saved_step == step:
+            raise RuntimeError(f"step {step} has its snapshot already: ask saved_step before")
+        self._fence.check(self._term)
+        path, started = self._folder / str(SnapshotName(step, self._term)), time.monotonic()
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            yield path
+        except BaseException as error:
+            script_notes.leave_failure(path, self._place.rank, error)
+            self._give_up(path, step, error)
+            raise
+        try:
+            self._close(path, step, strategy, wishes, started)
+        except (OSError, SnapshotError, StaleTerm) as error:
+            self._give_up(path, step, error)
+            if isinstance(error, StaleTerm):
+                raise
+
+    def _close(self, path: Path, step: int, strategy: str, wishes: int, started: float) -> None:
+        rank = self._place.rank
+        script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
+        if rank != 0:
+            self.saved_step = step if script_notes.wait_until_closed(path) else self.saved_step
+            return
+        manifest = self._describe(step, strategy, wishes, script_notes.gather(path, self._place.world_size))
+        self._fence.check(self._term)
+        snapshot.commit(path, manifest)
+        self.saved_step = step
+        self._tell_committed(path, manifest, time.monotonic() - started)
+        self._delete_old()
+
+    def _describe(self, step: int, strategy: str, wishes: int, files: dict[str, FileEntry]) -> Manifest:
+        torch = sys.modules.get("torch")
+        return Manifest(
+            step=step,
+            attempt=self._term.attempt,
+            generation=self._term.generation,
+            parent=None if self._parent is None else self._parent.name,
+            at=render_time(datetime.now(timezone.utc)),
+            world_size=self._place.world_size,
+            strategy=strategy,
+            samples_seen=0,  # the script's own affair
+            files=files,
+            versions={"python": platform.python_version(), **({} if torch is None else {"torch": torch.__version__})},
+            details={"wishes": wishes},
+        )
+
+    def _give_up(self, path: Path, step: int, error: BaseException) -> None:
+        if self._place.rank != 0:
+            return
+        snapshot.remove(path)
+        evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}
+        self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, f"snapshot of step {step} failed: {error}", evidence)
+
+    def _tell_committed(self, path: Path, manifest: Manifest, seconds: float) -> None:
+        size_bytes = manifest.size_bytes
+        evidence = {"name": path.name, "step": manifest.step, "size_bytes": size_bytes, "seconds": round(seconds, 3)}
+        sentence = f"committed snapshot {path.name} ({size_bytes / 1e6:.1f} MB in {seconds:.2f} s)"
+        self._heartbeat.tell(EventKind.SNAPSHOT_COMMITTED, sentence, evidence)
+
+    def _delete_old(self) -> None:
+        """Keep the newest of the lineage, as many as the job says."""
+        for name in restore_order(snapshot.list_committed(self._folder), self._fence.read())[self._keep :]:
+            snapshot.remove(self._folder / str(name))
+            self._heartbeat.tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", {"name": str(name)})

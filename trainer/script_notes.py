@@ -23,6 +23,7 @@ from trainer.errors import SnapshotError
 _NOTE = ".rank-"
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.2
 _PATIENCE_S = 1200.0  # as long as the trainer waits in a collective
+_LONGEST_ERROR = 300  # characters: it becomes an event's sentence
 
 T = TypeVar("T")
 
@@ -62,7 +63,8 @@ def leave_note(slot: Path, rank: int, own: Iterable[str]) -> None:
 
 
 def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
-    publish(slot / f"{_NOTE}{rank}", {"error": f"rank {rank}: {type(error).__name__}: {error}"})
+    first_line = (str(error).strip().splitlines() or ["no message"])[0][:_LONGEST_ERROR]
+    publish(slot / f"{_NOTE}{rank}", {"error": f"rank {rank}: {type(error).__name__}: {first_line}"})
 
 
 def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:

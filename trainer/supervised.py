@@ -76,6 +76,11 @@ class Supervised:
         return self._script is not None
 
     @property
+    def done(self) -> int:
+        """Completed steps."""
+        return self._done
+
+    @property
     def saved_step(self) -> int | None:
         """The newest step that this generation has a committed snapshot of."""
         return None if self._script is None else self._script.saved_step

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +30,7 @@ def kill_once(job: Job, example: str, *arguments: str, world_size: int = 2) -> A
     )
     pids = agent.pids(1)
     snapshots = layout.snapshots_dir(job.folder)
-    wait_for(lambda: len(snapshot.list_committed(snapshots)) >= 2, "two snapshots", 120)
+    wait_for(lambda: len(snapshot.list_committed(snapshots)) >= 2, "two snapshots", 60)
     os.kill(pids[world_size - 1], signal.SIGKILL)
     agent.pids(2)
     assert agent.wait(120) == 0, agent.log(2)
@@ -39,8 +41,8 @@ def check(job: Job, agent: Agent, steps: int) -> None:
     (restored,) = agent.events("restored")
     went_on_from = restored["evidence"]["step"]
     assert went_on_from >= 8
-    assert min(losses(agent, 2)) == went_on_from + 1
-    assert max(losses(agent, 2)) == steps
+    done = sorted({line["step"] for line in agent.progress(2) if "metrics" in line})
+    assert done == list(range(went_on_from + 1, steps + 1))
     newest = max(snapshot.list_committed(layout.snapshots_dir(job.folder)), key=lambda name: name.step)
     assert snapshot.verify(layout.snapshots_dir(job.folder) / str(newest)).generation == 2
 
@@ -53,3 +55,23 @@ def test_five_lines_bring_a_script_back_to_the_very_loss_it_had(job: Job) -> Non
     repeated = before.keys() & after.keys()
     assert all(after[step] == pytest.approx(before[step], rel=1e-6) for step in repeated)
     assert after[200] < 0.2 * before[1]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("framework", "arguments", "steps"),
+    [
+        ("lightning", ("--steps=80",), 80),
+        ("accelerate", ("--epochs=2",), 128),
+        ("transformers", ("--steps=80", "--output={}"), 80),
+    ],
+)
+def test_a_framework_goes_on_from_its_own_checkpoint(
+    job: Job, tmp_path: Path, framework: str, arguments: tuple[str, ...], steps: int
+) -> None:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    given = [argument.format(tmp_path / "output") for argument in arguments]
+    agent = kill_once(job, f"supervised_{framework}.py", *given)
+    check(job, agent, steps)
+    assert losses(agent, 2)[steps] < 0.5 * losses(agent, 1)[2]

@@ -21,6 +21,7 @@ from trainer.contract.progress import Phase, Progress, render_progress
 
 _PRINT_EVERY_S = 2.0
 _UNITS = ("tokens", "samples")
+_LOSSES = ("loss", "evaluation_loss")
 
 
 class Heartbeat:
@@ -84,9 +85,9 @@ class Heartbeat:
         self._printed_at = now
         speeds = (f"  {metrics[f'{unit}_per_s']:.0f} {unit}/s" for unit in _UNITS if f"{unit}_per_s" in metrics)
         rate = f"  lr {metrics['learning_rate']:.2e}" if "learning_rate" in metrics else ""
-        loss = f"  loss {metrics['loss']:.4f}" if "loss" in metrics else ""
+        losses = (f"  {name.replace('_', ' ')} {metrics[name]:.4f}" for name in _LOSSES if name in metrics)
         total = "" if self._total_steps is None else f"/{self._total_steps}"
-        print(f"step {step}{total}{loss}{next(speeds, '')}{rate}", flush=True)
+        print(f"step {step}{total}{''.join(losses)}{next(speeds, '')}{rate}", flush=True)
 
 
 class Journal:

@@ -47,7 +47,7 @@ class Language:
             model = Decoder(SHAPES[self._config.preset], vocab_size=self._data.vocab_size, dropout=self._config.dropout)
         return Draft(model, partial(_initialise, self._config.seed))
 
-    def loss(self, model: nn.Module, tokens_BT: object) -> tuple[Tensor, float]:
+    def loss(self, model: nn.Module, tokens_BT: object, count: int) -> tuple[Tensor, float]:
         """The cross-entropy summed over all tokens, in nats, and their number."""
         assert isinstance(tokens_BT, Tensor)
         logits_BTV = model(tokens_BT[:, :-1])

@@ -206,6 +206,23 @@ def build_source(data: object, config: TrainerConfig) -> Source:
     )
 
 
+def build_evaluation(data: object, config: TrainerConfig) -> tuple[Source, int]:
+    """A source that reads a dataset, or a DataLoader's, in order, and its length. Raises TaskError and DataError."""
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    if not hasattr(dataset, "__getitem__"):
+        raise TaskError(f"evaluate: is a {type(data).__name__}, must be a dataset with __len__ and __getitem__")
+    length = _length(dataset)
+    source = Samples(
+        dataset,  # type: ignore[arg-type]  # it has __getitem__ and a length
+        Sequential(length),
+        collate=data.collate_fn if isinstance(data, DataLoader) else default_collate,
+        micro_batch=(data.batch_size if isinstance(data, DataLoader) else None) or config.sequences_per_microbatch,
+        seed=config.seed,
+        most_skipped=0,
+    )
+    return source, length
+
+
 def _of_loader(loader: DataLoader[object], config: TrainerConfig) -> Source:
     size = loader.batch_size
     if isinstance(loader.dataset, IterableDataset):

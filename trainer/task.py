@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from trainer.contract.config import TrainerConfig
 from trainer.errors import TaskError
+from trainer.evaluation import Evaluation
 from trainer.initial import Draft, draft_model
 from trainer.language import Language
-from trainer.samples import build_source
+from trainer.samples import build_evaluation, build_source
 from trainer.source import Source
 
 BuildOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -38,7 +39,9 @@ _CALLABLE = ("model", "loss", "weight", "optimizer", "schedule")
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """`loss` gives a microbatch's summed loss and its weight; the batch's loss is the sum of sums over that of weights.
+    """`loss` gives a microbatch's summed loss and its weight, for a model, a batch and the number of its samples.
+
+    The batch's loss is the sum of sums over that of weights.
 
     `sample_weight` is what a sample is expected to weigh: gradients are divided by it at once, and by what the batch
     really weighed when that is known.
@@ -47,13 +50,14 @@ class Task:
     name: str
     source: Source
     draft: Callable[[], Draft]
-    loss: Callable[[nn.Module, object], tuple[Tensor, Tensor | float]]
+    loss: Callable[[nn.Module, object, int], tuple[Tensor, Tensor | float]]
     sample_weight: float = 1.0
     tokens_per_sample: int | None = None
     is_random: bool = True  # the loss draws random numbers, as dropout does
     optimizer: BuildOptimizer | None = None
     schedule: Callable[[int], float] | None = None
     wrap: tuple[type[nn.Module], ...] | None = None
+    evaluation: Evaluation | None = None
 
 
 def open_task(config: TrainerConfig) -> Task:
@@ -80,11 +84,17 @@ def _open_own(name: str, config: TrainerConfig) -> Task:
         name=name,
         source=source,
         draft=lambda: draft_model(build, seed),
-        loss=_OwnLoss(loss, weight, source.micro_batch),
+        loss=_OwnLoss(loss, weight),
         optimizer=parts.get("optimizer"),
         schedule=parts.get("schedule"),
         wrap=None if parts.get("wrap") is None else tuple(parts["wrap"]),
+        evaluation=None if parts.get("evaluate") is None else _evaluation(parts["evaluate"], config),
     )
+
+
+def _evaluation(data: object, config: TrainerConfig) -> Evaluation:
+    source, length = build_evaluation(data, config)
+    return Evaluation(source, length)
 
 
 def _find(name: str) -> Callable[[Mapping[str, object]], object]:
@@ -124,22 +134,17 @@ def _checked(name: str, parts: object) -> dict[str, Any]:
 class _OwnLoss:
     """Makes a sum and a weight of whatever of the three forms a user's loss has."""
 
-    def __init__(
-        self,
-        loss: Callable[[nn.Module, object], object],
-        weight: Callable[[object], float] | None,
-        micro_batch: int,
-    ) -> None:
-        self._loss, self._weight, self._micro_batch = loss, weight, micro_batch
+    def __init__(self, loss: Callable[[nn.Module, object], object], weight: Callable[[object], float] | None) -> None:
+        self._loss, self._weight = loss, weight
 
-    def __call__(self, model: nn.Module, batch: object) -> tuple[Tensor, Tensor | float]:
+    def __call__(self, model: nn.Module, batch: object, count: int) -> tuple[Tensor, Tensor | float]:
         found = self._loss(model, batch)
         if isinstance(found, tuple) and len(found) == 2:
             return _scalar(found[0]), found[1]
         value = _scalar(found)
         if self._weight is not None:
             return value, self._weight(batch)
-        return value * self._micro_batch, float(self._micro_batch)
+        return value * count, float(count)
 
 
 def _scalar(value: object) -> Tensor:

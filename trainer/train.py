@@ -26,6 +26,7 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.data import describe_difference
 from trainer.errors import DataError, NonFiniteLoss, SnapshotError
+from trainer.evaluation import evaluate
 from trainer.feeder import Feeder, cores_of
 from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
@@ -168,6 +169,7 @@ def _train(
         feeder.look(step_s)
         waits.expect(step_s)
         _beat_step(config, task, trainee, state, result, step_s, heartbeat)
+        _evaluate(config, task, trainee, state, heartbeat, waits)
         if result.skipped:
             _note_skipped(config, result, bad, heartbeat, waits)
         if result.save or state.step == config.steps:
@@ -279,7 +281,7 @@ def _microbatch_loss(
     if trainee.exchanges_throughout:
         waits.begin()
     with trainee.autocast():
-        return task.loss(trainee.forward, batch)
+        return task.loss(trainee.forward, batch, task.source.micro_batch)
 
 
 @torch.no_grad()
@@ -296,6 +298,28 @@ def _set_rates(config: TrainerConfig, task: Task, trainee: Trainee, step: int) -
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
     elif task.optimizer is None:
         set_learning_rate(trainee.optimizer, learning_rate_at(step, config))
+
+
+def _evaluate(
+    config: TrainerConfig, task: Task, trainee: Trainee, state: RunState, heartbeat: Heartbeat, waits: Waits
+) -> None:
+    """After every `evaluate_every` steps, and after the last one. Collective."""
+    every = config.evaluate_every
+    is_due = state.step == config.steps or (every is not None and state.step % every == 0)
+    if task.evaluation is None or not is_due:
+        return
+    heartbeat.beat(Phase.EVALUATION, state.step)
+    shares = assign_microbatches(dist.get_rank(), dist.get_world_size(), task.evaluation.num_microbatches)
+
+    def loss_of(batch: object, count: int) -> tuple[Tensor, Tensor | float]:
+        if trainee.exchanges_throughout:
+            waits.begin()
+        with trainee.autocast():
+            return task.loss(trainee.forward, batch, count)
+
+    weighted = [(share.microbatch, share.weight) for share in shares]
+    loss = evaluate(task.evaluation, weighted, loss_of, trainee.forward, trainee.device, waits)
+    heartbeat.beat(Phase.STEP, state.step, {"evaluation_loss": loss} if dist.get_rank() == 0 else None)
 
 
 def _save(saver: Saver, state: RunState, cadence: Cadence, wishes: SnapshotWishes, heartbeat: Heartbeat) -> None:

@@ -4,10 +4,12 @@ import os
 
 import pytest
 import torch
+import yaml
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from tests.trainer.harness import read_lines, start_group
+from orchestrator.domain.spec import JobSpec
+from tests.trainer.harness import ROOT, read_lines, start_group
 from tests.trainer.user_task import Net, OwnInit, Points, masked_loss, task
 from trainer.contract import env, layout
 from trainer.contract.config import ConfigError, parse_config
@@ -31,12 +33,17 @@ def train_alone(job_dir, generation=1, **options):
     place = parse_place({env.JOB_DIR: str(job_dir), env.REPLICA_DIR: str(replica_dir), env.GENERATION: str(generation)})
     config = parse_config({**OPTIONS, "task_config": {"width": 8}, "snapshot_interval": 100, **options})
     assert run(config, place, StopFlag()) == 0
-    lines = [line for line in read_lines(replica_dir / layout.PROGRESS) if "metrics" in line]
+    lines = [line for line in read_lines(replica_dir / layout.PROGRESS) if "loss" in line.get("metrics", {})]
     return {line["step"]: line["metrics"] for line in lines}, read_lines(replica_dir / layout.EVENTS)
 
 
 def losses_of(metrics):
     return {step: values["loss"] for step, values in metrics.items()}
+
+
+def evaluations(replica_dir):
+    lines = [line for line in read_lines(replica_dir / layout.PROGRESS) if "metrics" in line]
+    return {line["step"]: value for line in lines if (value := line["metrics"].get("evaluation_loss")) is not None}
 
 
 def worst_relative(found, expected):
@@ -98,6 +105,18 @@ def test_a_bad_sample_is_named_by_its_index(tmp_path):
 def test_a_bad_sample_in_a_process_that_reads_ahead_is_named_too(tmp_path):
     with pytest.raises(DataError, match=r"sample 3 of the dataset.*cannot decode 3.*user_task\.py:"):
         train_alone(tmp_path, steps=24, data_workers=1, task_config={"width": 8, "bad": [3]})
+
+
+def test_an_evaluation_counts_each_sample_once_on_any_number_of_ranks(tmp_path):
+    """Of 7 samples in microbatches of 2 the last is short, and so is the last of three ranks."""
+    options = {"steps": 4, "evaluate_every": 2, "task_config": {"width": 8, "evaluate": 7}}
+    train_alone(tmp_path / "one", **options)
+    alone = evaluations(layout.replica_dir(tmp_path / "one", 1, 0) / "1")
+    (tmp_path / "three").mkdir()
+    with start_group(tmp_path / "three", 3, **{**OPTIONS, "snapshot_interval": 100, **options}) as group:
+        assert group.wait(120) == [0, 0, 0], group.outputs()
+    assert sorted(alone) == [2, 4]
+    assert worst_relative(evaluations(group.replica_dir), alone) <= 1e-5
 
 
 def told(events):
@@ -170,7 +189,7 @@ def test_a_loss_that_is_no_number_of_the_model_is_refused(loss, message):
     own = open_task(parse_config({**OPTIONS, "task_config": {"width": 8, "replace": {"loss": loss}}}))
     batch = {"x": torch.ones(2, 8, 4), "y": torch.ones(2, 8)}
     with pytest.raises(TaskError, match=message):
-        own.loss(Net(8), batch)
+        own.loss(Net(8), batch, 2)
 
 
 def test_a_mean_counts_by_its_samples_and_a_sum_by_its_weight():
@@ -182,10 +201,10 @@ def test_a_mean_counts_by_its_samples_and_a_sum_by_its_weight():
 
     mean = parts(loss=lambda model, batch: (model(batch["x"]) - batch["y"]).square().mean())
     total = parts(loss=lambda model, batch: model(batch["x"]).sum(), weight=lambda batch: 5.0)
-    value, weight = mean.loss(model, batch)
+    value, weight = mean.loss(model, batch, 2)
     assert weight == 2
     assert value.item() == pytest.approx(2 * (model(batch["x"]) - 1).square().mean().item())
-    assert total.loss(model, batch)[1] == 5.0
+    assert total.loss(model, batch, 2)[1] == 5.0
 
 
 def values(draft):
@@ -236,3 +255,11 @@ def test_the_bundled_tasks_fields_are_refused_beside_a_task():
     assert os.environ.get(env.JOB_DIR) is None
     assert callable(task)
     assert callable(masked_loss)
+
+
+def test_the_example_in_the_documents_is_a_job_that_learns(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs/examples")
+    spec = JobSpec.model_validate(yaml.safe_load((ROOT / "docs/examples/own-task.yaml").read_text()))
+    options = {**OPTIONS, "micro_batch": None, "learning_rate": 5e-3, **spec.run.trainer, "steps": 60}
+    losses = losses_of(train_alone(tmp_path, **options)[0])
+    assert losses[60] < 0.9 * losses[1]

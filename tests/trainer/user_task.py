@@ -65,6 +65,8 @@ def task(cfg):
     if cfg.get("sgd"):
         parts["optimizer"] = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
         parts["schedule"] = lambda step: 1 / (1 + step / 10)
+    if cfg.get("evaluate"):
+        parts["evaluate"] = Points(cfg["evaluate"])
     return {**parts, **cfg.get("replace", {})}
 
 

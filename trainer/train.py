@@ -130,13 +130,7 @@ def _run_in_group(
     trainee.on_backward_done(waits.begin)
     wishes = SnapshotWishes(desired_of(place), answered=saver.answered_wishes)
     heartbeat.beat(Phase.STEP)
-    feeder = Feeder(
-        task.source,
-        _requests(config, task, state),
-        workers=_workers(config, task),
-        device=device,
-        cores=cores_of(place.local_world_size),
-    )
+    feeder = open_feeder(config, task, place, state, device)
     try:
         return _train(config, task, trainee, feeder, state, saver, wishes, heartbeat, waits, stop, place.notice_s)
     finally:
@@ -255,6 +249,18 @@ def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
     return [Share(k % count, 1.0 if k < count else 0.0) for k in mine]
 
 
+def open_feeder(config: TrainerConfig, task: Task, place: WorkerPlace, state: RunState, device: torch.device) -> Feeder:
+    """This rank's microbatches from the state's step on."""
+    wanted = parse_workers(config.data_workers)
+    return Feeder(
+        task.source,
+        _requests(config, task, state),
+        workers=task.source.workers if wanted is None else wanted,
+        device=device,
+        cores=cores_of(place.local_world_size),
+    )
+
+
 def _own_shares(config: TrainerConfig, task: Task) -> list[Share]:
     return assign_microbatches(dist.get_rank(), dist.get_world_size(), config.global_batch // task.source.micro_batch)
 
@@ -266,11 +272,6 @@ def _requests(config: TrainerConfig, task: Task, state: RunState) -> Iterator[Re
         for share in _own_shares(config, task):
             yield Request(step, share.microbatch, first + share.microbatch * size, size)
         step, first = step + 1, first + config.global_batch
-
-
-def _workers(config: TrainerConfig, task: Task) -> int | None:
-    wanted = parse_workers(config.data_workers)
-    return task.source.workers if wanted is None else wanted
 
 
 def _microbatch_loss(

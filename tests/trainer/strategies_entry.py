@@ -7,45 +7,56 @@ import json
 import os
 import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from tests.trainer.harness import TINY
 from trainer.contract.config import parse_config
 from trainer.contract.env import WorkerPlace, parse_place
-from trainer.data import Data, open_data
 from trainer.errors import TrainerError
 from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
-from trainer.model import SHAPES, Decoder, build_initial
+from trainer.model import build_initial
 from trainer.optim import local_of
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale
 from trainer.state import RunState
-from trainer.train import Wish, take_step
+from trainer.task import open_task
+from trainer.train import Wish, open_feeder, take_step
 from trainer.values import initialise
 from trainer.waits import Waits
 
-SHORT = {**TINY, "steps": 4, "warmup_steps": 0, "global_batch": 4, "micro_batch": 1, "seq_len": 16, "dropout": 0.1}
+SHORT = {
+    **TINY,
+    "data": str(Path(__file__).resolve()),
+    "steps": 4,
+    "warmup_steps": 0,
+    "global_batch": 4,
+    "micro_batch": 1,
+    "seq_len": 16,
+    "dropout": 0.1,
+}
 
 
-def train(options: dict, place: WorkerPlace, device: torch.device, waits: Waits, data: Data) -> dict:
+def train(options: dict, place: WorkerPlace, device: torch.device, waits: Waits) -> dict:
     # Keys that begin with "_" are not the trainer's: what else the case does.
     config = parse_config({**SHORT, **{name: value for name, value in options.items() if name[0] != "_"}})
-    state = RunState(LossScale(config.precision))
+    state, task = RunState(LossScale(config.precision)), open_task(config)
+    model = task.draft().model
+    if options.get("_adds_unused"):
+        with torch.device("meta"):
+            model.spare = torch.nn.Linear(4, 4)
 
     def write_values(model, optimizer):
         state.attach(model, optimizer)
         initialise(model, partial(build_initial, seed=config.seed, layers=4))
 
-    with torch.device("meta"):
-        model = Decoder(SHAPES[config.preset], vocab_size=256, dropout=config.dropout)
-        if options.get("_adds_unused"):
-            model.spare = torch.nn.Linear(4, 4)
     trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
     if "_loss_scale" in options:
         state.loss_scale.factor = options["_loss_scale"]
-    results = [take_step(config, trainee, data, state, waits, Wish()) for _ in range(config.steps)]
+    feeder = open_feeder(config, task, place, state, device)
+    results = [take_step(config, task, trainee, feeder, state, waits, Wish()) for _ in range(config.steps)]
     return {
         "losses": [result.loss for result in results],
         "grad_norms": [result.grad_norm for result in results],
@@ -72,11 +83,10 @@ def main() -> None:
     cases: dict[str, dict] = json.loads(sys.argv[2])["cases"]
     found: dict[str, dict] = {}
     waits = Waits(Heartbeat(place, 1))
-    data = open_data(parse_config(SHORT))
     with process_group(place, waits) as device:
         for name, options in cases.items():
             try:
-                found[name] = train(options, place, device, waits, data)
+                found[name] = train(options, place, device, waits)
             except TrainerError as error:
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
     if place.rank == 0:

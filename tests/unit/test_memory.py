@@ -1,0 +1,71 @@
+"""The formulas for memory: published cases, and what must hold for any shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainer.contract.memory import estimate, model_states
+from trainer.contract.workload import Workload, preset_shape
+
+GB = 1e9
+LARGE = Workload(shape=preset_shape("8b"), seq_len=2048, micro_batch=1, precision="bf16", devices=8)
+
+
+@pytest.mark.parametrize(("strategy", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("fsdp", 1.88)])
+def test_the_model_states_are_those_of_the_zero_paper(strategy: str, gigabytes: float) -> None:
+    """Rajbhandari et al. 2020, figure 1: 7.5B parameters, 64 devices, mixed precision with Adam (K = 12)."""
+    paper = replace(preset_shape("8b"), parameters=7_500_000_000)
+    load = replace(LARGE, shape=paper, strategy=strategy, precision="fp16-master", devices=64)
+    assert model_states(load).total / GB == pytest.approx(gigabytes, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "bytes_each"),
+    [
+        ("fp32", "adamw", 16),
+        ("bf16", "adamw", 16),
+        ("fp16", "adamw", 16),
+        ("fp16-master", "adamw", 16),
+        ("pure-bf16", "adamw", 8),
+        ("fp32", "sgd-momentum", 12),
+        ("fp32", "sgd", 8),
+    ],
+)
+def test_a_replica_keeps_so_many_bytes_for_each_parameter(precision: str, optimizer: str, bytes_each: int) -> None:
+    load = replace(LARGE, precision=precision, optimizer=optimizer)
+    assert model_states(load).total == bytes_each * load.shape.parameters
+
+
+def test_hsdp_divides_by_its_shard_size_alone() -> None:
+    hsdp = replace(LARGE, strategy="hsdp", devices=32, shard_size=8)
+    assert model_states(hsdp) == model_states(replace(LARGE, strategy="fsdp", devices=8))
+
+
+def test_offloading_moves_the_model_states_to_the_host() -> None:
+    sharded = replace(LARGE, strategy="fsdp")
+    offloaded = estimate(replace(sharded, offloads=True))
+    assert offloaded.host == model_states(sharded).total
+    assert offloaded.terms.parameters == offloaded.terms.optimizer == 0
+    assert offloaded.terms.gathers > 0
+
+
+def test_recomputation_saves_activations_and_less_so_for_every_second_block() -> None:
+    none, second, every = (estimate(replace(LARGE, recompute_every=every)).terms.activations for every in (0, 2, 1))
+    assert every < second < none
+    products = estimate(replace(LARGE, recompute_every=1, keeps_products=True)).terms.activations
+    assert every < products < none
+
+
+def test_an_accelerator_needs_more_than_its_tensors() -> None:
+    on_device, on_cpu = estimate(LARGE), estimate(LARGE, on_cpu=True)
+    assert on_device.terms == on_cpu.terms
+    assert on_cpu.overhead == 0
+    assert on_device.overhead > 1e9
+
+
+def test_the_published_drop_of_torchtitan_is_met() -> None:
+    """torchtitan, docs/performance.md: Llama 3.1 8B with FSDP takes 15.4 GiB less on 128 devices than on 8."""
+    states = [model_states(replace(LARGE, strategy="fsdp", devices=devices)).total for devices in (8, 128)]
+    assert (states[0] - states[1]) / 2**30 == pytest.approx(15.4, rel=0.15)

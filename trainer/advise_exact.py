@@ -1,0 +1,115 @@
+"""The peak of one training step, traced with fake tensors: no memory is taken and nothing is computed.
+
+The very decoder goes through two steps under torch's own trackers (torch.distributed._tools, which are private: the
+plain advice does without). Everything is traced as on a CPU, because a wheel without CUDA has no fake CUDA either. The
+optimizer is the plain one: fused and foreach ones are decomposed and show temporaries that they do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainer.contract.workload import Workload
+from trainer.model import Decoder, Shape
+
+_CPU = torch.device("cpu")
+
+
+def trace_peak(load: Workload) -> int:
+    """Bytes of tensors of one device at the peak of a second step, when the optimizer has its moments.
+
+    Raises ValueError for what cannot be traced: another optimizer than AdamW, offloading, pure bf16. Not reentrant:
+    it makes a fake process group of `load.devices` ranks, and none may exist.
+    """
+    _refuse_untraceable(load)
+    with _fake_group(load) as mesh, FakeTensorMode():
+        model = _build(load, mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=False)
+        tokens_BT = torch.zeros(load.micro_batch, load.seq_len + 1, dtype=torch.int64)
+        tracker = _tracker(load, model, optimizer, tokens_BT)
+        with tracker:
+            for _ in range(2):
+                _step(load, model, optimizer, tokens_BT, tracker)
+        return int(tracker.get_tracker_snapshot("peak")[_CPU]["Total"])
+
+
+def _refuse_untraceable(load: Workload) -> None:
+    if load.optimizer != "adamw" or load.offloads or load.precision not in ("fp32", "bf16"):
+        raise ValueError("only AdamW in fp32 or bf16 without offloading can be traced; the formulas know the rest")
+    if load.strategy not in ("ddp", "shard_grad_op", "fsdp", "hsdp"):
+        raise ValueError(f"strategy {load.strategy} cannot be traced: the trainer has none of that name")
+
+
+@contextmanager
+def _fake_group(load: Workload) -> Iterator[DeviceMesh]:
+    """The mesh is made outside of fake mode: inside, its creation reads values that fake tensors do not have."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=load.devices)
+    try:
+        if load.strategy == "hsdp":
+            shape = (load.devices // load.shards, load.shards)
+            yield init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+        else:
+            yield init_device_mesh("cpu", (load.devices,), mesh_dim_names=("shard",))
+    finally:
+        dist.destroy_process_group()
+
+
+def _build(load: Workload, mesh: DeviceMesh) -> Decoder:
+    shape = load.shape
+    own = Shape(width=shape.width, layers=shape.layers, heads=shape.heads, feed_forward=shape.feed_forward)
+    model = Decoder(own, vocab_size=shape.vocab, dropout=0.0)
+    for index, block in enumerate(model.blocks):
+        if load.recompute_every and index % load.recompute_every == 0:
+            model.blocks[index] = checkpoint_wrapper(block)
+    if load.strategy == "ddp":
+        return model
+    policy = MixedPrecisionPolicy()
+    if load.precision == "bf16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=load.division.reshards)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    return model
+
+
+def _tracker(load: Workload, model: Decoder, optimizer: torch.optim.Optimizer, tokens_BT: torch.Tensor) -> MemTracker:
+    if load.strategy == "ddp":
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer, tokens_BT)
+        return tracker
+    sharded = FSDPMemTracker(model, optimizer)
+    sharded.track_inputs((tokens_BT,))
+    return sharded
+
+
+def _step(
+    load: Workload,
+    model: Decoder,
+    optimizer: torch.optim.Optimizer,
+    tokens_BT: torch.Tensor,
+    tracker: MemTracker,
+) -> None:
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=load.precision == "bf16" and load.strategy == "ddp")
+    for _ in range(2 if load.accumulates else 1):
+        tracker.reset_mod_stats()  # of each module, which it keeps for one forward pass only; the peak stays
+        with autocast:
+            logits_BTV = model(tokens_BT[:, :-1])
+        loss = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
+        del logits_BTV
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+    optimizer.step()
+    # DDP's buckets hold the gradients for as long as the model lives, so that none is ever freed.
+    optimizer.zero_grad(set_to_none=not (load.strategy == "ddp" and load.devices > 1))

@@ -1,0 +1,198 @@
+"""How much memory of a device a training step takes, from formulas alone: no torch, no device.
+
+Service and trainer share them. `trainer.advise_exact` traces the same step with fake tensors; docs/benchmarks.md shows
+the two side by side. Sources:
+
+* model states (parameters, gradients, optimizer): Rajbhandari et al., ZeRO, 2020, section 3. AdamW keeps 16 bytes for
+  each parameter in fp32 and in mixed precision; what a strategy divides, it divides by its number of shards.
+* activations: what autograd keeps of a block, counted in our own decoder (`FP32_BLOCK` and below). Korthikanti et al.,
+  Reducing Activation Recomputation, 2022, count GPT-2's block in the same way, at 34 bytes for each element of width,
+  and with full recomputation its input alone. Attention is fused: its scores are never kept.
+* logits: log-softmax in fp32 has its output, its gradient and its result in memory at one time.
+* gathers: what FSDP2 has whole at one time (torch/distributed/fsdp/_fully_shard), and autocast's cache of casts.
+* overhead: our own measurement elsewhere; see docs/advice.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from trainer.contract.workload import MOMENTS, Workload
+
+_CONTEXT_BYTES = 1.25 * (1 << 30)  # a CUDA context and NCCL's buffers
+_ALLOCATOR_SLACK = 0.07  # what the caching allocator cannot use
+_SOFTMAX_BYTES = 3 * 4
+_LOGSUMEXP_BYTES = 4  # of fused attention, for each head
+_ROOTS_BYTES = 8  # of two norms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Bytes of one device at the worst moment of a step. What is not there at that moment is 0."""
+
+    parameters: float = 0
+    gradients: float = 0
+    optimizer: float = 0
+    activations: float = 0
+    logits: float = 0
+    gathers: float = 0
+
+    @property
+    def total(self) -> float:
+        return sum(self.by_name().values())
+
+    def by_name(self) -> dict[str, float]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """`terms` is what tensors take, `overhead` what the runtime takes beside them, `host` what offloading moves out."""
+
+    terms: Terms
+    overhead: float = 0
+    host: float = 0
+
+    @property
+    def total(self) -> float:
+        return self.terms.total + self.overhead
+
+    @property
+    def largest(self) -> str:
+        terms = self.terms.by_name()
+        return max(terms, key=lambda name: terms[name])
+
+
+def estimate(load: Workload, *, on_cpu: bool = False) -> Estimate:
+    """Bytes of each device. Where the device is the host's CPU there is no runtime to speak of."""
+    states = model_states(load)
+    peak = max(_moments(load, Terms() if load.offloads else states), key=lambda terms: terms.total)
+    return Estimate(
+        terms=peak,
+        overhead=0 if on_cpu else _CONTEXT_BYTES + _ALLOCATOR_SLACK * peak.total,
+        host=states.total if load.offloads else 0,
+    )
+
+
+def model_states(load: Workload) -> Terms:
+    """Parameters, gradients and optimizer of one device: ZeRO's table for 7.5B parameters on 64 devices."""
+    count, size, division = load.shape.parameters, load.bytes_of, load.division
+    moments = MOMENTS[load.optimizer] * size.moment + size.master
+    return Terms(
+        parameters=count * size.parameter / (load.shards if division.parameters else 1),
+        gradients=count * size.gradient / (load.shards if division.gradients else 1),
+        optimizer=count * moments / (load.shards if division.optimizer else 1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockBytes:
+    """Bytes that a token costs in a block: for each element of width, of feed-forward width, of the block's input."""
+
+    width: int
+    feed_forward: int
+    input: int
+
+
+# Width: two norms (input, normalised and output of each), qkv, rotated q and k, attention's output; norms compute in
+# fp32. Feed-forward: gate, up, SiLU and their product. Autocast casts the second norm's output twice.
+FP64_BLOCK = BlockBytes(width=8 * 12, feed_forward=8 * 4, input=8)
+FP32_BLOCK = BlockBytes(width=4 * 12, feed_forward=4 * 4, input=4)
+AUTOCAST_BLOCK = BlockBytes(width=2 * 17, feed_forward=2 * 4, input=4)
+CAST_BLOCK = BlockBytes(width=2 * 16, feed_forward=2 * 4, input=2)
+
+
+def _moments(load: Workload, states: Terms) -> tuple[Terms, ...]:
+    """The moments that may be the worst: the forward pass ends, the loss, the backward pass begins, and it ends."""
+    shape, compute = load.shape, load.bytes_of.compute
+    stored, block, gathers = _stored(load) + _last_norm(load), _block(load), _gathers(load)
+    backward = 2 * load.tokens * (shape.width + shape.feed_forward) * compute
+    recomputed = block if load.recompute_every else 0
+    is_ddp = load.strategy == "ddp" and load.devices > 1  # its buckets hold the gradients for as long as it lives
+    held = states.gradients if load.accumulates or is_ddp else 0
+    # FSDP adds reduced shards to the accumulated ones, and frees them at the end of the backward pass.
+    final = states.gradients * (2 if load.accumulates and load.division.parameters else 1)
+    logits = load.tokens * shape.vocab
+
+    def moment(gradients: float, activations: float, gathered: float, logits: float = 0) -> Terms:
+        return Terms(
+            parameters=states.parameters,
+            gradients=gradients,
+            optimizer=states.optimizer,
+            activations=activations,
+            logits=logits,
+            gathers=gathered,
+        )
+
+    return (
+        moment(held, stored, gathers.forward, logits * (compute + 4)),
+        moment(held, stored, gathers.loss, logits * _SOFTMAX_BYTES),
+        moment(held, _stored(load) + recomputed + backward, gathers.backward),
+        moment(final, block + backward, gathers.end),
+    )
+
+
+def _block_bytes(load: Workload) -> BlockBytes:
+    whole = {8: FP64_BLOCK, 4: FP32_BLOCK}.get(load.bytes_of.compute)
+    return whole or (AUTOCAST_BLOCK if load.is_autocast else CAST_BLOCK)
+
+
+def _block(load: Workload) -> float:
+    """What the backward pass of one block needs."""
+    each, shape = _block_bytes(load), load.shape
+    of_token = shape.width * each.width + shape.feed_forward * each.feed_forward
+    return load.tokens * (of_token + shape.heads * _LOGSUMEXP_BYTES + _ROOTS_BYTES)
+
+
+def _stored(load: Workload) -> float:
+    """What all blocks keep for the backward pass."""
+    shape, every = load.shape, load.recompute_every
+    recomputed = -(-shape.layers // every) if every else 0
+    of_token = shape.width * _block_bytes(load).input
+    if load.keeps_products:  # qkv, both outputs, gate and up
+        of_token += (5 * shape.width + 2 * shape.feed_forward) * load.bytes_of.compute
+    return (shape.layers - recomputed) * _block(load) + recomputed * load.tokens * of_token
+
+
+def _last_norm(load: Workload) -> float:
+    """Its input and normalised input in fp32 at least, its output as the head takes it."""
+    compute = load.bytes_of.compute
+    return load.tokens * load.shape.width * (2 * max(4, compute) + compute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gathers:
+    """Whole copies of parameters and gradients at the four moments."""
+
+    forward: float = 0
+    loss: float = 0
+    backward: float = 0
+    end: float = 0
+
+
+def _gathers(load: Workload) -> _Gathers:
+    if load.is_autocast:
+        return _cast_copies(load)
+    return _unsharded(load) if load.division.parameters else _Gathers()
+
+
+def _cast_copies(load: Workload) -> _Gathers:
+    """Every matrix is cast once and kept by the graph; a block that is recomputed casts its own again."""
+    compute, block = load.bytes_of.compute, load.shape.block_parameters * load.bytes_of.compute
+    head = load.shape.vocab * load.shape.width * compute
+    whole = load.shape.layers * block + head
+    kept = head + block if load.recompute_every == 1 else whole
+    return _Gathers(forward=whole, loss=kept, backward=kept, end=block)
+
+
+def _unsharded(load: Workload) -> _Gathers:
+    compute, gradient = load.bytes_of.compute, load.bytes_of.gradient
+    root, block = load.shape.root_parameters * compute, load.shape.block_parameters * compute
+    reduced = gradient / compute  # gradients are sent in a wider type than they are computed in
+    moving = block * (2 + reduced)  # one block is computed, the next is on its way, the one before is being reduced
+    end = max(root * (1 + reduced), root + moving + root / 2)  # half the root's gradients are the head's
+    if load.division.reshards:
+        # The root, where the backward pass begins at once, stays whole.
+        return _Gathers(forward=root + block, loss=root, backward=root + moving, end=end)
+    whole = root + load.shape.layers * block
+    return _Gathers(forward=whole, loss=whole, backward=whole + block, end=end)

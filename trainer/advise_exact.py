@@ -30,10 +30,10 @@ _CPU = torch.device("cpu")
 def trace_peak(load: Workload) -> int:
     """Bytes of tensors of one device at the peak of a second step, when the optimizer has its moments.
 
-    Raises ValueError for what cannot be traced: another optimizer than AdamW, offloading, pure bf16. Not reentrant:
-    it makes a fake process group of `load.devices` ranks, and none may exist.
+    Raises ValueError for what is not traceable. It makes a fake process group of `load.devices` ranks: none may exist.
     """
-    _refuse_untraceable(load)
+    if not is_traceable(load):
+        raise ValueError("only the trainer's own strategies with AdamW, in fp32 or bf16, can be traced")
     with _fake_group(load) as mesh, FakeTensorMode():
         model = _build(load, mesh)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=False)
@@ -45,11 +45,10 @@ def trace_peak(load: Workload) -> int:
         return int(tracker.get_tracker_snapshot("peak")[_CPU]["Total"])
 
 
-def _refuse_untraceable(load: Workload) -> None:
-    if load.optimizer != "adamw" or load.offloads or load.precision not in ("fp32", "bf16"):
-        raise ValueError("only AdamW in fp32 or bf16 without offloading can be traced; the formulas know the rest")
-    if load.strategy not in ("ddp", "shard_grad_op", "fsdp", "hsdp"):
-        raise ValueError(f"strategy {load.strategy} cannot be traced: the trainer has none of that name")
+def is_traceable(load: Workload) -> bool:
+    """Whether the trainer has it and the trackers see it: AdamW in fp32 or bf16, on the devices."""
+    known = load.strategy in ("ddp", "shard_grad_op", "fsdp", "hsdp") and load.precision in ("fp32", "bf16")
+    return known and load.optimizer == "adamw" and not load.offloads and not load.keeps_products
 
 
 @contextmanager

@@ -61,8 +61,7 @@ def test_recomputation_saves_activations_and_less_so_for_every_second_block() ->
 def test_an_accelerator_needs_more_than_its_tensors() -> None:
     on_device, on_cpu = estimate(LARGE), estimate(LARGE, on_cpu=True)
     assert on_device.terms == on_cpu.terms
-    assert on_cpu.overhead == 0
-    assert on_device.overhead > 1e9
+    assert 0 < on_cpu.overhead < 1e9 < on_device.overhead
 
 
 def test_the_published_drop_of_torchtitan_is_met() -> None:

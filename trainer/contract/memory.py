@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 from trainer.contract.workload import MOMENTS, Workload
 
 _CONTEXT_BYTES = 1.25 * (1 << 30)  # a CUDA context and NCCL's buffers
+_PROCESS_BYTES = 0.3 * (1 << 30)  # Python with torch, where the device is the host itself
 _ALLOCATOR_SLACK = 0.07  # what the caching allocator cannot use
 _SOFTMAX_BYTES = 3 * 4
 _LOGSUMEXP_BYTES = 4  # of fused attention, for each head
@@ -64,12 +65,12 @@ class Estimate:
 
 
 def estimate(load: Workload, *, on_cpu: bool = False) -> Estimate:
-    """Bytes of each device. Where the device is the host's CPU there is no runtime to speak of."""
+    """Bytes of each device, or of each worker's part of the host where it computes on the CPU."""
     states = model_states(load)
     peak = max(_moments(load, Terms() if load.offloads else states), key=lambda terms: terms.total)
     return Estimate(
         terms=peak,
-        overhead=0 if on_cpu else _CONTEXT_BYTES + _ALLOCATOR_SLACK * peak.total,
+        overhead=_PROCESS_BYTES if on_cpu else _CONTEXT_BYTES + _ALLOCATOR_SLACK * peak.total,
         host=states.total if load.offloads else 0,
     )
 

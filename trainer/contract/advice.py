@@ -1,0 +1,202 @@
+"""What to do about memory: the ladder of strategies, the first rung that fits, and the cheapest way out of a shortage.
+
+Pure, as are the formulas that it asks (memory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from trainer.contract.memory import Estimate, estimate
+from trainer.contract.workload import Workload
+
+_GB = 1e9
+_WORTH = 0.05  # of the need: what saves less is no way out of a shortage
+# `strategy: auto` where the device's memory is not known, as on a CPU: beyond this AdamW keeps 16 GB on each device.
+UNKNOWN_DEVICE_PARAMETERS = 1_000_000_000
+
+Change = Callable[[Workload], Workload]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """A way to train. `change` makes a workload use it, `settings` are the trainer's own words for it."""
+
+    name: str
+    change: Change
+    settings: str
+    least_devices: int = 1
+    most_devices: int | None = None
+
+    def admits(self, devices: int) -> bool:
+        return devices >= self.least_devices and (self.most_devices is None or devices <= self.most_devices)
+
+
+def _as_ddp(load: Workload) -> Workload:
+    return replace(load, strategy="ddp", shard_size=None, offloads=False)
+
+
+def _as_fsdp(load: Workload) -> Workload:
+    return replace(load, strategy="fsdp", shard_size=None, offloads=False)
+
+
+def _lean(load: Workload) -> Workload:
+    """In 16 bits unless it is already, with every block recomputed."""
+    precision = load.precision if load.bytes_of.compute == 2 else "bf16"
+    return replace(load, precision=precision, recompute_every=1, keeps_products=False)
+
+
+_LEAN = "precision: bf16, activation_checkpointing: full"
+# The order is the policy: each rung costs more time, or more trouble, than the one before.
+LADDER: tuple[Rung, ...] = (
+    Rung(name="one device", change=_as_ddp, settings="strategy: ddp", most_devices=1),
+    Rung(name="DDP", change=_as_ddp, settings="strategy: ddp", least_devices=2),
+    Rung(
+        name="bf16 and activation checkpointing",
+        change=lambda load: _lean(_as_ddp(load)),
+        settings=f"strategy: ddp, {_LEAN}",
+    ),
+    Rung(name="FSDP", change=lambda load: _lean(_as_fsdp(load)), settings=f"strategy: fsdp, {_LEAN}", least_devices=2),
+    Rung(
+        name="FSDP with CPU offload",
+        change=lambda load: replace(_lean(_as_fsdp(load)), offloads=True),
+        settings=f"strategy: fsdp, {_LEAN}, cpu_offload: true",
+    ),
+)
+BEYOND = "more devices, a smaller micro batch, or tensor parallelism, which this trainer does not have"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A rung with what it takes for one workload. `fits` is None where the device's memory is not known."""
+
+    rung: Rung
+    need: Estimate
+    fits: bool | None
+
+
+def climb(load: Workload, device_bytes: float | None, *, on_cpu: bool = False) -> list[Step]:
+    """Every rung that the number of devices admits, in order."""
+    needs = ((rung, estimate(rung.change(load), on_cpu=on_cpu)) for rung in LADDER if rung.admits(load.devices))
+    return [Step(rung=rung, need=need, fits=_fits(need, device_bytes)) for rung, need in needs]
+
+
+def first_fitting(steps: list[Step]) -> Step | None:
+    return next((step for step in steps if step.fits), None)
+
+
+def describe_need(load: Workload, device_bytes: float | None, *, on_cpu: bool = False) -> str:
+    """One sentence: what the workload takes as it stands and, where that does not fit, what would."""
+    need = estimate(load, on_cpu=on_cpu)
+    devices = "the device" if load.devices == 1 else f"each of {load.devices} devices"
+    text = f"about {_gb(need.total)} on {devices} with {load.strategy} in {load.precision}"
+    if need.host:
+        text += f", and {_gb(need.host)} of the host's memory for each"
+    text += f"; the largest part is {need.largest} with {_gb(need.terms.by_name()[need.largest])}"
+    if device_bytes is None:
+        return text
+    if need.total <= device_bytes:
+        return f"{text}: it fits into {_gb(device_bytes)}"
+    step = first_fitting(climb(load, device_bytes, on_cpu=on_cpu))
+    way = f"no rung of the ladder fits: it needs {BEYOND}"
+    if step is not None:
+        way = f"the first that fits is {step.rung.name} with {_gb(step.need.total)} ({step.rung.settings})"
+    return f"{text}, more than the {_gb(device_bytes)} there are; {way}"
+
+
+def choose_strategy(load: Workload, device_bytes: float | None) -> str:
+    """What `auto` means: "ddp" where a whole replica fits a device, else "fsdp". One device has nothing to share."""
+    if load.offloads:
+        return "fsdp"
+    if load.devices == 1:
+        return "ddp"
+    if device_bytes is None:
+        return "fsdp" if load.shape.parameters > UNKNOWN_DEVICE_PARAMETERS else "ddp"
+    return "ddp" if estimate(_as_ddp(load)).total <= device_bytes else "fsdp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relief:
+    """A way out of a shortage. `change` gives the workload after it, or None where it has nothing to give."""
+
+    change: Callable[[Workload], Workload | None]
+    settings: Callable[[Workload], str]  # of the changed workload
+
+
+def _cut_micro_batch(load: Workload) -> Workload | None:
+    smaller = max((size for size in range(1, load.micro_batch) if load.micro_batch % size == 0), default=None)
+    return None if smaller is None else replace(load, micro_batch=smaller, accumulates=True)
+
+
+def _recompute(load: Workload) -> Workload | None:
+    if load.recompute_every == 1 and not load.keeps_products:
+        return None
+    return replace(load, recompute_every=1, keeps_products=False)
+
+
+def _shard(load: Workload) -> Workload | None:
+    return None if load.devices == 1 or load.strategy == "fsdp" else _as_fsdp(load)
+
+
+def _offload(load: Workload) -> Workload | None:
+    return None if load.offloads else replace(_as_fsdp(load), offloads=True)
+
+
+# The order is the policy: what costs least time comes first.
+RELIEFS: tuple[Relief, ...] = (
+    Relief(change=_cut_micro_batch, settings=lambda load: f"micro_batch: {load.micro_batch}, at the same global batch"),
+    Relief(change=_recompute, settings=lambda load: "activation_checkpointing: full"),
+    Relief(change=_shard, settings=lambda load: "strategy: fsdp"),
+    Relief(change=_offload, settings=lambda load: "strategy: fsdp, cpu_offload: true"),
+)
+
+
+def find_relief(load: Workload) -> tuple[str, float] | None:
+    """The settings of the cheapest change that saves something worth it, and the bytes that it saves on each device."""
+    need = estimate(load).terms.total
+    for relief, changed in _reliefs_of(load):
+        saved = need - estimate(changed).terms.total
+        if saved > _WORTH * need:
+            return relief.settings(changed), saved
+    return None
+
+
+def describe_shortage(load: Workload) -> str:
+    """What most of the memory is for, and the cheapest way to need less. One line, for the message of a failure."""
+    need = estimate(load)
+    size = need.terms.by_name()[need.largest]
+    text = f"by the formulas the largest part is {need.largest}, {_gb(size)} of {_gb(need.terms.total)}"
+    relief = find_relief(load)
+    if relief is None:
+        return f"{text}; it needs {BEYOND}"
+    return f"{text}; try {relief[0]} (saves {_gb(relief[1])})"
+
+
+# The guide of many a handbook: a check on the ladder, which counts.
+SIZE_GUIDE: tuple[tuple[float, str], ...] = (
+    (1e9, "DDP"),
+    (3e9, "DDP with activation checkpointing"),
+    (7e9, "FSDP"),
+    (13e9, "FSDP, fully sharded"),
+    (float("inf"), "FSDP with CPU offload, or tensor parallelism"),
+)
+
+
+def guide_for(parameters: int) -> str:
+    return next(text for limit, text in SIZE_GUIDE if parameters < limit)
+
+
+def _reliefs_of(load: Workload) -> Iterator[tuple[Relief, Workload]]:
+    for relief in RELIEFS:
+        changed = relief.change(load)
+        if changed is not None:
+            yield relief, changed
+
+
+def _fits(need: Estimate, device_bytes: float | None) -> bool | None:
+    return None if device_bytes is None else need.total <= device_bytes
+
+
+def _gb(size: float) -> str:
+    return f"{size / _GB:.3g} GB" if size < 1000 * _GB else f"{size / _GB:.0f} GB"

@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from trainer.contract.config import Checkpointing
 from trainer.contract.workload import Workload
 from trainer.model import Decoder, Shape
+from trainer.recomputation import recompute
 
 _CPU = torch.device("cpu")
 
@@ -48,7 +49,7 @@ def trace_peak(load: Workload) -> int:
 def is_traceable(load: Workload) -> bool:
     """Whether the trainer has it and the trackers see it: AdamW in fp32 or bf16, on the devices."""
     known = load.strategy in ("ddp", "shard_grad_op", "fsdp", "hsdp") and load.precision in ("fp32", "bf16")
-    return known and load.optimizer == "adamw" and not load.offloads and not load.keeps_products
+    return known and load.optimizer == "adamw" and not (load.offloads or load.keeps_products or load.holds_gradients)
 
 
 @contextmanager
@@ -69,9 +70,7 @@ def _build(load: Workload, mesh: DeviceMesh) -> Decoder:
     shape = load.shape
     own = Shape(width=shape.width, layers=shape.layers, heads=shape.heads, feed_forward=shape.feed_forward)
     model = Decoder(own, vocab_size=shape.vocab, dropout=0.0)
-    for index, block in enumerate(model.blocks):
-        if load.recompute_every and index % load.recompute_every == 0:
-            model.blocks[index] = checkpoint_wrapper(block)
+    recompute(list(model.blocks), Checkpointing(every=load.recompute_every) if load.recompute_every else None)
     if load.strategy == "ddp":
         return model
     policy = MixedPrecisionPolicy()

@@ -20,8 +20,9 @@ from trainer.contract.advice import (
     first_fitting,
     guide_for,
 )
+from trainer.contract.config import parse_config
 from trainer.contract.devices import find_device_bytes, parse_size
-from trainer.contract.workload import Workload, preset_shape
+from trainer.contract.workload import Workload, build_workload, preset_shape
 
 LARGE = Workload(shape=preset_shape("8b"), seq_len=2048, micro_batch=4, devices=8)
 SMALL = Workload(shape=preset_shape("124m"), seq_len=512, micro_batch=4, devices=8)
@@ -92,6 +93,8 @@ def test_a_shortage_is_answered_with_the_cheapest_change_that_helps() -> None:
     assert "the largest part is optimizer" in describe_shortage(states)
     assert "try strategy: fsdp (saves" in describe_shortage(states)
     sharded = replace(states, strategy="fsdp")
+    held = replace(sharded, accumulates=True, holds_gradients=True)
+    assert "try gradient_sync: microbatch" in describe_shortage(held)
     assert "cpu_offload: true" in describe_shortage(sharded)
     assert "it needs more devices" in describe_shortage(replace(sharded, offloads=True))
 
@@ -99,6 +102,26 @@ def test_a_shortage_is_answered_with_the_cheapest_change_that_helps() -> None:
 def test_a_smaller_micro_batch_that_would_save_little_is_not_proposed() -> None:
     states = replace(LARGE, micro_batch=2, seq_len=16, recompute_every=1)
     assert "micro_batch" not in describe_shortage(states)
+
+
+def test_a_workload_is_read_from_the_configuration() -> None:
+    config = parse_config(
+        {
+            "preset": "1b",
+            "strategy": "hybrid_shard",
+            "shard_size": 4,
+            "precision": "bf16",
+            "activation_checkpointing": "every-2",
+            "gradient_sync": "step",
+            "global_batch": 64,
+            "micro_batch": 4,
+            "seq_len": 1024,
+        }
+    )
+    load = build_workload(config, world_size=8)
+    assert (load.strategy, load.shards, load.precision, load.recompute_every) == ("hsdp", 4, "bf16", 2)
+    assert (load.tokens, load.accumulates, load.holds_gradients) == (4096, True, True)
+    assert not build_workload(config, world_size=16).accumulates
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,10 @@ def _shard(load: Workload) -> Workload | None:
     return None if load.devices == 1 or load.strategy == "fsdp" else _as_fsdp(load)
 
 
+def _exchange_sooner(load: Workload) -> Workload | None:
+    return replace(load, holds_gradients=False) if load.holds_gradients and load.division.parameters else None
+
+
 def _offload(load: Workload) -> Workload | None:
     return None if load.offloads else replace(_as_fsdp(load), offloads=True)
 
@@ -148,6 +152,7 @@ RELIEFS: tuple[Relief, ...] = (
     Relief(change=_cut_micro_batch, settings=lambda load: f"micro_batch: {load.micro_batch}, at the same global batch"),
     Relief(change=_recompute, settings=lambda load: "activation_checkpointing: full"),
     Relief(change=_shard, settings=lambda load: "strategy: fsdp"),
+    Relief(change=_exchange_sooner, settings=lambda load: "gradient_sync: microbatch"),
     Relief(change=_offload, settings=lambda load: "strategy: fsdp, cpu_offload: true"),
 )
 

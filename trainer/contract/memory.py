@@ -189,11 +189,12 @@ def _cast_copies(load: Workload) -> _Gathers:
 def _unsharded(load: Workload) -> _Gathers:
     compute, gradient = load.bytes_of.compute, load.bytes_of.gradient
     root, block = load.shape.root_parameters * compute, load.shape.block_parameters * compute
+    held = load.shape.parameters * gradient if load.holds_gradients else 0
     reduced = gradient / compute  # gradients are sent in a wider type than they are computed in
     moving = block * (2 + reduced)  # one block is computed, the next is on its way, the one before is being reduced
     end = max(root * (1 + reduced), root + moving + root / 2)  # half the root's gradients are the head's
     if load.division.reshards:
         # The root, where the backward pass begins at once, stays whole.
-        return _Gathers(forward=root + block, loss=root, backward=root + moving, end=end)
-    whole = root + load.shape.layers * block
-    return _Gathers(forward=whole, loss=whole, backward=whole + block, end=end)
+        return _Gathers(forward=held + root + block, loss=held + root, backward=held + root + moving, end=held + end)
+    whole = held + root + load.shape.layers * block
+    return _Gathers(forward=whole, loss=whole, backward=whole + block, end=held + end)

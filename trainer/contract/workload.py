@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from trainer.contract.config import TrainerConfig
+from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy
 
 BYTES_VOCABULARY = 256  # of text that is read byte by byte
 
@@ -114,6 +113,7 @@ class Workload:
     accumulates: bool = False  # several microbatches a step on one device
     recompute_every: int = 0  # activation checkpointing of every n-th block; 0: of none
     keeps_products: bool = False  # selective checkpointing: matrix products are kept
+    holds_gradients: bool = False  # sharded strategies: gradients stay whole until the last microbatch
     offloads: bool = False  # model states lie in the host's memory
 
     @property
@@ -138,15 +138,23 @@ class Workload:
         return not self.division.parameters and self.precision in ("bf16", "fp16")
 
 
-def build_workload(config: TrainerConfig, *, world_size: int, vocab: int = BYTES_VOCABULARY) -> Workload:
+def build_workload(
+    config: TrainerConfig, *, world_size: int, ranks_per_node: int | None = None, vocab: int = BYTES_VOCABULARY
+) -> Workload:
     """The step of the bundled trainer. `auto` is taken for ddp: advice.choose_strategy says what it becomes."""
-    microbatches = config.global_batch // config.sequences_per_microbatch
+    strategy, checkpointing = parse_strategy(config.strategy), parse_checkpointing(config.activation_checkpointing)
+    accumulates = config.global_batch > config.sequences_per_microbatch * world_size
     return Workload(
         shape=preset_shape(config.preset, vocab),
         seq_len=config.seq_len,
         micro_batch=config.sequences_per_microbatch,
-        strategy="ddp" if config.strategy == "auto" else config.strategy,
+        strategy="ddp" if strategy == "auto" else strategy,
         precision=config.precision,
         devices=world_size,
-        accumulates=math.ceil(microbatches / world_size) > 1,
+        shard_size=(config.shard_size or ranks_per_node) if strategy == "hsdp" else None,
+        accumulates=accumulates,
+        recompute_every=checkpointing.every if checkpointing else 0,
+        keeps_products=checkpointing is not None and checkpointing.keeps_products,
+        holds_gradients=accumulates and config.gradient_sync == "step",
+        offloads=config.cpu_offload,
     )

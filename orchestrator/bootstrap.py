@@ -98,6 +98,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         plan=lambda job, attempt: build_plan(job, attempt, site),
         ports=ports,
         gpus=gpus,
+        gpu_type=_gpu_type(),
     )
     reader, history = SqlJobReader(database), SqlHistoryReader(database)
     leases, limits = SqlLeaseStore(database), _limits(settings, gpus)
@@ -230,6 +231,13 @@ def _trainer_folder() -> Path:
     if found is None or found.origin is None:
         raise ConfigurationError("the package `trainer` is not installed beside the service")
     return Path(found.origin).parent
+
+
+def _gpu_type() -> str | None:
+    """Their model, where all have the same (NVIDIA driver README, /proc/driver/nvidia/gpus)."""
+    told = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    models = {line.partition(":")[2].strip() for text in told for line in text.splitlines() if line.startswith("Model")}
+    return models.pop() if len(models) == 1 else None
 
 
 def _gpu_count() -> int:

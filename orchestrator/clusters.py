@@ -23,6 +23,7 @@ class Cluster:
     plan: Callable[[Job, Attempt], LaunchPlan]
     ports: range  # of rendezvous
     gpus: int  # of one node
+    gpu_type: str | None = None  # as its driver names it, where that is known and all are alike
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id

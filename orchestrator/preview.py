@@ -13,7 +13,8 @@ from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.spec import JobSpec
-from orchestrator.wire import PlanView, ReplicaPlanView
+from orchestrator.sizing import size_up
+from orchestrator.wire import MemoryView, PlanView, ReplicaPlanView
 from trainer.contract import env
 
 NONCE = "preview"
@@ -44,6 +45,7 @@ def render_plan(spec: JobSpec, cluster: Cluster, now: datetime) -> PlanView:
     )
     plan = _masked(cluster.plan(job, attempt))
     native = cluster.backend.render(plan)
+    memory = size_up(spec, gpus_per_node=cluster.gpus, gpu_type=cluster.gpu_type)
     return PlanView(
         rendezvous_id=plan.rendezvous_id,
         rendezvous_endpoint=f"{plan.rendezvous_host}:{plan.port}",
@@ -54,7 +56,8 @@ def render_plan(spec: JobSpec, cluster: Cluster, now: datetime) -> PlanView:
         native_kind=native.kind,
         native_request=native.text,
         appdef=render_appdef(plan, spec, gpus_per_node=cluster.gpus),
-        warnings=list(_warnings(spec, plan, cluster)),
+        memory=memory,
+        warnings=list(_warnings(spec, plan, cluster, memory)),
     )
 
 
@@ -100,11 +103,15 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
-def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster) -> list[str]:
+def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryView | None) -> list[str]:
     workers = plan.max_nodes * plan.workers_per_node
     config = spec.trainer_config()
     resources = spec.resources
     rows = (
+        (
+            memory is not None and memory.fits is False,
+            f"the memory will not suffice: {memory.advice if memory else ''}",
+        ),
         (
             config is not None and config.global_batch < workers,
             f"global_batch is below the {workers} workers: some of them will have nothing to do",

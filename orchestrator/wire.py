@@ -168,6 +168,24 @@ class ReplicaPlanView(Answer):
     env: dict[str, str]
 
 
+class MemoryView(Answer):
+    """What the bundled trainer takes of each device at the worst moment of a step, in bytes, by formulas.
+
+    `terms` add up to `total_bytes`. `device_bytes` and `fits` are null where the device is not known; without a GPU the
+    device is a worker's part of its node's memory. `host_bytes` is what offloading keeps there for each worker.
+    """
+
+    strategy: str
+    devices: int  # of the smallest group that the topology allows
+    parameters: int
+    terms: dict[str, int]
+    total_bytes: int
+    host_bytes: int
+    device_bytes: int | None
+    fits: bool | None
+    advice: str
+
+
 class PlanView(Answer):
     """A dry run. `appdef` is the launch as a torchx AppDef; nothing was submitted and no port is reserved yet."""
 
@@ -177,6 +195,7 @@ class PlanView(Answer):
     native_kind: str
     native_request: str
     appdef: dict[str, Any]
+    memory: MemoryView | None = None  # of the bundled trainer alone
     warnings: list[str]
 
 

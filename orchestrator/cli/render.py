@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.domain.job import JobState
-from orchestrator.wire import ClusterView, EventView, JobView, NodeView, PlanView, SnapshotView
+from orchestrator.wire import ClusterView, EventView, JobView, MemoryView, NodeView, PlanView, SnapshotView
 
 _COLOURS = {
     JobState.QUEUED: "yellow",
@@ -164,6 +164,8 @@ def print_plan(plan: PlanView) -> None:
     out = console()
     for warning in plan.warnings:
         out.print(Text(f"warning: {clean(warning)}", style="yellow"), soft_wrap=True)
+    if plan.memory is not None:
+        print_memory(plan.memory)
     out.print(f"rendezvous {plan.rendezvous_id} at {plan.rendezvous_endpoint}", soft_wrap=True)
     for replica in plan.replicas:
         out.print(Text(f"\nreplica {replica.replica}", style="bold"))
@@ -172,6 +174,13 @@ def print_plan(plan: PlanView) -> None:
             out.print(Text(clean(f"  {name}={value}")), soft_wrap=True)
     out.print(Text(f"\n{plan.native_kind}", style="bold"))
     out.print(Text(clean(plan.native_request.rstrip())), soft_wrap=True)
+
+
+def print_memory(memory: MemoryView) -> None:
+    """The parts that there are at the worst moment, and the sentence."""
+    parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
+    console().print(Text(f"memory {clean(memory.advice)}"), soft_wrap=True)
+    console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)
 
 
 def coloured(state: JobState) -> Text:

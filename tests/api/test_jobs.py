@@ -96,6 +96,30 @@ def test_a_plan_shows_the_launch_and_stores_nothing(world: World) -> None:
     assert world.client.get("/api/v1/jobs").json()["items"] == []
 
 
+LARGE = {"trainer": {"preset": "8b", "seq_len": 2048, "global_batch": 16, "micro_batch": 1, "strategy": "ddp"}}
+
+
+def test_a_plan_of_the_bundled_trainer_counts_its_memory(world: World) -> None:
+    plan = world.post_spec("/api/v1/plan", run=LARGE, topology={"workers_per_node": 2}).json()
+    memory = plan["memory"]
+    assert memory["terms"]["optimizer"] == 8 * memory["parameters"]
+    assert sum(memory["terms"].values()) == memory["total_bytes"]
+    assert (memory["devices"], memory["device_bytes"], memory["fits"]) == (2, None, None)
+    assert not any("memory" in warning for warning in plan["warnings"])
+
+
+def test_a_plan_warns_where_workers_without_a_gpu_share_too_small_a_node(world: World) -> None:
+    resources, topology = {"memory_gb": 100}, {"workers_per_node": 2}
+    plan = world.post_spec("/api/v1/plan", run=LARGE, resources=resources, topology=topology).json()
+    assert (plan["memory"]["device_bytes"], plan["memory"]["fits"]) == (50 * 10**9, False)
+    [warning] = [warning for warning in plan["warnings"] if warning.startswith("the memory will not suffice: ")]
+    assert warning.endswith(plan["memory"]["advice"])
+
+
+def test_a_program_of_ones_own_has_no_estimate(world: World) -> None:
+    assert world.post_spec("/api/v1/plan").json()["memory"] is None
+
+
 def test_a_plan_of_a_bad_spec_is_refused_as_its_submission_would_be(world: World) -> None:
     assert world.post_spec("/api/v1/plan", nodes=3).json() == world.post_spec(nodes=3).json()
 

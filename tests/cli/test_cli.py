@@ -267,7 +267,9 @@ def test_events_snapshots_cancel_retry_and_plan(run: Run, service: FakeService, 
     assert "is being cancelled" in run("cancel", "gpt-0001").stdout
     assert run("retry", "gpt-0001", "--restore-from", "step-2").returncode == 0
     assert service.bodies[-1] == {"restore_from": "step-2"}
-    assert "mind the gap" in run("plan", spec).stdout
+    planned = run("plan", spec).stdout
+    assert "mind the gap" in planned
+    assert "memory about 7 GB on each of 2 devices\n  7.0 GB = optimizer 6.0 GB, overhead 1.0 GB\n" in planned
     assert json.loads(run("plan", spec, "--json").stdout)["native_kind"] == "processes"
 
 

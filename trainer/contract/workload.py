@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy
 
 BYTES_VOCABULARY = 256  # of text that is read byte by byte
+TOKENS_VOCABULARY = 65_536  # the most that two bytes hold, where a token file's header is out of reach
 
 
 @dataclass(frozen=True, kw_only=True)

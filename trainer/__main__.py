@@ -17,6 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.errors import TrainerError
+from trainer.shortage import explained_shortage
 from trainer.signals import StopFlag
 from trainer.train import run
 
@@ -60,7 +61,8 @@ def read_config(text: str) -> TrainerConfig:
 @record
 def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     """`record` leaves the traceback in TORCHELASTIC_ERROR_FILE for the agent, and turns on faulthandler."""
-    return run(config, place, stop)
+    with explained_shortage(config, place):
+        return run(config, place, stop)
 
 
 if __name__ == "__main__":

@@ -51,5 +51,9 @@ class UnusedParameters(StrategyError):
     """A step left parameters without a gradient, and ddp was not told that it may."""
 
 
+class OutOfMemory(TrainerError):
+    """The device's memory or the host's ran out. The allocator's own words come first."""
+
+
 class RankAbsent(TrainerError):
     """Some ranks did not come to a meeting in time."""

@@ -44,6 +44,13 @@ def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
         dist.destroy_process_group()
 
 
+def find_device_bytes(device: torch.device) -> int | None:
+    """The device's whole memory; None for the host's CPU, which others use as well."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.get_device_properties(device).total_memory
+
+
 def _open_store(place: WorkerPlace) -> Store:
     if place.world_size == 1:
         return HashStore()

@@ -22,6 +22,7 @@ from trainer.blocks import count_parameters, find_blocks
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
 from trainer.contract.env import WorkerPlace
 from trainer.errors import UnusedParameters
+from trainer.group import find_device_bytes
 from trainer.optim import build_optimizer
 from trainer.precision import PRECISIONS
 from trainer.recomputation import recompute
@@ -124,6 +125,7 @@ def build_trainee(
         parameters=count_parameters(model),
         world_size=dist.get_world_size(),
         ranks_per_node=_ranks_per_node(config, place, waits),
+        device_bytes=_smallest_device(config, device, waits),
     )
     blocks = find_blocks(model, parse_wrap(config.wrap), wrap)
     recompute(blocks, parse_checkpointing(config.activation_checkpointing))
@@ -145,6 +147,14 @@ def _ranks_per_node(config: TrainerConfig, place: WorkerPlace, waits: Waits) -> 
         return None
     sizes = set(on_every_rank(lambda: place.local_world_size, waits))
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def _smallest_device(config: TrainerConfig, device: torch.device, waits: Waits) -> int | None:
+    """The memory on which `auto` decides: all ranks must decide alike, and devices may differ."""
+    if parse_strategy(config.strategy) != "auto" or device.type == "cpu":
+        return None
+    sizes = on_every_rank(lambda: find_device_bytes(device), waits)
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _compile(blocks: Sequence[nn.Module], mode: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trainer.contract import advice
 from trainer.contract.config import TrainerConfig, parse_strategy
-
-# `auto`: AdamW in fp32 keeps 16 bytes per parameter, so that beyond this a replica takes 16 GB of each device.
-AUTO_FSDP_PARAMETERS = 1_000_000_000
+from trainer.contract.workload import build_workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +25,19 @@ class Layout:
         return self.strategy != "ddp"
 
 
-def choose_layout(config: TrainerConfig, *, parameters: int, world_size: int, ranks_per_node: int | None) -> Layout:
-    """`ranks_per_node` is None where nodes differ: hsdp then has no shard size of its own."""
-    strategy = choose_strategy(config, parameters, world_size)
+def choose_layout(
+    config: TrainerConfig,
+    *,
+    parameters: int,
+    world_size: int,
+    ranks_per_node: int | None,
+    device_bytes: int | None = None,
+) -> Layout:
+    """`ranks_per_node` is None where nodes differ: hsdp then has no shard size of its own.
+
+    `device_bytes` is the memory of the smallest device of the group, the same on every rank; None: not known.
+    """
+    strategy = choose_strategy(config, parameters, world_size, device_bytes)
     shards, notice = world_size, None
     if strategy == "ddp":
         shards = 1
@@ -51,12 +60,14 @@ def _syncs_once(config: TrainerConfig, strategy: str) -> bool:
     return config.gradient_sync == "step"
 
 
-def choose_strategy(config: TrainerConfig, parameters: int, world_size: int) -> str:
-    """What `auto` means: ddp, or fsdp for several ranks and more than AUTO_FSDP_PARAMETERS, or for offload."""
+def choose_strategy(config: TrainerConfig, parameters: int, world_size: int, device_bytes: int | None) -> str:
+    """What `auto` means for a model of so many parameters, by the formulas for memory: see advice.choose_strategy."""
     strategy = parse_strategy(config.strategy)
     if strategy != "auto":
         return strategy
-    return "fsdp" if config.cpu_offload or (world_size > 1 and parameters > AUTO_FSDP_PARAMETERS) else "ddp"
+    load = build_workload(config, world_size=world_size)
+    load = replace(load, shape=replace(load.shape, parameters=parameters))
+    return advice.choose_strategy(load, device_bytes)
 
 
 def _choose_shard_size(wanted: int | None, world_size: int) -> tuple[int, str | None]:

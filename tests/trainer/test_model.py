@@ -93,7 +93,9 @@ def test_the_rate_warms_up_and_falls_along_a_cosine():
 
 def test_only_large_models_on_several_ranks_are_sharded_by_themselves():
     automatic = parse_config({"strategy": "auto"})
-    assert choose_strategy(automatic, 10**6, 8) == "ddp"
-    assert choose_strategy(automatic, 8 * 10**9, 8) == "fsdp"
-    assert choose_strategy(automatic, 8 * 10**9, 1) == "ddp"
-    assert choose_strategy(parse_config({"strategy": "fsdp"}), 10, 1) == "fsdp"
+    assert choose_strategy(automatic, 10**6, 8, None) == "ddp"
+    assert choose_strategy(automatic, 8 * 10**9, 8, None) == "fsdp"
+    assert choose_strategy(automatic, 8 * 10**9, 1, None) == "ddp"
+    assert choose_strategy(automatic, 3 * 10**9, 8, 80 * 10**9) == "ddp"
+    assert choose_strategy(automatic, 3 * 10**9, 8, 40 * 10**9) == "fsdp"
+    assert choose_strategy(parse_config({"strategy": "fsdp"}), 10, 1, None) == "fsdp"

@@ -10,7 +10,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -65,13 +67,20 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
         return run(config, place, stop)
 
 
-if __name__ == "__main__":
+def leave(program: Callable[[], int]) -> NoReturn:
+    """Run a program of workers and end the process with its exit code.
+
+    All is committed and closed then. Taking an interpreter with torch apart costs seconds on a busy node, for nothing.
+    """
     try:
-        exit_code = main()
+        exit_code = program()
     except Exception:  # as the interpreter would tell it, whose end is not waited for
         sys.excepthook(*sys.exc_info())
         exit_code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is committed and closed. Taking an interpreter with torch apart costs seconds on a busy node, for nothing.
     os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    leave(main)

@@ -29,6 +29,7 @@ from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire import JobView
 from trainer.contract.clock import parse_time
+from trainer.contract.curves import compare_curves
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "stdlib-gpt.yaml"
 TOLERANCE = 1e-6  # between the loss curves, in nats, at the same world size
@@ -214,20 +215,13 @@ def _noticed(service: ThrowawayService, job: JobView, struck: Struck, until: flo
 
 def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView) -> None:
     """Both curves hold every step; they differ by rounding at most; the loss has fallen."""
-    curves = []
-    for job in (disturbed, undisturbed):
-        curve = {step.step: step.loss for step in steps_of(service, job.id)}  # the last that made a step counts
-        if sorted(curve) != list(range(1, (job.total_steps or 0) + 1)):
-            raise DemoFailed(f"{job.id} has no loss for some of its steps")
-        curves.append(curve)
-    largest = max(abs(curves[0][step] - curves[1][step]) for step in curves[0])
-    fallen = curves[0][1] - curves[0][max(curves[0])]
-    console.print(f"loss {curves[0][1]:.3f} -> {curves[0][max(curves[0])]:.3f}, fallen by {fallen:.3f} nats")
-    console.print(f"largest difference of the two loss curves: {largest:.3g} (at most {TOLERANCE:g})")
-    if fallen <= LEARNED:
-        raise DemoFailed(f"the loss fell by {fallen:.3f} nats, not by more than {LEARNED:g}")
-    if largest > TOLERANCE:
-        raise DemoFailed(f"the curves differ by {largest:.3g}")
+    # Of a step that was made twice the last counts.
+    curves = [{step.step: step.loss for step in steps_of(service, job.id)} for job in (disturbed, undisturbed)]
+    compared = compare_curves(*curves, steps=disturbed.total_steps or 0)
+    console.print(f"the loss has fallen by {compared.fallen:.3f} nats")
+    console.print(f"largest difference of the two loss curves: {compared.largest:.3g} (at most {TOLERANCE:g})")
+    for problem in compared.problems(tolerance=TOLERANCE, least_fall=LEARNED):
+        raise DemoFailed(problem)
 
 
 def _leave(service: ThrowawayService, *, keep: bool) -> None:

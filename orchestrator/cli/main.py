@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": ("orchestrator.cli.service", "Run the service here, until SIGTERM or Ctrl-C."),
     "submit": ("orchestrator.cli.submit", "Submit the job of a YAML or JSON file ('-': standard input)."),
     "plan": ("orchestrator.cli.submit", "Show what a job's file would launch; submit nothing."),
+    "preflight": ("orchestrator.cli.trials", "Check in a job's place what it needs to start: network, storage, steps."),
     "drill": ("orchestrator.cli.trials", "Kill a worker of a small job like this one and compare the loss curves."),
     "ls": ("orchestrator.cli.jobs", "List jobs, newest first."),
     "show": ("orchestrator.cli.jobs", "Show one job."),

@@ -35,3 +35,12 @@ def test_a_drill_kills_a_worker_and_finds_the_same_curve(service: ThrowawayServi
     assert (done.returncode, told["verdict"], told["problems"]) == (0, "passed", [])
     assert told["restored"] == ["restored step 12 from step-00000012-a1-g1 (world size 2 → 2)"]
     assert told["largest_difference"] == 0
+
+
+def test_a_preflight_has_a_verdict_for_each_check(service: ThrowawayService, tmp_path: Path) -> None:
+    done = orchestrator(service, tmp_path, "preflight", "--json")
+    told = json.loads(done.stdout)
+    outcomes = {check["check"]: check["outcome"] for check in told["checks"]}
+    assert (done.returncode, told["verdict"]) == (0, "passed"), done.stdout
+    assert outcomes.pop("names") in ("ok", "warn"), "a machine may not know its own name"
+    assert outcomes == {"clocks": "skipped", "storage": "ok", "bandwidth": "ok", "steps": "ok"}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.trials import build_drill
+from orchestrator.domain.trials import build_drill, build_preflight
 from orchestrator.domain.validation import parse_spec
 from tests.builders import make_spec
 
@@ -50,3 +50,18 @@ def test_the_name_stays_a_name() -> None:
 def test_a_program_of_ones_own_cannot_be_drilled() -> None:
     with pytest.raises(InvalidSpec, match=r"run\.trainer"):
         build_drill(make_spec(), steps=60)
+
+
+def test_a_preflight_is_tried_once_with_the_jobs_own_configuration() -> None:
+    trial = build_preflight(SPEC)
+    assert (trial.run.module, trial.run.args[0], trial.supervise.budgets.application) == (
+        "trainer.preflight",
+        "--config",
+        0,
+    )
+    assert json.loads(trial.run.args[1])["preset"] == "micro"
+    assert parse_spec(trial.model_dump(mode="json", by_alias=True)) == trial
+
+
+def test_a_program_of_ones_own_gets_the_checks_of_its_nodes() -> None:
+    assert build_preflight(make_spec()).run.args == ()

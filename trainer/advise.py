@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         load, device_bytes = _workload(options), _device_bytes(options)
         steps = climb(load, device_bytes)
         traced = _trace(load) if options.exact else {}
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     found = first_fitting(steps)
     if options.json:
@@ -82,6 +82,8 @@ def _workload(options: argparse.Namespace) -> Workload:
     if options.config or options.preset:
         text = options.config or "{}"
         document = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        if not isinstance(document, dict):
+            raise ValueError("--config is not a JSON object")
         document |= {"preset": options.preset} if options.preset else {}
         if not options.config:
             document |= {"seq_len": 2048, "global_batch": 1}

@@ -1,5 +1,6 @@
 """Memory that runs out is told with its largest part and a way out, and is classified as before."""
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.trainer.harness import start_group
 from trainer.contract.config import parse_config
 from trainer.contract.env import parse_place
 from trainer.contract.failure import FailureKind, classify_failure
+from trainer.elastic.postmortem import exception_line
 from trainer.errors import OutOfMemory
 from trainer.shortage import explained_shortage
 
@@ -21,11 +23,10 @@ CUDA = (
 )
 
 
-def explain(error: Exception, *, world_size: int = 1) -> str:
-    place = parse_place({"WORLD_SIZE": str(world_size)})
-    with pytest.raises(OutOfMemory) as raised, explained_shortage(CONFIG, place):
+def explain(error: Exception) -> OutOfMemory:
+    with pytest.raises(OutOfMemory) as raised, explained_shortage(CONFIG, parse_place({})):
         raise error
-    return str(raised.value)
+    return raised.value
 
 
 def test_a_trainer_without_memory_says_what_to_change(tmp_path):
@@ -42,14 +43,21 @@ def test_a_trainer_without_memory_says_what_to_change(tmp_path):
 
 
 def test_a_device_without_memory_stays_a_device_without_memory():
-    text = explain(torch.OutOfMemoryError(CUDA))
+    error = explain(torch.OutOfMemoryError(CUDA))
+    text = str(error)
     assert text.startswith("CUDA out of memory. Tried to allocate 2.00 GiB; by the formulas the largest part is")
     assert len(text) < 300, "the agent cuts messages at 500 characters"
-    assert classify_failure(exit_code=1, output=f"trainer: OutOfMemory: {text}") is FailureKind.DEVICE_OOM
+    left = "".join(traceback.format_exception(error))  # as `record` leaves it for the agent
+    assert exception_line(left) == f"trainer.errors.OutOfMemory: {text}"
+    for output in (left, f"trainer: OutOfMemory: {text}"):
+        assert classify_failure(exit_code=1, output=output) is FailureKind.DEVICE_OOM
 
 
 def test_the_hosts_memory_is_told_of_in_the_same_way():
-    assert explain(MemoryError()).startswith("MemoryError; by the formulas")
+    error = explain(MemoryError())
+    assert str(error).startswith("MemoryError; by the formulas")
+    left = "".join(traceback.format_exception(error))
+    assert classify_failure(exit_code=1, output=left) is FailureKind.HOST_OOM
 
 
 def test_another_error_passes():

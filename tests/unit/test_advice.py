@@ -156,7 +156,14 @@ def test_the_command_counts_a_model_of_ones_own(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--preset", "8b", "--device", "abacus"], ["--config", "{}", "--device-memory", "80"]]
+    "arguments",
+    [
+        [],
+        ["--preset", "8b", "--device", "abacus"],
+        ["--config", "{}", "--device-memory", "80"],
+        ["--config", "[]"],
+        ["--config", "@/nowhere"],
+    ],
 )
 def test_wrong_usage_is_exit_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -43,6 +43,10 @@ def test_hsdp_divides_by_its_shard_size_alone() -> None:
     assert model_states(hsdp) == model_states(replace(LARGE, strategy="fsdp", devices=8))
 
 
+def test_hsdp_that_cannot_cut_the_group_evenly_shards_over_all() -> None:
+    assert replace(LARGE, strategy="hsdp", devices=12, shard_size=8).shards == 12
+
+
 def test_offloading_moves_the_model_states_to_the_host() -> None:
     sharded = replace(LARGE, strategy="fsdp")
     offloaded = estimate(replace(sharded, offloads=True))

@@ -119,7 +119,9 @@ class Workload:
 
     @property
     def shards(self) -> int:
-        return self.shard_size if self.strategy == "hsdp" and self.shard_size else self.devices
+        """hsdp shards over all devices where they cannot be cut evenly (strategy.py)."""
+        is_cut = self.strategy == "hsdp" and self.shard_size and self.devices % self.shard_size == 0
+        return self.shard_size if is_cut and self.shard_size else self.devices
 
     @property
     def tokens(self) -> int:

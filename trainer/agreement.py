@@ -10,6 +10,7 @@ import torch.distributed as dist
 from trainer.waits import Waits
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 def on_rank_zero(action: Callable[[], T], waits: Waits) -> T:
@@ -27,6 +28,26 @@ def on_every_rank(action: Callable[[], T], waits: Waits) -> list[T]:
     with waits.waiting():
         dist.all_gather_object(outcomes, outcome)
     return [_unwrap(outcome) for outcome in outcomes]
+
+
+def through_rank_zero(action: Callable[[], T], combine: Callable[[list[T]], list[S]], waits: Waits) -> S:
+    """Run `action` on every rank, hand rank 0 all results to `combine`, and give each rank its item of what that makes.
+
+    What fails anywhere is raised on every rank.
+    """
+    is_first, world_size = dist.get_rank() == 0, dist.get_world_size()
+    outcomes: list[tuple[T | None, Exception | None] | None] | None = [None] * world_size if is_first else None
+    outcome = _attempt(action)
+    with waits.waiting():
+        dist.gather_object(outcome, outcomes, dst=0)
+    answers: list[tuple[S | None, Exception | None]] | None = None
+    if outcomes is not None:
+        combined, error = _attempt(lambda: combine([_unwrap(each) for each in outcomes]))
+        answers = [(None, error)] * world_size if combined is None else [(each, None) for each in combined]
+    answer: list[tuple[S | None, Exception | None] | None] = [None]
+    with waits.waiting():
+        dist.scatter_object_list(answer, answers, src=0)
+    return _unwrap(answer[0])
 
 
 def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from trainer.contract import layout
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.fence import Term, TermRecord, counts, may_commit, parse_term
+from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import Manifest, SnapshotName, parse_snapshot_name, restore_order
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
 
@@ -55,6 +57,15 @@ class Fence:
         except FileNotFoundError:
             return {}
         return {name: term for name in names if (term := parse_term(name)) is not None}
+
+    def begun_at(self) -> list[float]:
+        """When each term began to train, in seconds since the epoch: not the supervisor's generation 0."""
+        times = []
+        for name, term in self._list().items():
+            if term.generation > 0:
+                with suppress(OSError):
+                    times.append(os.stat(f"{self._directory}/{name}").st_mtime)  # noqa: PTH116  # of thousands
+        return sorted(times)
 
     def check(self, term: Term) -> None:
         """Raise StaleTerm once a later term has begun."""
@@ -99,7 +110,7 @@ def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) ->
     try:
         term = _own_term(place, snapshots)
         fence.check(term)
-        restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell)
+        restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell, place.job_id)
         base_step = 0 if restore is None else restore.manifest.step
         fence.begin(TermRecord(term=term, base_step=base_step, retry=place.retry))
         _check_again(restore, fence)
@@ -117,7 +128,12 @@ def _check_again(restore: Restore | None, fence: Fence) -> None:
 
 
 def choose_restore(
-    snapshots: Path, records: Sequence[TermRecord], retry: int, restore_from: str | None, tell: Tell
+    snapshots: Path,
+    records: Sequence[TermRecord],
+    retry: int,
+    restore_from: str | None,
+    tell: Tell,
+    job_id: str | None = None,
 ) -> Restore | None:
     """The newest good snapshot of the lineage; damaged ones are quarantined on the way. None only if there are none.
 
@@ -133,7 +149,7 @@ def choose_restore(
         since = {record.term for record in records if record.retry == retry}
         own = [name for name in own if name.term in since]
     for name in own:
-        manifest = _verify_or_quarantine(snapshots / str(name), tell)
+        manifest = verify_or_quarantine(snapshots / str(name), tell, job_id)
         if manifest is not None:
             return Restore(path=snapshots / str(name), manifest=manifest, is_own=True)
     if pinned is not None:
@@ -168,14 +184,23 @@ def _verify_pinned(path: Path, restore_from: str) -> Manifest:
         raise SnapshotError(f"cannot restore from {restore_from}: {error}") from error
 
 
-def _verify_or_quarantine(path: Path, tell: Tell) -> Manifest | None:
+def verify_or_quarantine(path: Path, tell: Tell, job_id: str | None = None) -> Manifest | None:
+    """The manifest of a good snapshot; a damaged one, or one of another job, is set aside and told."""
     try:
-        return snapshot.verify(path)
+        manifest = snapshot.verify(path)
+        _refuse_other_job(manifest, path, job_id)
+        return manifest
     except DamagedSnapshot as damage:
         moved = snapshot.quarantine(path)
         sentence = f"snapshot {path.name} is damaged and was set aside: {damage}"
         tell(EventKind.SNAPSHOT_QUARANTINED, sentence, {"name": path.name, "file": damage.file, "moved_to": str(moved)})
         return None
+
+
+def _refuse_other_job(manifest: Manifest, path: Path, job_id: str | None) -> None:
+    owner = manifest.details.get("job")
+    if job_id is not None and owner is not None and owner != job_id:
+        raise DamagedSnapshot(MANIFEST, f"is of job {owner}, in {path} of job {job_id}")
 
 
 def _sweep(snapshots: Path, term: Term) -> None:

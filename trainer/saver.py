@@ -1,35 +1,52 @@
 """One snapshot from begin to commit: all ranks write, each checksums its own files, rank 0 commits them or none.
 
-A save that fails on any rank fails on all, is told as an event, and training goes on; only a stale term ends it.
+In the background (`snapshot_mode` async) or while training waits (sync), by the same steps. A save that fails on any
+rank fails on all, is told as an event, and training goes on; only a stale term ends it.
 """
 
 from __future__ import annotations
 
-import platform
+import threading
 import time
-from dataclasses import asdict
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
-import torch
 import torch.distributed as dist
 
-from trainer import snapshot
-from trainer.agreement import on_every_rank, on_rank_zero
-from trainer.contract.clock import render_time
+from trainer.agreement import on_every_rank, on_rank_zero, through_rank_zero
+from trainer.cadence import Cost
+from trainer.commit import Committer, Draft
 from trainer.contract.config import TrainerConfig
-from trainer.contract.exit_record import EventKind
-from trainer.contract.manifest import FileEntry, Manifest, SnapshotName, restore_order
-from trainer.errors import SnapshotError, StaleTerm
+from trainer.contract.env import WorkerPlace
+from trainer.errors import SnapshotError, StaleTerm, TrainerError
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence, Restore
-from trainer.state import RunState, write_state
+from trainer.mailbox import Mailbox
+from trainer.provenance import Provenance
+from trainer.retention import Retention
+from trainer.staging import Stager
+from trainer.state import RunState
 from trainer.waits import Waits
+from trainer.writing import Abandoned, Part, Plan, Values, plan_writing, values_of, write_part
+
+_LEAVES_WITHIN_S = 10.0  # the stager, once it knows that nobody wants its snapshot
+
+
+@dataclass
+class Flight:
+    """A snapshot in the background. The stager sets `failure` before `gathered`, and both before it is done."""
+
+    draft: Draft
+    plan: Plan
+    mailbox: Mailbox
+    written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or not to be
+    gathered: threading.Event = field(default_factory=threading.Event)  # on rank 0, those of all
+    failure: Exception | None = None
 
 
 class Saver:
-    """Every method is collective: all ranks call it at the same step."""
+    """`begin`, `save` and `settle` are collective: all ranks call them at the same step."""
 
     def __init__(
         self,
@@ -40,102 +57,183 @@ class Saver:
         config: TrainerConfig,
         strategy: str,
         data: dict[str, object],
+        place: WorkerPlace,
         heartbeat: Heartbeat,
         waits: Waits,
     ) -> None:
-        self._directory, self._fence, self._config, self._heartbeat = directory, fence, config, heartbeat
-        self._waits = waits
-        self._term, self._strategy, self._data = beginning.term, strategy, data
         restore = beginning.restore
-        self._parent = None if restore is None else restore.path.name
+        self._provenance = Provenance(config, place, restore, heartbeat.tell)
+        self._committer = Committer(
+            directory=directory,
+            beginning=beginning,
+            fence=fence,
+            config=config,
+            strategy=strategy,
+            data=data,
+            heartbeat=heartbeat,
+            provenance=self._provenance,
+        )
+        self._retention = Retention(directory, fence, config, heartbeat.tell, restore)
+        self._waits, self._in_background = waits, config.snapshot_mode == "async"
         self.answered_wishes = _answered_wishes(restore)
         self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
+        self.cost = Cost()
+        self._plan: Plan | None = None
+        self._stager = Stager()
+        self._begun = 0  # snapshots in the background
+        self._in_flight: Flight | None = None
+        self._is_abandoned = False
 
-    def save(self, state: RunState, *, wishes: int = 0) -> bool:
-        """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Await this rank's part of what is in flight, unless the group has broken: then it cannot be committed."""
+        self._is_abandoned = kind is not None and not issubclass(kind, TrainerError)
+        self._stager.wait_until_done(_LEAVES_WITHIN_S if self._is_abandoned else None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this rank's part of a snapshot is being made; on rank 0, whether a snapshot is."""
+        return self._stager.is_busy
+
+    def look_around(self) -> None:
+        """On rank 0, when training runs: tell in a while what differs from the run that was restored."""
+        if dist.get_rank() == 0:
+            self._provenance.look()
+
+    def before_update(self, *_: object) -> None:
+        """Hold the optimizer's step back until its tensors have been copied."""
+        if self._stager.is_staged:
+            return
+        started = time.perf_counter()
+        self._stager.wait_until_staged()
+        self.cost.stall_s += time.perf_counter() - started
+
+    def begin(self, state: RunState, *, wishes: int = 0) -> None:
+        """Start a snapshot of `state` once the one before is done. Raises StaleTerm, be it for the one before.
 
         `wishes` is, on rank 0, how many of the service's wishes for a snapshot have got one by now, this one included.
         """
+        if not self._in_background:
+            self.save(state, wishes=wishes)
+            return
+        self.settle()
+        if self.saved_step == state.step:
+            return
+        draft = self._open(state, wishes)
+        if draft is None:
+            return
+        self._begun += 1
+        flight = Flight(draft, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        self._in_flight = flight
+        self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
+        self.cost.stall_s = draft.age_s
+
+    def save(self, state: RunState, *, wishes: int = 0, keep_all: bool = False) -> bool:
+        """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
+
+        `keep_all`: there is no time to look through the old ones.
+        """
+        self.settle()
         if self.saved_step == state.step:
             return True
-        started = time.monotonic()
-        path = self._directory / str(SnapshotName(state.step, self._term))
+        draft = self._open(state, wishes)
+        if draft is None:
+            return False
         try:
-            manifest = self._write(state, path, wishes)
+            self._write(state, draft)
         except (OSError, StaleTerm) as error:
-            self._give_up(path, state.step, error)
+            if dist.get_rank() == 0:
+                self._committer.give_up(draft, error)
             if isinstance(error, StaleTerm):
                 raise
             return False
         self.saved_step = state.step
-        if dist.get_rank() == 0:
-            self._tell_committed(path, manifest, time.monotonic() - started)
-            self._delete_old()
+        self.cost.duration_s = draft.age_s
+        if dist.get_rank() == 0 and not keep_all:
+            self._retention.delete_old()
+        self.cost.stall_s = draft.age_s
         return True
 
-    def _write(self, state: RunState, path: Path, wishes: int) -> Manifest:
-        on_rank_zero(lambda: self._open(path), self._waits)
-        write_state(state, path, self._waits)
-        rank = dist.get_rank()
-        parts = on_every_rank(lambda: snapshot.checksum_files(path, snapshot.files_of_rank(path, rank)), self._waits)
-        files = {name: entry for part in parts for name, entry in part.items()}
-        manifest = self._describe(state, files, wishes)
-        on_rank_zero(lambda: self._commit(path, manifest), self._waits)
-        return manifest
-
-    def _open(self, path: Path) -> None:
-        self._fence.check(self._term)
-        path.mkdir()
-
-    def _commit(self, path: Path, manifest: Manifest) -> None:
-        self._fence.check(self._term)
-        snapshot.commit(path, manifest)
-
-    def _describe(self, state: RunState, files: dict[str, FileEntry], wishes: int) -> Manifest:
-        return Manifest(
-            step=state.step,
-            attempt=self._term.attempt,
-            generation=self._term.generation,
-            parent=self._parent,
-            at=render_time(datetime.now(timezone.utc)),
-            world_size=dist.get_world_size(),
-            strategy=self._strategy,
-            samples_seen=state.samples_seen,
-            files=files,
-            versions={"torch": torch.__version__, "python": platform.python_version(), "trainer": _own_version()},
-            details={"data": self._data, "config": asdict(self._config), "wishes": wishes},
-        )
-
-    def _give_up(self, path: Path, step: int, error: Exception) -> None:
-        if dist.get_rank() != 0:
+    def settle(self) -> None:
+        """Wait for what is in flight. Raises StaleTerm when that is how it ended."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
             return
-        snapshot.remove(path)
-        sentence = f"snapshot of step {step} failed, training goes on: {error}"
-        if isinstance(error, StaleTerm):
-            sentence = f"snapshot of step {step} was refused: {error}"
-        self._heartbeat.tell(
-            EventKind.SNAPSHOT_FAILED, sentence, {"name": path.name, "step": step, "error": str(error)}
-        )
+        flight.written.wait()  # what this rank does itself is no wait for its peers
+        with self._waits.waiting():
+            flight.gathered.wait()
+        self._stager.wait_until_done()
+        if on_rank_zero(lambda: _is_committed(flight), self._waits):
+            self.saved_step = flight.draft.step
 
-    def _tell_committed(self, path: Path, manifest: Manifest, seconds: float) -> None:
-        evidence = {
-            "name": path.name,
-            "step": manifest.step,
-            "size_bytes": manifest.size_bytes,
-            "seconds": round(seconds, 3),
-        }
-        sentence = f"committed snapshot {path.name} ({manifest.size_bytes / 1e6:.1f} MB in {seconds:.2f} s)"
-        self._heartbeat.tell(EventKind.SNAPSHOT_COMMITTED, sentence, evidence)
-
-    def _delete_old(self) -> None:
-        """Keep the newest `snapshot_keep` of the lineage. What an older term wrote beyond it is not touched."""
+    def _open(self, state: RunState, wishes: int) -> Draft | None:
+        """A snapshot with a directory. None, and told, when there can be none."""
+        draft = self._committer.draft(state, wishes)
         try:
-            order = restore_order(snapshot.list_committed(self._directory), self._fence.read())
-        except OSError:
-            return  # the snapshot stands; the next save deletes
-        for name in order[self._config.snapshot_keep :]:
-            snapshot.remove(self._directory / str(name))
-            self._heartbeat.tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", {"name": str(name)})
+            on_rank_zero(lambda: self._committer.open(draft), self._waits)
+        except (OSError, StaleTerm) as error:
+            if dist.get_rank() == 0:
+                self._committer.give_up(draft, error, is_opened=False)
+            if isinstance(error, StaleTerm):
+                raise
+            return None
+        return draft
+
+    def _plan_for(self, state: RunState) -> Plan:
+        if self._plan is None:
+            self._plan = plan_writing(state, self._waits)
+        return self._plan
+
+    def _write(self, state: RunState, draft: Draft) -> None:
+        plan = self._plan_for(state)
+        values = values_of(state, plan)
+
+        def commit(parts: list[Part]) -> list[None]:
+            self._committer.commit(draft, plan, parts)
+            return [None] * len(parts)
+
+        through_rank_zero(lambda: write_part(plan, values, draft.path), commit, self._waits)
+
+    def _finish(self, flight: Flight, staged: Values | Exception) -> None:
+        """What the stager does with the copies: write them, and on rank 0 commit what all ranks have written."""
+        try:
+            self._write_staged(flight, staged)
+            if dist.get_rank() == 0:
+                self._commit_gathered(flight)
+                self.cost.duration_s = flight.draft.age_s
+        except Exception as error:  # whatever it is, training does not end for it
+            flight.failure = error
+            if dist.get_rank() == 0 and not isinstance(error, Abandoned):
+                self._committer.give_up(flight.draft, error)
+        else:
+            if dist.get_rank() == 0:
+                self._retention.delete_old()
+        finally:
+            flight.written.set()
+            flight.gathered.set()
+
+    def _write_staged(self, flight: Flight, staged: Values | Exception) -> None:
+        """Write this rank's part and hand it in, or why there is none: rank 0 tells it. Raises Abandoned."""
+        try:
+            if isinstance(staged, Exception):
+                raise staged
+            part: Part | Exception = write_part(flight.plan, staged, flight.draft.path, self._goes_on)
+        except Abandoned:
+            raise
+        except Exception as error:
+            part = error
+        flight.mailbox.hand_in(part)
+        flight.written.set()
+
+    def _commit_gathered(self, flight: Flight) -> None:
+        parts = flight.mailbox.collect(self._goes_on)
+        flight.gathered.set()
+        self._committer.commit(flight.draft, flight.plan, parts)
+
+    def _goes_on(self) -> bool:
+        return not self._is_abandoned
 
 
 def refuse_unwritable(directory: Path, waits: Waits) -> None:
@@ -154,14 +252,13 @@ def refuse_unwritable(directory: Path, waits: Waits) -> None:
         raise SnapshotError(f"snapshots cannot be written to {directory}: {error.strerror}") from error
 
 
+def _is_committed(flight: Flight) -> bool:
+    if isinstance(flight.failure, StaleTerm):
+        raise flight.failure
+    return flight.failure is None
+
+
 def _answered_wishes(restore: Restore | None) -> int:
     """How many wishes for a snapshot had got theirs when the restored one was written."""
     wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
     return wishes if isinstance(wishes, int) else 0
-
-
-def _own_version() -> str:
-    try:
-        return version("elastic-orchestrator")
-    except PackageNotFoundError:
-        return "unknown"  # run from a source tree

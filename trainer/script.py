@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import SupportsFloat
 
 from trainer import lineage, script_notes
-from trainer.cadence import Cadence
+from trainer.cadence import Cadence, Cost
 from trainer.contract import env, layout
 from trainer.contract.config import parse_interval
 from trainer.contract.env import parse_place
@@ -41,7 +41,8 @@ class Script:
         self._place = parse_place(environ)
         self._interval = parse_interval(interval or environ.get(env.SNAPSHOT_INTERVAL) or "auto")
         self._keep = keep or int(environ.get(env.SNAPSHOT_KEEP) or _KEEP)
-        self._cadence = Cadence(self._interval, started_at=time.monotonic())
+        self._cost = Cost()
+        self._cadence = Cadence(self._interval, started_at=time.monotonic(), cost=self._cost)
         self._heartbeat = Heartbeat(self._place, steps)
         self._wishes = SnapshotWishes(None, answered=0)
         self._saver: ScriptSaver | None = None
@@ -112,7 +113,9 @@ class Script:
         self._heartbeat.beat(Phase.SNAPSHOT, done)
         with self._saver.slot(done, strategy, wishes=self._wishes.answer()) as folder:
             yield folder
-        self._cadence.saved(started_at=started, ended_at=time.monotonic())
+        now = time.monotonic()
+        self._cost.stall_s = self._cost.duration_s = now - started
+        self._cadence.saved(now)
         self._heartbeat.beat(Phase.STEP, done)
 
     def save(self, objects: Mapping[str, object], done: int) -> None:

@@ -1,4 +1,4 @@
-"""What a snapshot holds of a run, and its way through torch's distributed checkpoint (DCP).
+"""What a snapshot holds of a run, and its way back through torch's distributed checkpoint (DCP); see writing.py.
 
 Everything is keyed by parameter name or is global: a state saved by n ranks of one strategy loads into m ranks of the
 other. Optimizer settings are not in it: they come from the configuration.
@@ -6,21 +6,15 @@ other. Optimizer settings are not in it: they come from the configuration.
 
 from __future__ import annotations
 
-import os
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 from torch.optim import Optimizer
 
 from trainer.agreement import on_every_rank
@@ -30,7 +24,7 @@ from trainer.own_optimizer import prepare_state
 from trainer.precision import LossScale
 from trainer.waits import Waits
 
-_PROBE_BYTES = 1024 * 1024
+KEY = "run"  # what the state is called in a snapshot: its tensors' names begin so
 
 
 class RunState(Stateful):
@@ -42,10 +36,12 @@ class RunState(Stateful):
         self.samples_seen = 0
         self._model: nn.Module | None = None
         self._optimizer: Optimizer | None = None
+        self._parameter_names: frozenset[str] = frozenset()
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Name the (unwrapped) model and its optimizer; once they are sharded and have memory."""
         self._model, self._optimizer = model, optimizer
+        self._parameter_names = frozenset(name for name, _ in model.named_parameters())
 
     def state_dict(self) -> dict[str, Any]:
         """The very tensors of model and optimizer: DCP reads them to save and writes into them to load."""
@@ -74,21 +70,16 @@ class RunState(Stateful):
         elif self.step == 0 or optimizer.state:  # after a step, one without any state keeps none
             prepare_state(optimizer, model.parameters())
 
+    def is_steady(self, name: str) -> bool:
+        """Whether only an optimizer step changes the tensor of this name in a snapshot; a buffer changes before."""
+        kind, _, rest = name.removeprefix(f"{KEY}.").partition(".")
+        return kind == "optimizer" or (kind == "model" and rest in self._parameter_names)
+
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """Without the optimizer's own count, which is the step."""
         assert self._optimizer is not None
         moments = self._optimizer.state.get(parameter, {})
         return {name: value for name, value in moments.items() if name != "step" and value is not None}
-
-
-def write_state(state: RunState, directory: Path, waits: Waits) -> None:
-    """Write the state's files and fsync them. Collective. Raises OSError, on every rank, when one rank cannot."""
-    try:
-        with waits.waiting():
-            save({"run": state}, storage_writer=_Writer(directory, waits))
-    except CheckpointException as error:
-        _refuse_full(directory)
-        raise _first_cause(error, directory) from error
 
 
 def read_state(state: RunState, directory: Path, waits: Waits) -> None:
@@ -104,45 +95,7 @@ def _read_own_part(state: RunState, directory: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP's word on `no_dist`
-            load({"run": state}, storage_reader=FileSystemReader(directory), no_dist=True)
+            load({KEY: state}, storage_reader=FileSystemReader(directory), no_dist=True)
     except CheckpointException as error:
-        raise SnapshotError(f"{directory} cannot be loaded: {_first_cause(error, directory)}") from error
-
-
-class _Writer(FileSystemWriter):
-    """A save is an exchange of plans and results, during which this rank waits for its peers, and this between."""
-
-    def __init__(self, directory: Path, waits: Waits) -> None:
-        super().__init__(directory, sync_files=True)
-        self._waits = waits
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        self._waits.end()
-        written = super().write_data(plan, planner)
-        self._waits.begin()
-        return written
-
-
-def _first_cause(error: CheckpointException, directory: Path) -> OSError:
-    """The lowest failing rank's own error in one line; DCP's has the tracebacks of all ranks in it."""
-    cause = error.failures[min(error.failures)][0]
-    if isinstance(cause, OSError) and cause.errno is not None:
-        return OSError(cause.errno, cause.strerror, str(cause.filename or directory))
-    text = str(cause).strip() or "no message"
-    return OSError(f"{type(cause).__name__}: {text.splitlines()[0]}")
-
-
-def _refuse_full(directory: Path) -> None:
-    """Raise the OSError behind a failed write: torch's own writer reports a full disk without its errno.
-
-    Beside the directory, not in it: rank 0 may be removing that already.
-    """
-    probe = directory.with_name(f".probe-{os.getpid()}")
-    try:
-        with probe.open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
+        cause = str(error.failures[min(error.failures)][0]).strip() or "no message"
+        raise SnapshotError(f"{directory} cannot be loaded: {cause.splitlines()[0]}") from error

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainer.agreement import on_every_rank, on_rank_zero
-from trainer.cadence import Cadence
+from trainer.cadence import Cadence, estimate_mtbf_s
 from trainer.contract.config import TrainerConfig, parse_interval, parse_workers
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
@@ -124,15 +124,26 @@ def _run_in_group(
         config=config,
         strategy=trainee.layout.strategy,
         data=task.source.fingerprint,
+        place=place,
         heartbeat=heartbeat,
         waits=waits,
     )
     trainee.on_backward_done(waits.begin)
+    trainee.optimizer.register_step_pre_hook(saver.before_update)
     wishes = SnapshotWishes(desired_of(place), answered=saver.answered_wishes)
     heartbeat.beat(Phase.STEP)
+    cadence = Cadence(
+        parse_interval(config.snapshot_interval),
+        started_at=time.monotonic(),
+        cost=saver.cost,
+        read_mtbf_s=lambda: estimate_mtbf_s(fence.begun_at(), time.time(), place.world_size // place.local_world_size),
+    )
     feeder = open_feeder(config, task, place, state, device)
     try:
-        return _train(config, task, trainee, feeder, state, saver, wishes, heartbeat, waits, stop, place.notice_s)
+        with saver:
+            return _train(
+                config, task, trainee, feeder, state, saver, cadence, wishes, heartbeat, waits, stop, place.notice_s
+            )
     finally:
         feeder.close()
 
@@ -144,30 +155,34 @@ def _train(
     feeder: Feeder,
     state: RunState,
     saver: Saver,
+    cadence: Cadence,
     wishes: SnapshotWishes,
     heartbeat: Heartbeat,
     waits: Waits,
     stop: StopFlag,
     notice_s: float | None,
 ) -> int:
-    cadence = Cadence(parse_interval(config.snapshot_interval), started_at=time.monotonic())
     is_first = dist.get_rank() == 0
     bad: dict[int, BadSample] = {}
     while state.step < config.steps:
         started, now = time.perf_counter(), time.monotonic()
-        save_due = is_first and (cadence.is_due(state.step + 1, now) or wishes.is_due(now))
-        too_late = is_first and not cadence.fits(notice_s)
+        is_busy = saver.is_busy
+        save_due = is_first and (
+            cadence.is_due(state.step + 1, now, is_busy=is_busy) or (not is_busy and wishes.is_due(now))
+        )
+        too_late = is_first and not cadence.fits(notice_s, is_busy=is_busy)
         wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late)
         result = take_step(config, task, trainee, feeder, state, waits, wish)
         step_s = time.perf_counter() - started
         feeder.look(step_s)
         waits.expect(step_s)
+        saver.look_around()
         _beat_step(config, task, trainee, state, result, step_s, heartbeat)
         _evaluate(config, task, trainee, state, heartbeat, waits)
         if result.skipped:
             _note_skipped(config, result, bad, heartbeat, waits)
         if result.save or state.step == config.steps:
-            _save(saver, state, cadence, wishes, heartbeat)
+            _save(saver, state, cadence, wishes, heartbeat, is_end=state.step == config.steps, is_stop=result.stop)
         elif result.stop and is_first:
             sentence = f"stopped at step {state.step} without a snapshot: none fits into {notice_s:g} s"
             heartbeat.tell(EventKind.SNAPSHOT_SKIPPED, sentence, {"step": state.step, "notice_s": notice_s})
@@ -323,11 +338,23 @@ def _evaluate(
     heartbeat.beat(Phase.STEP, state.step, {"evaluation_loss": loss} if dist.get_rank() == 0 else None)
 
 
-def _save(saver: Saver, state: RunState, cadence: Cadence, wishes: SnapshotWishes, heartbeat: Heartbeat) -> None:
-    started = time.monotonic()
+def _save(
+    saver: Saver,
+    state: RunState,
+    cadence: Cadence,
+    wishes: SnapshotWishes,
+    heartbeat: Heartbeat,
+    *,
+    is_end: bool,
+    is_stop: bool,
+) -> None:
+    """In the background while training goes on; before an end, the last thing that is done."""
     heartbeat.beat(Phase.SNAPSHOT, state.step)
-    saver.save(state, wishes=wishes.answer())
-    cadence.saved(started_at=started, ended_at=time.monotonic())
+    if is_end or is_stop:
+        saver.save(state, wishes=wishes.answer(), keep_all=is_stop)
+    else:
+        saver.begin(state, wishes=wishes.answer())
+    cadence.saved(time.monotonic())
     heartbeat.beat(Phase.STEP, state.step)
 
 

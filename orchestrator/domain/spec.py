@@ -52,7 +52,7 @@ class Run(_Part):
     @classmethod
     def _trainer_parses(cls, value: dict[str, object] | None) -> dict[str, object] | None:
         if value is not None:
-            for name in ("snapshot_interval", "snapshot_keep"):
+            for name in ("snapshot_interval", "snapshot_keep", "snapshot_keep_every"):
                 if name in value:
                     raise ValueError(f"{name}: is set by the job's `snapshot` section")
             parse_config(value)  # ConfigError is a ValueError that names the field
@@ -219,5 +219,9 @@ class JobSpec(_Part):
         """The bundled trainer's whole configuration, or None for the user's own program."""
         if self.run.trainer is None:
             return None
-        rest = {"snapshot_interval": self.snapshot.interval, "snapshot_keep": self.snapshot.keep}
+        rest = {
+            "snapshot_interval": self.snapshot.interval,
+            "snapshot_keep": self.snapshot.keep,
+            "snapshot_keep_every": self.snapshot.keep_every,
+        }
         return parse_config({**self.run.trainer, **rest})

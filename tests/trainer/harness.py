@@ -58,9 +58,18 @@ class Group:
             assert all(process.poll() is None for process in self.processes), self.outputs()
             time.sleep(0.01)
 
+    def wait_for_commit(self, step: int, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while step not in [event["evidence"]["step"] for event in self.events("snapshot.committed")]:
+            assert time.monotonic() < deadline, f"no snapshot of step {step} within {timeout_s} s"
+            time.sleep(0.01)
+
+    def steps(self) -> list[dict]:
+        """Rank 0's progress lines of whole steps."""
+        return [line for line in read_lines(self.replica_dir / layout.PROGRESS) if "metrics" in line]
+
     def losses(self) -> dict[int, float]:
-        lines = read_lines(self.replica_dir / layout.PROGRESS)
-        return {line["step"]: line["metrics"]["loss"] for line in lines if "metrics" in line}
+        return {line["step"]: line["metrics"]["loss"] for line in self.steps()}
 
     def events(self, kind: str) -> list[dict]:
         return [line for line in read_lines(self.replica_dir / layout.EVENTS) if line["kind"] == kind]

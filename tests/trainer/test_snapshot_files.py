@@ -95,7 +95,7 @@ def test_the_command_line_verifies_without_torch(tmp_path):
 
     def verify():
         code = (
-            "import sys; from trainer.snapshot import main; code = main(sys.argv[1:]); "
+            "import sys; from trainer.snapshot.__main__ import main; code = main(sys.argv[1:]); "
             "sys.exit(99 if 'torch' in sys.modules else code)"
         )
         command = [sys.executable, "-c", code, "verify", str(directory)]

@@ -35,6 +35,7 @@ OPTIMIZER_IMPLS = ("fused", "foreach", "plain")
 REDUCE_PRECISIONS = ("auto", "bf16", "fp16")
 GRADIENT_SYNCS = ("auto", "step", "microbatch")
 COMPILE_MODES = ("none", "default", "reduce-overhead", "max-autotune")
+SNAPSHOT_MODES = ("async", "sync")
 _SECONDS = re.compile(r"^(\d+(?:\.\d+)?)s$")
 _EVERY = re.compile(r"^every-([1-9]\d{0,3})$")
 _SIZE = re.compile(r"^>=(\d+(?:\.\d+)?)([KMG]?)$")
@@ -89,7 +90,9 @@ class TrainerConfig:
     dropout: float = 0.0
     seed: int = 0
     snapshot_interval: str = "auto"  # "auto", a number of steps, or seconds as "30s"
-    snapshot_keep: int = 3
+    snapshot_keep: int = 3  # the newest so many good ones
+    snapshot_keep_every: int | None = None  # and each whose step is a multiple of this
+    snapshot_mode: str = "async"  # written beside training, or "sync": training waits until it is committed
     task: str | None = None  # "module:function" of the user, see docs/scripts.md; None: the bundled language model
     task_config: dict[str, object] = field(default_factory=dict)  # what that function gets
     data_workers: str = "auto"  # processes that read batches ahead, for each rank; "auto": started when a step waits
@@ -113,6 +116,7 @@ class TrainerConfig:
         _require("bucket_mb", 0 < self.bucket_mb <= 65536, f"is {self.bucket_mb}, must be above 0 and at most 65536")
         learns = self.static_graph and self.gradient_sync == "step" and strategy in ("auto", "ddp")
         _require("gradient_sync", not learns, "'step' does not go with static_graph: leave it at 'auto'")
+        _one_of("snapshot_mode", self.snapshot_mode, SNAPSHOT_MODES)
         for name in ("steps", "global_batch", "seq_len", "snapshot_keep"):
             _require(name, getattr(self, name) >= 1, f"is {getattr(self, name)}, must be at least 1")
         for name in ("learning_rate", "final_learning_rate", "weight_decay", "grad_clip", "dropout"):
@@ -128,6 +132,8 @@ class TrainerConfig:
                 self.micro_batch >= 1 and self.global_batch % self.micro_batch == 0,
                 f"is {self.micro_batch}, must divide global_batch = {self.global_batch}",
             )
+        keep_every = self.snapshot_keep_every
+        _require("snapshot_keep_every", keep_every is None or keep_every >= 1, f"is {keep_every}, must be at least 1")
         parse_interval(self.snapshot_interval)
         parse_workers(self.data_workers)
         _require("skip_bad_samples", self.skip_bad_samples >= 0, f"is {self.skip_bad_samples}, must be at least 0")

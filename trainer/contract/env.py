@@ -20,6 +20,7 @@ SNAPSHOT_INTERVAL = "ORCHESTRATOR_SNAPSHOT_INTERVAL"  # of a script under traine
 SNAPSHOT_KEEP = "ORCHESTRATOR_SNAPSHOT_KEEP"
 RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # one of the job's snapshots (way back), or a path elsewhere (way in)
 RETRY = "ORCHESTRATOR_RETRY"  # how often the owner asked for another attempt: RESTORE_FROM holds once for each
+IMAGE = "ORCHESTRATOR_IMAGE"  # the container image that a job runs in, where there is one
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
 

@@ -70,6 +70,7 @@ class EventKind(str, Enum):
     SNAPSHOT_DELETED = "snapshot.deleted"
     SETTING_IGNORED = "setting.ignored"  # the configuration asks for what this device or group does not have
     SAMPLE_SKIPPED = "sample.skipped"  # it could not be read, and the job allows for some
+    PROVENANCE_CHANGED = "provenance.changed"  # code, versions or configuration since the restored snapshot
     AGENT_EXITED = "agent.exited"
 
 

@@ -1,18 +1,11 @@
-"""The files of a snapshot, without torch: checksums, commit, verification, listing, removal.
-
-    python -m trainer.snapshot verify DIR
-
-exits 0 for a committed, undamaged snapshot; else 1, and says which file is damaged. Nothing is ever unpickled here.
-"""
+"""The files of a snapshot, without torch: checksums, commit, verification, listing, removal. Nothing is unpickled."""
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -79,7 +72,7 @@ def sync_directory(directory: Path) -> None:
 
 def verify(directory: Path) -> Manifest:
     """Check a snapshot against its manifest. Raises DamagedSnapshot, or SnapshotError when it cannot be checked."""
-    manifest = _read_manifest(directory)
+    manifest = read_manifest(directory)
     name = parse_snapshot_name(directory.name)
     if name is not None and name != SnapshotName(manifest.step, manifest.term):
         raise DamagedSnapshot(MANIFEST, f"is that of {SnapshotName(manifest.step, manifest.term)}, in {directory}")
@@ -125,7 +118,8 @@ def remove(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
+    """What was committed, unchecked. Raises SnapshotError, DamagedSnapshot for a manifest that is none."""
     path = directory / MANIFEST
     try:
         document = json.loads(path.read_text())
@@ -156,21 +150,3 @@ def _verify_file(path: Path, expected: FileEntry) -> None:
         raise DamagedSnapshot(path.name, f"{sizes}, in {path.parent}")
     if found.checksum != expected.checksum:
         raise DamagedSnapshot(path.name, f"has changed since the commit (checksum differs), in {path.parent}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m trainer.snapshot")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("verify", help="check a snapshot's files against its manifest").add_argument("dir", type=Path)
-    directory: Path = parser.parse_args(argv).dir
-    try:
-        manifest = verify(directory)
-    except SnapshotError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    print(f"{directory} is whole: step {manifest.step}, {len(manifest.files)} files, {manifest.size_bytes} bytes")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

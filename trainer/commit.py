@@ -1,0 +1,111 @@
+"""Rank 0's part of a snapshot: its directory, its manifest, and what its owner is told. Nothing here is collective."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch.distributed as dist
+
+from trainer import snapshot
+from trainer.contract.clock import render_time
+from trainer.contract.config import TrainerConfig
+from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import Manifest, SnapshotName
+from trainer.errors import StaleTerm
+from trainer.heartbeat import Heartbeat
+from trainer.lineage import Beginning, Fence
+from trainer.provenance import Provenance
+from trainer.state import RunState
+from trainer.writing import Part, Plan, write_metadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A snapshot that is being made. `wishes` counts those of the service that have got one by now."""
+
+    path: Path
+    step: int
+    samples_seen: int
+    wishes: int
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+
+class Committer:
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        beginning: Beginning,
+        fence: Fence,
+        config: TrainerConfig,
+        strategy: str,
+        data: dict[str, object],
+        heartbeat: Heartbeat,
+        provenance: Provenance,
+    ) -> None:
+        self._directory, self._term, self._fence = directory, beginning.term, fence
+        self._parent = None if beginning.restore is None else beginning.restore.path.name
+        self._config, self._strategy, self._data = config, strategy, data
+        self._heartbeat, self._provenance = heartbeat, provenance
+
+    def draft(self, state: RunState, wishes: int) -> Draft:
+        path = self._directory / str(SnapshotName(state.step, self._term))
+        return Draft(path=path, step=state.step, samples_seen=state.samples_seen, wishes=wishes)
+
+    def open(self, draft: Draft) -> None:
+        """Make the directory. Raises StaleTerm, and OSError: FileExistsError when another writes this snapshot."""
+        self._fence.check(self._term)
+        draft.path.mkdir()
+
+    def commit(self, draft: Draft, plan: Plan, parts: list[Part]) -> None:
+        """When all parts are on disk; until the end nothing of it counts. Raises StaleTerm and OSError."""
+        files = write_metadata(plan, parts, draft.path)
+        manifest = Manifest(
+            step=draft.step,
+            attempt=self._term.attempt,
+            generation=self._term.generation,
+            parent=self._parent,
+            at=render_time(datetime.now(timezone.utc)),
+            world_size=dist.get_world_size(),
+            strategy=self._strategy,
+            samples_seen=draft.samples_seen,
+            files=files,
+            versions=self._provenance.versions,
+            details={
+                "data": self._data,
+                "config": asdict(self._config),
+                "wishes": draft.wishes,
+                "job": self._provenance.job_id,
+                "provenance": self._provenance.document(),
+            },
+        )
+        self._fence.check(self._term)
+        snapshot.commit(draft.path, manifest)
+        self._tell_committed(draft, manifest)
+
+    def give_up(self, draft: Draft, error: Exception, *, is_opened: bool = True) -> None:
+        """Remove what was written, unless it is somebody else's, and tell why."""
+        if is_opened:
+            snapshot.remove(draft.path)
+        sentence = f"snapshot of step {draft.step} failed, training goes on: {error}"
+        if isinstance(error, StaleTerm):
+            sentence = f"snapshot of step {draft.step} was refused: {error}"
+        elif isinstance(error, FileExistsError):
+            sentence = f"snapshot of step {draft.step} failed, training goes on: another process writes {draft.path}"
+        evidence: dict[str, object] = {"name": draft.path.name, "step": draft.step, "error": str(error)}
+        self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)
+
+    def _tell_committed(self, draft: Draft, manifest: Manifest) -> None:
+        name, seconds = draft.path.name, draft.age_s
+        self._heartbeat.tell(
+            EventKind.SNAPSHOT_COMMITTED,
+            f"committed snapshot {name} ({manifest.size_bytes / 1e6:.1f} MB in {seconds:.2f} s)",
+            {"name": name, "step": draft.step, "size_bytes": manifest.size_bytes, "seconds": round(seconds, 3)},
+        )

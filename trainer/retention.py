@@ -1,0 +1,43 @@
+"""Deleting old snapshots, on rank 0, between two saves: what is kept was verified, the last good one always."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from trainer import snapshot
+from trainer.contract.config import TrainerConfig
+from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import SnapshotName, restore_order
+from trainer.contract.retention import choose_deletions
+from trainer.errors import SnapshotError
+from trainer.lineage import Fence, Restore, Tell, verify_or_quarantine
+
+
+class Retention:
+    """What an older term wrote beyond the lineage is not touched. Each snapshot is verified once at most."""
+
+    def __init__(
+        self, directory: Path, fence: Fence, config: TrainerConfig, tell: Tell, restore: Restore | None
+    ) -> None:
+        self._directory, self._fence, self._tell = directory, fence, tell
+        self._keep, self._keep_every = config.snapshot_keep, config.snapshot_keep_every
+        self._verified = {restore.path.name} if restore is not None and restore.is_own else set()
+
+    def delete_old(self) -> None:
+        """Repeating it is harmless; what cannot be read or deleted now is left to the next time."""
+        with suppress(OSError):
+            order = restore_order(snapshot.list_committed(self._directory), self._fence.read())
+            for name in choose_deletions(order, keep=self._keep, keep_every=self._keep_every, is_good=self._is_good):
+                snapshot.remove(self._directory / str(name))
+                self._tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", {"name": str(name)})
+
+    def _is_good(self, name: SnapshotName) -> bool:
+        if str(name) not in self._verified:
+            try:
+                if verify_or_quarantine(self._directory / str(name), self._tell) is None:
+                    return False
+            except (OSError, SnapshotError):
+                return False
+            self._verified.add(str(name))
+        return True

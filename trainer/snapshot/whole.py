@@ -1,0 +1,71 @@
+"""A whole snapshot in the memory of one process: read from, and written to, a directory of torch's DCP."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from trainer.errors import SnapshotError
+
+
+def read_metadata(directory: Path) -> Metadata:
+    """What a DCP directory holds. It unpickles `.metadata`: verify the snapshot first, or trust where it is from."""
+    try:
+        return FileSystemReader(directory).read_metadata()
+    except (OSError, EOFError, ValueError) as error:
+        raise SnapshotError(f"{directory} is no DCP directory: {error}") from error
+
+
+def read_flat(directory: Path, metadata: Metadata, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Tensors (on the CPU) and objects by their names in the snapshot; all, or those of `names`."""
+    flat: dict[str, Any] = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        if isinstance(entry, TensorStorageMetadata)
+        else None
+        for name, entry in metadata.state_dict_metadata.items()
+        if names is None or name in names
+    }
+    try:
+        with _alone():
+            load(flat, storage_reader=FileSystemReader(directory), no_dist=True)
+    except CheckpointException as error:
+        raise SnapshotError(f"{directory} cannot be read: {error.failures[min(error.failures)][0]}") from error
+    return flat
+
+
+def nest(flat: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
+    """As it was given to DCP, which notes the path of each flat name."""
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = (metadata.planner_data or {}).get(name, (name,))
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return nested
+
+
+def write_whole(state: dict[str, Any], directory: Path) -> None:
+    """Write a state as one rank would, with fsync. Raises SnapshotError."""
+    try:
+        with _alone():
+            save(state, storage_writer=FileSystemWriter(directory, sync_files=True), no_dist=True)
+    except CheckpointException as error:
+        raise SnapshotError(f"{directory} cannot be written: {error.failures[min(error.failures)][0]}") from error
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP's word on `no_dist`
+        yield

@@ -1,0 +1,200 @@
+"""One rank: real steps of a real model, and between them one snapshot of each kind in turn.
+
+The stall of a snapshot is the excess step time until the state is out of the way: from its begin until the last rank
+may make the next update, less the same stretch of a step when nothing is saved. For one in the background, that update
+waits until the state is staged; what writing costs from then on shows in the rest of that step and in those behind it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from trainer import snapshot
+from trainer.contract.config import TrainerConfig
+from trainer.contract.env import parse_place
+from trainer.contract.fence import Term
+from trainer.heartbeat import Heartbeat
+from trainer.lineage import Beginning, Fence
+from trainer.parallel import Trainee, build_trainee, initialise, process_group
+from trainer.saver import Saver
+from trainer.state import RunState
+from trainer.waits import Waits
+
+_VOCABULARY, _TOKENS = 256, 32
+_WARM_UP = 2  # steps
+
+
+@dataclass
+class Times:
+    """Seconds on rank 0, one of each for a snapshot."""
+
+    until_update: list[float] = field(default_factory=list)  # from the snapshot's begin
+    whole_step: list[float] = field(default_factory=list)  # from the snapshot's begin to the end of the next step
+    in_all: list[float] = field(default_factory=list)  # until the snapshot is on disk, or committed
+    steps_beside: list[float] = field(default_factory=list)  # while one is being written
+
+
+class Bench:
+    def __init__(self, trainee: Trainee, state: RunState, savers: dict[str, Saver], folder: Path) -> None:
+        self.trainee, self.state, self.savers, self.folder = trainee, state, savers, folder
+        self.quiet = Times()
+        self.updated_at = 0.0  # when this rank began its newest update
+        self.times: dict[str, Times] = {}
+        self.verified_s: list[float] = []
+        for saver in savers.values():
+            trainee.optimizer.register_step_pre_hook(saver.before_update)
+        trainee.optimizer.register_step_pre_hook(self.note_update)  # behind the waits of the savers
+
+    def note_update(self, *_: object) -> None:
+        self.updated_at = time.perf_counter()
+
+    def step(self) -> float:
+        started = time.perf_counter()
+        generator = torch.Generator().manual_seed(self.state.step)
+        tokens_BT = torch.randint(_VOCABULARY, (1, _TOKENS + 1), generator=generator)
+        logits_BTV = self.trainee.forward(tokens_BT[:, :-1])
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.trainee.optimizer.step()
+        self.trainee.optimizer.zero_grad(set_to_none=True)
+        self.state.step += 1
+        dist.barrier()
+        return time.perf_counter() - started
+
+    def measure(self, name: str, begin: Callable[[Path], None]) -> None:
+        """One quiet step, one snapshot with the step behind it; then until it is on disk."""
+        times, path = self.times.setdefault(name, Times()), self.folder / "one"
+        self.time_step(self.quiet, lambda: None)
+        started = time.perf_counter()
+        self.time_step(times, lambda: begin(path))
+        saver = self.savers.get(name)
+        while saver is not None and self._all(saver.is_busy):
+            times.steps_beside.append(self.step())
+        if saver is not None:
+            saver.settle()
+        times.in_all.append(time.perf_counter() - started if saver is None else saver.cost.duration_s)
+        self._clear(path)
+
+    def time_step(self, times: Times, begin: Callable[[], None]) -> None:
+        dist.barrier()
+        started = time.perf_counter()
+        begin()
+        self.step()
+        times.whole_step.append(time.perf_counter() - started)
+        until_update = torch.tensor(self.updated_at - started, dtype=torch.float64)
+        dist.all_reduce(until_update, op=dist.ReduceOp.MAX)
+        times.until_update.append(until_update.item())
+
+    def _all(self, is_so: bool) -> bool:
+        flag = torch.tensor(float(is_so))
+        dist.broadcast(flag, src=0)
+        return bool(flag.item())
+
+    def _clear(self, path: Path) -> None:
+        """Nothing of the one before is left to be written when the next begins."""
+        if dist.get_rank() == 0:
+            for name in snapshot.list_committed(self.folder):
+                started = time.perf_counter()
+                snapshot.verify(self.folder / str(name))
+                self.verified_s.append(time.perf_counter() - started)
+                snapshot.remove(self.folder / str(name))
+            shutil.rmtree(path, ignore_errors=True)
+            os.sync()
+        dist.barrier()
+
+
+def save_with_torch(state: RunState, path: Path) -> None:
+    """What tutorials show for DDP: rank 0 writes everything in one file, here with fsync, and the others wait."""
+    if dist.get_rank() == 0:
+        path.mkdir()
+        with (path / "state.pt").open("wb") as file:
+            torch.save(state.state_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+    dist.barrier()
+
+
+def save_with_dcp(state: RunState, path: Path) -> None:
+    dcp_save({"run": state.state_dict()}, storage_writer=FileSystemWriter(path, sync_files=True))
+
+
+def run(strategy: str, preset: str, rounds: int, folder: Path) -> dict[str, object] | None:
+    place, config = parse_place(os.environ), TrainerConfig(preset=preset, strategy=strategy, seq_len=_TOKENS)
+    heartbeat = Heartbeat(place, total_steps=0)
+    waits = Waits(heartbeat)
+    with process_group(place, waits) as device:
+        bench = build(config, device, heartbeat, waits, folder)
+        play(bench, rounds)
+        parameters = sum(parameter.numel() for parameter in bench.trainee.model.parameters())
+        result = {
+            "strategy": strategy,
+            "parameters": parameters,
+            "quiet": vars(bench.quiet),
+            "times": {name: vars(times) for name, times in bench.times.items()},
+            "verify_s": bench.verified_s,
+        }
+        del bench
+        gc.collect()
+    return result if place.rank == 0 else None
+
+
+def play(bench: Bench, rounds: int) -> None:
+    """Every kind once in each round, and one round more: the first allocates buffers and plans, and is told apart."""
+    state = bench.state
+    kinds: dict[str, Callable[[Path], None]] = {"dcp.save": lambda path: save_with_dcp(state, path)}
+    if bench.trainee.strategy == "ddp":
+        kinds["torch.save"] = lambda path: save_with_torch(state, path)
+    for name, saver in bench.savers.items():
+        kinds[name] = lambda _, saver=saver: saver.begin(state)  # type: ignore[misc]
+    for _ in range(_WARM_UP):
+        bench.step()
+    for _ in range(rounds + 1):
+        for name, begin in kinds.items():
+            bench.measure(name, begin)
+
+
+def build(config: TrainerConfig, device: torch.device, heartbeat: Heartbeat, waits: Waits, folder: Path) -> Bench:
+    state = RunState()
+
+    def write_values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        state.attach(model, optimizer)  # type: ignore[arg-type]
+        initialise(model, 0)  # type: ignore[arg-type]
+
+    trainee = build_trainee(config, vocab_size=_VOCABULARY, device=device, write_values=write_values)
+    savers = {}
+    for number, mode in enumerate(("async", "sync"), start=1):
+        savers[f"ours, {mode}"] = Saver(
+            directory=folder,
+            beginning=Beginning(term=Term(1, number), restore=None),
+            fence=Fence(None),
+            config=TrainerConfig(preset=config.preset, snapshot_mode=mode, snapshot_keep=1000),
+            strategy=trainee.strategy,
+            data={},
+            place=parse_place(os.environ),
+            heartbeat=heartbeat,
+            waits=waits,
+        )
+    return Bench(trainee, state, savers, folder)
+
+
+if __name__ == "__main__":
+    strategy, preset, rounds, folder, output = sys.argv[1:]
+    result = run(strategy, preset, int(rounds), Path(folder))
+    if result is not None:
+        Path(output).write_text(json.dumps(result))
+    sys.stdout.flush()
+    os._exit(0)

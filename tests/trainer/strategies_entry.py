@@ -21,9 +21,10 @@ from trainer.model import build_initial
 from trainer.optim import local_of
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale
+from trainer.shares import open_feeder
 from trainer.state import RunState
+from trainer.step import Wish, take_step
 from trainer.task import open_task
-from trainer.train import Wish, open_feeder, take_step
 from trainer.values import initialise
 from trainer.waits import Waits
 

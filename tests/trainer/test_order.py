@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.order import draw_windows, permute
-from trainer.train import assign_microbatches
+from trainer.shares import assign_microbatches
 
 sizes, seeds = st.integers(1, 700), st.integers(0, 2**63 - 1)
 

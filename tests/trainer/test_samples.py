@@ -10,8 +10,8 @@ from trainer.contract.config import parse_config
 from trainer.errors import DataError, TaskError
 from trainer.feeder import Feeder, choose_workers, move
 from trainer.samples import build_source
+from trainer.shares import assign_microbatches
 from trainer.source import Request
-from trainer.train import assign_microbatches
 
 Pair = namedtuple("Pair", "x y")
 CPU = torch.device("cpu")

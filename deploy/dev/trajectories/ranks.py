@@ -23,7 +23,7 @@ from torch import Tensor
 
 from deploy.dev.trajectories.cases import Leg
 from trainer import __main__ as program
-from trainer import snapshot, train
+from trainer import shares, snapshot
 from trainer.contract import env, layout
 from trainer.model import Decoder
 
@@ -111,10 +111,10 @@ def digest_of(sequence: bytes) -> str:
     return hashlib.blake2b(sequence, digest_size=8).hexdigest()
 
 
-def assign_naively(rank: int, world_size: int, count: int) -> list[train.Share]:
+def assign_naively(rank: int, world_size: int, count: int) -> list[shares.Share]:
     """The usual mistake: every rank takes as much as it did when there were two."""
     per_rank = count // 2
-    return [train.Share(rank * per_rank + position, 2 / world_size) for position in range(per_rank)]
+    return [shares.Share(rank * per_rank + position, 2 / world_size) for position in range(per_rank)]
 
 
 def _work(ranks: Ranks, rank: int, port: int) -> None:
@@ -137,7 +137,7 @@ def _work(ranks: Ranks, rank: int, port: int) -> None:
     }
     torch.set_num_threads(1)
     if ranks.is_naive:
-        train.assign_microbatches = assign_naively
+        shares.assign_microbatches = assign_naively
     Decoder.forward = _keep_ledger(Decoder.forward, ranks.folder / f"ledger-{rank}")
     code = program.main(["--config", json.dumps({**ranks.config, "strategy": ranks.leg.strategy})])
     sys.stdout.flush()

@@ -14,12 +14,12 @@ from trainer.contract.workload import BYTES_VOCABULARY, TOKENS_VOCABULARY, Workl
 
 
 def size_up(spec: JobSpec, *, gpus_per_node: int, gpu_type: str | None) -> MemoryView | None:
-    """The need of one worker, in the smallest group that the topology allows; None for a program of one's own.
+    """The need of one worker, in the smallest group that the topology allows; None for a model of the user's own.
 
     `gpu_type` is the cluster's own, for a spec that names none.
     """
     config = spec.trainer_config()
-    if config is None:
+    if config is None or config.task is not None:
         return None
     workers = workers_per_node(spec, gpus_per_node)
     load = build_workload(

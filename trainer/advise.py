@@ -87,7 +87,10 @@ def _workload(options: argparse.Namespace) -> Workload:
         document |= {"preset": options.preset} if options.preset else {}
         if not options.config:
             document |= {"seq_len": 2048, "global_batch": 1}
-        load = build_workload(parse_config(document), world_size=options.devices, vocab=options.vocab)
+        config = parse_config(document)
+        if config.task is not None:
+            raise ValueError("the shape of a task's model is not known: give its numbers")
+        load = build_workload(config, world_size=options.devices, vocab=options.vocab)
     if load is None:
         raise ValueError("name a --config, a --preset, or --layers, --hidden and --heads")
     given = {

@@ -25,7 +25,7 @@ def explained_shortage(config: TrainerConfig, place: WorkerPlace) -> Iterator[No
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_shortage(error):
+        if not _is_shortage(error) or config.task is not None:  # the shape of a user's own model is not known
             raise
         raise OutOfMemory(f"{_first_words(error)}; {_advice(config, place)}") from error
 

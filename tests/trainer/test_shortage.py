@@ -63,3 +63,9 @@ def test_the_hosts_memory_is_told_of_in_the_same_way():
 def test_another_error_passes():
     with pytest.raises(RuntimeError, match="shapes differ"), explained_shortage(CONFIG, parse_place({})):
         raise RuntimeError("shapes differ")
+
+
+def test_nothing_is_said_of_a_users_own_model():
+    config = parse_config({"task": "my.task:build"})
+    with pytest.raises(MemoryError), explained_shortage(config, parse_place({})):
+        raise MemoryError

@@ -163,6 +163,7 @@ def test_the_command_counts_a_model_of_ones_own(capsys: pytest.CaptureFixture[st
         ["--config", "{}", "--device-memory", "80"],
         ["--config", "[]"],
         ["--config", "@/nowhere"],
+        ["--config", '{"task": "my.task:build"}'],
     ],
 )
 def test_wrong_usage_is_exit_status_2(arguments: list[str]) -> None:

@@ -50,3 +50,8 @@ def test_an_unknown_device_is_judged_by_nobody() -> None:
 
 def test_tokens_of_two_bytes_may_have_a_large_vocabulary() -> None:
     assert sized(large(data="corpus.bin")).parameters > sized(large()).parameters + 5e8
+
+
+def test_a_task_of_ones_own_is_of_unknown_shape() -> None:
+    spec = make_spec(run={"trainer": {"task": "my.task:build"}})
+    assert size_up(spec, gpus_per_node=8, gpu_type="h100") is None

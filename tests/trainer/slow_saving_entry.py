@@ -1,6 +1,7 @@
 """The trainer, but its snapshots take time: SECONDS_BEFORE_COPY once, SECONDS_PER_TENSOR in writing.
 
-With NO_WAIT the optimizer does not wait for the copies, which is the mistake that a test must notice.
+Where WAITS_FOR_TRAINING is "copy" or "write", that waits until training has begun two more updates. With NO_WAIT the
+optimizer does not wait for the copies, which is the mistake that a test must notice.
 """
 
 import os
@@ -11,23 +12,41 @@ import time
 from trainer import __main__, staging, writing
 from trainer.saver import Saver
 
-copy, resolve = staging.Stager._copy, writing._Given.resolve_data
+copy, resolve, before_update = staging.Stager._copy, writing._Given.resolve_data, Saver.before_update
+updates, changed = [0], threading.Condition()
+
+
+def wait_for_training(what):
+    if os.environ.get("WAITS_FOR_TRAINING") == what:
+        with changed:
+            goal = updates[0] + 2
+            assert changed.wait_for(lambda: updates[0] >= goal, timeout=60)
 
 
 def copy_late(self, values, names):
     if threading.current_thread().name == "stager":
         time.sleep(float(os.environ.get("SECONDS_BEFORE_COPY", "0")))
+        wait_for_training("copy")
     return copy(self, values, names)
 
 
 def resolve_slowly(self, write_item):
     if threading.current_thread().name == "stager":
         time.sleep(float(os.environ.get("SECONDS_PER_TENSOR", "0")))
+        if not getattr(self, "has_waited", False):
+            self.has_waited = True
+            wait_for_training("write")
     return resolve(self, write_item)
 
 
-staging.Stager._copy, writing._Given.resolve_data = copy_late, resolve_slowly
-if os.environ.get("NO_WAIT"):
-    Saver.before_update = lambda self, *_: None
+def count_update(self, *arguments):
+    with changed:
+        updates[0] += 1
+        changed.notify_all()
+    if not os.environ.get("NO_WAIT"):
+        before_update(self, *arguments)
+
+
+staging.Stager._copy, writing._Given.resolve_data, Saver.before_update = copy_late, resolve_slowly, count_update
 if __name__ == "__main__":
     sys.exit(__main__.main())

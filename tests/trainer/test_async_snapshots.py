@@ -11,6 +11,7 @@ from trainer.contract import layout
 
 SLOW = (str(Path(__file__).with_name("slow_saving_entry.py")),)
 EVERY, STEPS = 5, 12
+WAITS = "WAITS_FOR_TRAINING"
 PAUSES = {"SECONDS_BEFORE_COPY": "0.2", "SECONDS_PER_TENSOR": "0.01"}
 
 
@@ -33,8 +34,8 @@ def train(job_dir: Path, strategy: str, **options: object) -> Group:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_an_async_snapshot_is_a_synchronous_one_bit_for_bit(tmp_path, strategy):
     waiting = train(tmp_path / "sync", strategy, snapshot_mode="sync")
-    beside = train(tmp_path / "async", strategy, snapshot_mode="async", entry=SLOW, variables=PAUSES)
-    torn = train(tmp_path / "torn", strategy, entry=SLOW, variables={**PAUSES, "NO_WAIT": "1"})
+    beside = train(tmp_path / "async", strategy, snapshot_mode="async", entry=SLOW, variables={WAITS: "write"})
+    torn = train(tmp_path / "torn", strategy, entry=SLOW, variables={WAITS: "copy", "NO_WAIT": "1"})
     committed = {event["evidence"]["step"]: event["at"] for event in beside.events("snapshot.committed")}
     assert any(line["at"] < committed[EVERY] for line in beside.steps() if line["step"] > EVERY + 1), "training went on"
     for step in (EVERY, 2 * EVERY, STEPS):

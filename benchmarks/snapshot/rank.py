@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,11 +28,16 @@ from trainer import snapshot
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
+from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence
-from trainer.parallel import Trainee, build_trainee, initialise, process_group
+from trainer.model import SHAPES, Decoder, build_initial
+from trainer.optim import ShardedAdamW
+from trainer.parallel import Trainee, build_trainee
+from trainer.precision import LossScale
 from trainer.saver import Saver
 from trainer.state import RunState
+from trainer.values import initialise
 from trainer.waits import Waits
 
 _VOCABULARY, _TOKENS = 256, 32
@@ -156,7 +162,7 @@ def play(bench: Bench, rounds: int) -> None:
     """Every kind once in each round, and one round more: the first allocates buffers and plans, and is told apart."""
     state = bench.state
     kinds: dict[str, Callable[[Path], None]] = {"dcp.save": lambda path: save_with_dcp(state, path)}
-    if bench.trainee.strategy == "ddp":
+    if bench.trainee.layout.strategy == "ddp":
         kinds["torch.save"] = lambda path: save_with_torch(state, path)
     for name, saver in bench.savers.items():
         kinds[name] = lambda _, saver=saver: saver.begin(state)  # type: ignore[misc]
@@ -168,13 +174,15 @@ def play(bench: Bench, rounds: int) -> None:
 
 
 def build(config: TrainerConfig, device: torch.device, heartbeat: Heartbeat, waits: Waits, folder: Path) -> Bench:
-    state = RunState()
+    place, state, shape = parse_place(os.environ), RunState(LossScale(config.precision)), SHAPES[config.preset]
+    with torch.device("meta"):
+        model = Decoder(shape, vocab_size=_VOCABULARY, dropout=0.0)
 
-    def write_values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        state.attach(model, optimizer)  # type: ignore[arg-type]
-        initialise(model, 0)  # type: ignore[arg-type]
+    def write_values(model: torch.nn.Module, optimizer: ShardedAdamW) -> None:
+        state.attach(model, optimizer)
+        initialise(model, partial(build_initial, seed=0, layers=shape.layers))
 
-    trainee = build_trainee(config, vocab_size=_VOCABULARY, device=device, write_values=write_values)
+    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
     savers = {}
     for number, mode in enumerate(("async", "sync"), start=1):
         savers[f"ours, {mode}"] = Saver(
@@ -182,9 +190,9 @@ def build(config: TrainerConfig, device: torch.device, heartbeat: Heartbeat, wai
             beginning=Beginning(term=Term(1, number), restore=None),
             fence=Fence(None),
             config=TrainerConfig(preset=config.preset, snapshot_mode=mode, snapshot_keep=1000),
-            strategy=trainee.strategy,
+            strategy=trainee.layout.strategy,
             data={},
-            place=parse_place(os.environ),
+            place=place,
             heartbeat=heartbeat,
             waits=waits,
         )

@@ -19,6 +19,7 @@ from trainer import snapshot
 from trainer.contract.clock import render_time
 from trainer.contract.manifest import Manifest
 from trainer.errors import SnapshotError
+from trainer.precision import LossScale
 from trainer.snapshot.formats import read_pt, read_safetensors, weights_of, write_folder, write_safetensors
 from trainer.snapshot.whole import nest, read_flat, read_metadata, write_whole
 from trainer.state import KEY
@@ -57,6 +58,7 @@ def import_from(source: Path, directory: Path, step: int | None) -> str:
     directory.mkdir(parents=True)
     samples_seen = rest.get("samples_seen", 0)
     counts = {"step": step, "samples_seen": samples_seen}
+    rest = {"loss_scale": LossScale("fp32").state_dict(), **rest}
     write_whole({KEY: {**rest, "model": weights, "optimizer": moments, **counts}}, directory)
     files = snapshot.checksum_files(directory, sorted(path.name for path in directory.iterdir()))
     manifest = Manifest(

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainer.agreement import on_every_rank, on_rank_zero
+from trainer.barrier import Barrier
 from trainer.cadence import Cadence, estimate_mtbf_s
 from trainer.contract.config import TrainerConfig, parse_interval
 from trainer.contract.env import WorkerPlace
@@ -41,6 +42,8 @@ from trainer.step import StepResult, Wish, take_step
 from trainer.task import Task, open_task
 from trainer.waits import Waits
 from trainer.wishes import SnapshotWishes, desired_of
+
+_EVALUATION_MEETING_S = 600.0  # a rank that is later than the others by so much does not come
 
 
 def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
@@ -132,6 +135,7 @@ def _train(
 ) -> int:
     is_first = dist.get_rank() == 0
     bad: dict[int, BadSample] = {}
+    barrier = None if task.evaluation is None else Barrier(waits)
     while state.step < config.steps:
         started, now = time.perf_counter(), time.monotonic()
         is_busy = saver.is_busy
@@ -146,7 +150,8 @@ def _train(
         waits.expect(step_s)
         saver.look_around()
         _beat_step(config, task, trainee, state, result, step_s, heartbeat)
-        _evaluate(config, task, trainee, state, heartbeat, waits)
+        if barrier is not None:
+            _evaluate(config, task, trainee, state, barrier, heartbeat, waits)
         if result.skipped:
             _note_skipped(config, result, bad, heartbeat, waits)
         if result.save or state.step == config.steps:
@@ -165,7 +170,13 @@ def _train(
 
 
 def _evaluate(
-    config: TrainerConfig, task: Task, trainee: Trainee, state: RunState, heartbeat: Heartbeat, waits: Waits
+    config: TrainerConfig,
+    task: Task,
+    trainee: Trainee,
+    state: RunState,
+    barrier: Barrier,
+    heartbeat: Heartbeat,
+    waits: Waits,
 ) -> None:
     """After every `evaluate_every` steps, and after the last one. Collective."""
     every = config.evaluate_every
@@ -173,6 +184,7 @@ def _evaluate(
     if task.evaluation is None or not is_due:
         return
     heartbeat.beat(Phase.EVALUATION, state.step)
+    barrier.meet(f"the evaluation after step {state.step}", timeout_s=_EVALUATION_MEETING_S)
     shares = assign_microbatches(dist.get_rank(), dist.get_world_size(), task.evaluation.num_microbatches)
 
     def loss_of(batch: object, count: int) -> tuple[Tensor, Tensor | float]:

@@ -66,7 +66,7 @@ class Group:
 
     def steps(self) -> list[dict]:
         """Rank 0's progress lines of whole steps."""
-        return [line for line in read_lines(self.replica_dir / layout.PROGRESS) if "metrics" in line]
+        return [line for line in read_lines(self.replica_dir / layout.PROGRESS) if "loss" in line.get("metrics", {})]
 
     def losses(self) -> dict[int, float]:
         return {line["step"]: line["metrics"]["loss"] for line in self.steps()}

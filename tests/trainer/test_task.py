@@ -24,6 +24,7 @@ from trainer.values import allocate
 SHARDED = DistributedSampler(Points(8), 2, 0)
 NAME = "tests.trainer.user_task:task"
 OPTIONS = {"task": NAME, "global_batch": 8, "micro_batch": 2, "seq_len": 128, "strategy": "ddp", "warmup_steps": 2}
+EVALUATED = {"width": 8, "sgd": True, "evaluate": 7}
 
 
 def train_alone(job_dir, generation=1, **options):
@@ -52,10 +53,16 @@ def worst_relative(found, expected):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The losses of one rank that nobody disturbs."""
-    metrics, _ = train_alone(tmp_path_factory.mktemp("alone"), steps=24, task_config={"width": 8, "sgd": True})
-    return losses_of(metrics)
+def undisturbed(tmp_path_factory):
+    """Losses and evaluations of one rank that nobody disturbs."""
+    job_dir = tmp_path_factory.mktemp("alone")
+    metrics, _ = train_alone(job_dir, steps=24, evaluate_every=12, task_config=EVALUATED)
+    return losses_of(metrics), evaluations(layout.replica_dir(job_dir, 1, 0) / "1")
+
+
+@pytest.fixture(scope="module")
+def alone(undisturbed):
+    return undisturbed[0]
 
 
 def test_it_learns(alone):
@@ -63,12 +70,18 @@ def test_it_learns(alone):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_three_ranks_follow_the_curve_of_one(alone, strategy, tmp_path):
-    """With weights that differ by sample, dropout, noise in the dataset and a rank that comes short."""
-    options = {**OPTIONS, "strategy": strategy, "steps": 24, "snapshot_interval": 100}
-    with start_group(tmp_path, 3, task_config={"width": 8, "sgd": True}, **options) as group:
+def test_three_ranks_follow_the_curve_of_one(undisturbed, strategy, tmp_path):
+    """With weights that differ by sample, dropout, noise in the dataset and a rank that comes short.
+
+    Of the 7 samples of the evaluation, in microbatches of 2, the last is short, and so is the last rank.
+    """
+    losses, evaluated = undisturbed
+    options = {**OPTIONS, "strategy": strategy, "steps": 24, "snapshot_interval": 100, "evaluate_every": 12}
+    with start_group(tmp_path, 3, task_config=EVALUATED, **options) as group:
         assert group.wait(120) == [0, 0, 0], group.outputs()
-    assert worst_relative(group.losses(), alone) <= 1e-5
+    assert worst_relative(group.losses(), losses) <= 1e-5
+    assert sorted(evaluated) == [12, 24]
+    assert worst_relative(evaluations(group.replica_dir), evaluated) <= 1e-5
 
 
 def test_a_restored_run_goes_on_as_if_it_had_not_stopped(alone, tmp_path):
@@ -105,18 +118,6 @@ def test_a_bad_sample_is_named_by_its_index(tmp_path):
 def test_a_bad_sample_in_a_process_that_reads_ahead_is_named_too(tmp_path):
     with pytest.raises(DataError, match=r"sample 3 of the dataset.*cannot decode 3.*user_task\.py:"):
         train_alone(tmp_path, steps=24, data_workers=1, task_config={"width": 8, "bad": [3]})
-
-
-def test_an_evaluation_counts_each_sample_once_on_any_number_of_ranks(tmp_path):
-    """Of 7 samples in microbatches of 2 the last is short, and so is the last of three ranks."""
-    options = {"steps": 4, "evaluate_every": 2, "task_config": {"width": 8, "evaluate": 7}}
-    train_alone(tmp_path / "one", **options)
-    alone = evaluations(layout.replica_dir(tmp_path / "one", 1, 0) / "1")
-    (tmp_path / "three").mkdir()
-    with start_group(tmp_path / "three", 3, **{**OPTIONS, "snapshot_interval": 100, **options}) as group:
-        assert group.wait(120) == [0, 0, 0], group.outputs()
-    assert sorted(alone) == [2, 4]
-    assert worst_relative(evaluations(group.replica_dir), alone) <= 1e-5
 
 
 def told(events):

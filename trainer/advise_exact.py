@@ -21,8 +21,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainer.contract.config import Checkpointing
+from trainer.contract.shapes import Shape
 from trainer.contract.workload import Workload
-from trainer.model import Decoder, Shape
+from trainer.model import Decoder
 from trainer.recomputation import recompute
 
 _CPU = torch.device("cpu")

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.contract.config import TrainerConfig
+from trainer.contract.shapes import SHAPES
 from trainer.data import open_data
 from trainer.initial import Draft
-from trainer.model import SHAPES, Decoder, build_initial
+from trainer.model import Decoder, build_initial
 from trainer.order import draw_windows
 from trainer.source import Read, Request
 from trainer.values import initialise

@@ -10,31 +10,14 @@ It holds no buffer, so that `to_empty` after construction on the meta device lea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainer.contract.shapes import Shape
 from trainer.seeds import seed_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    width: int
-    layers: int
-    heads: int
-    feed_forward: int
-
-
-# 1b and 8b have the widths of Llama 3.2 1B and Llama 3 8B, but full attention heads and the vocabulary of the data.
-SHAPES = {
-    "nano": Shape(width=128, layers=4, heads=4, feed_forward=384),
-    "micro": Shape(width=384, layers=6, heads=6, feed_forward=1024),
-    "124m": Shape(width=768, layers=12, heads=12, feed_forward=3072),
-    "1b": Shape(width=2048, layers=16, heads=32, feed_forward=8192),
-    "8b": Shape(width=4096, layers=32, heads=32, feed_forward=14336),
-}
 _ROPE_BASE = 10_000.0  # Su et al., RoFormer, 2021
 _INIT_STD = 0.02  # GPT-2
 

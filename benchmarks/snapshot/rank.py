@@ -28,10 +28,11 @@ from trainer import snapshot
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
+from trainer.contract.shapes import SHAPES
 from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence
-from trainer.model import SHAPES, Decoder, build_initial
+from trainer.model import Decoder, build_initial
 from trainer.optim import ShardedAdamW
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer.model import SHAPES, Decoder
+from trainer.contract.shapes import SHAPES
+from trainer.model import Decoder
 
 
 def build(strategy: str, preset: str) -> nn.Module:

@@ -7,7 +7,8 @@ import torch
 
 from trainer.blocks import count_parameters
 from trainer.contract.config import parse_config
-from trainer.model import SHAPES, Decoder, build_initial
+from trainer.contract.shapes import SHAPES
+from trainer.model import Decoder, build_initial
 from trainer.optim import learning_rate_at
 from trainer.strategy import choose_strategy
 from trainer.values import allocate, initialise, refuse_unwritten

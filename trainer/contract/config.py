@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from trainer.contract.shapes import SHAPES
+
 STRATEGIES = ("auto", "ddp", "fsdp", "shard_grad_op", "hsdp")
 # The same by the names of classic FSDP's ShardingStrategy and of ZeRO's and DeepSpeed's stages. Nothing here shards
 # the optimizer alone (stage 1): sharding the gradients too moves as many bytes and needs less memory.
@@ -29,7 +31,7 @@ STRATEGY_REFUSALS = {
     "data_parallel": "drives all devices from one process: use ddp, one worker for each device",
 }
 _REFUSED = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "pipeline": "pipeline_parallel", "dp": "data_parallel"}
-PRESETS = ("nano", "micro", "124m", "1b", "8b")
+PRESETS = tuple(SHAPES)
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 OPTIMIZER_IMPLS = ("fused", "foreach", "plain")
 REDUCE_PRECISIONS = ("auto", "bf16", "fp16")

@@ -10,7 +10,7 @@ the two side by side. Sources:
   and with full recomputation its input alone. Attention is fused: its scores are never kept.
 * logits: log-softmax in fp32 has its output, its gradient and its result in memory at one time.
 * gathers: what FSDP2 has whole at one time (torch/distributed/fsdp/_fully_shard), and autocast's cache of casts.
-* overhead: our own measurement elsewhere; see docs/advice.md.
+* overhead: a rule of thumb; see docs/advice.md.
 """
 
 from __future__ import annotations

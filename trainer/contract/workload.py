@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy
+from trainer.contract.shapes import SHAPES
 
 BYTES_VOCABULARY = 256  # of text that is read byte by byte
 TOKENS_VOCABULARY = 65_536  # the most that two bytes hold, where a token file's header is out of reach
@@ -41,18 +42,8 @@ def decoder_shape(*, width: int, layers: int, heads: int, feed_forward: int, voc
 
 
 def preset_shape(preset: str, vocab: int = BYTES_VOCABULARY) -> ModelShape:
-    """One of config.PRESETS. The trainer's own table, with torch, is trainer.model.SHAPES; a test holds them equal."""
-    width, layers, heads, feed_forward = _PRESETS[preset]
-    return decoder_shape(width=width, layers=layers, heads=heads, feed_forward=feed_forward, vocab=vocab)
-
-
-_PRESETS = {
-    "nano": (128, 4, 4, 384),
-    "micro": (384, 6, 6, 1024),
-    "124m": (768, 12, 12, 3072),
-    "1b": (2048, 16, 32, 8192),
-    "8b": (4096, 32, 32, 14336),
-}
+    """The bundled decoder of that size."""
+    return decoder_shape(**vars(SHAPES[preset]), vocab=vocab)
 
 
 @dataclass(frozen=True, kw_only=True)

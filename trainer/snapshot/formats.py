@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trainer.contract.manifest import Manifest
+from trainer.contract.shapes import SHAPES
 from trainer.errors import SnapshotError
-from trainer.model import SHAPES
 
 _REST = "trainer_state"  # what a whole state of ours holds besides tensors
 

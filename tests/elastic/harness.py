@@ -123,7 +123,9 @@ class Job:
         replica_dir = self.attempt / f"replica-{replica}"
         replica_dir.mkdir(parents=True, exist_ok=True)
         incarnation = 1 + sum(path.name.isdecimal() for path in replica_dir.iterdir())
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+        # torch.compile in an earlier test of this process leaves TORCHINDUCTOR_CACHE_DIR behind.
+        mine = ("ORCHESTRATOR_", "TORCHINDUCTOR_", "TRITON_")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         environ |= {
             env.JOB_ID: "job-1",
             env.JOB_DIR: str(self.folder),

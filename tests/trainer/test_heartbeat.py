@@ -7,8 +7,6 @@ import signal
 import pytest
 
 from tests.trainer.harness import read_lines
-from trainer.cadence import Cadence
-from trainer.contract.config import Interval
 from trainer.contract.env import parse_place
 from trainer.contract.exit_record import EventKind, parse_journal_event
 from trainer.contract.progress import Phase, parse_progress
@@ -45,28 +43,6 @@ def test_a_torn_line_spoils_no_other(tmp_path, monkeypatch):
     torn, whole = (tmp_path / "journal").read_text().splitlines()
     assert torn == '{"st'
     assert json.loads(whole) == {"step": 2}
-
-
-def test_a_snapshot_is_due_at_multiples_of_its_steps():
-    cadence = Cadence(Interval(steps=5), started_at=0)
-    assert [step for step in range(1, 16) if cadence.is_due(step, now=1e9)] == [5, 10, 15]
-
-
-def test_a_snapshot_is_due_when_its_seconds_have_passed():
-    cadence = Cadence(Interval(seconds=30), started_at=100)
-    assert not cadence.is_due(1, now=129)
-    assert cadence.is_due(2, now=130)
-    cadence.saved(started_at=130, ended_at=140)
-    assert not cadence.is_due(3, now=169)
-
-
-def test_a_costly_snapshot_is_taken_less_often_by_itself():
-    cadence = Cadence(Interval(), started_at=0)
-    assert not cadence.is_due(1, now=9)
-    assert cadence.is_due(2, now=10)
-    cadence.saved(started_at=10, ended_at=13)
-    assert not cadence.is_due(3, now=13 + 59)
-    assert cadence.is_due(4, now=13 + 60)
 
 
 def test_a_stop_signal_sets_a_flag_and_nothing_else():

@@ -141,6 +141,20 @@ threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
     assert log == "thread\nlast\n"
 
 
+def test_a_process_group_outlives_its_last_user(job: Job, tmp_path: Path) -> None:
+    """To take a gloo group apart while the interpreter lock is held can hang for good: see trainer/elastic/groups.py."""
+    text = """
+import gc, weakref, torch.distributed as dist
+dist.init_process_group("gloo")
+group = weakref.ref(dist.group.WORLD)
+dist.destroy_process_group()
+gc.collect()
+print(group() is not None)
+"""
+    agent, log = run_script(job, tmp_path / "train.py", text)
+    assert (agent.process.returncode, log) == (0, "True\n")
+
+
 def test_a_script_that_forks_and_spawns(job: Job, tmp_path: Path) -> None:
     text = """
 import multiprocessing as mp, os, sys, torch

@@ -37,6 +37,7 @@ from typing import NoReturn
 
 from trainer.elastic import child
 from trainer.elastic.files import say
+from trainer.elastic.groups import keep_process_groups
 from trainer.elastic.processes import adopt_orphans, end_descendants
 from trainer.elastic.program import Program, find_shadowed, run_program
 from trainer.elastic.stacks import offer_stacks
@@ -184,6 +185,7 @@ def become(order: dict[str, object], agent_server: int) -> None:
     if folder is not None:
         offer_stacks(folder)
     _refresh()
+    keep_process_groups()
     run_program(program)
 
 

@@ -43,6 +43,8 @@ OFFICE = _unit("office", timing=True)
 LOOP = _unit("loop", timing=True)
 RECEPTION = _unit("reception", timing=True)
 COMMANDS = _unit("commands", "wish", "commands")
+TRIALS = _unit("trials", "trials")
+SILENCE = _unit("silence", "hang", "told")
 CONTRACT = _unit("contract", "contract_failure", "restart_policy", "guards", "contract_documents")
 FENCE = _unit("fence", "guards", "fence")
 
@@ -82,6 +84,8 @@ SUITES: tuple[Suite, ...] = (
     Suite(modules=("orchestrator/outbox.py",), stages=(SIGNED,)),
     Suite(modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"), stages=(CONTRACT,)),
     Suite(modules=("trainer/contract/fence.py",), stages=(FENCE,)),
+    Suite(modules=("trainer/contract/silence.py",), stages=(SILENCE,)),
+    Suite(modules=("orchestrator/domain/trials.py",), stages=(TRIALS,)),
 )
 
 # Of the modules above: what judges an owner's input, which is the API's tests' affair.

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.agreement import on_every_rank, on_rank_zero
 from trainer.barrier import Barrier
@@ -23,21 +23,20 @@ from trainer.contract.config import TrainerConfig, parse_interval
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.data import describe_difference
 from trainer.errors import DataError, SnapshotError
 from trainer.evaluation import evaluate
 from trainer.feeder import Feeder
 from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
-from trainer.initial import Draft, named_tensors
-from trainer.lineage import Beginning, Restore, begin_term, fence_of, snapshots_of
+from trainer.lineage import begin_term, fence_of, snapshots_of
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale
 from trainer.saver import Saver, refuse_unwritable
 from trainer.shares import assign_microbatches, open_feeder
 from trainer.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.source import BadSample
-from trainer.state import RunState, read_state
+from trainer.starting import refuse_different_data, tell_beginning, write_values
+from trainer.state import RunState
 from trainer.step import StepResult, Wish, take_step
 from trainer.task import Task, open_task
 from trainer.waits import Waits
@@ -71,7 +70,7 @@ def _run_in_group(
     stop: StopFlag,
 ) -> int:
     directory, fence = snapshots_of(place), fence_of(place)
-    _refuse_different_data(task, waits)
+    refuse_different_data(task, waits)
     refuse_unwritable(directory, waits)
     heartbeat.beat(Phase.RESTORE)
     beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell), waits)
@@ -83,11 +82,11 @@ def _run_in_group(
         place=place,
         device=device,
         waits=waits,
-        write_values=partial(_write_values, config, task, draft, beginning, state, waits),
+        write_values=partial(write_values, config, task, draft, beginning, state, waits),
         own_optimizer=task.optimizer,
         wrap=task.wrap,
     )
-    _tell_beginning(beginning, trainee.notices, heartbeat)
+    tell_beginning(beginning, trainee.notices, heartbeat)
     saver = Saver(
         directory=directory,
         beginning=beginning,
@@ -218,51 +217,6 @@ def _save(
     heartbeat.beat(Phase.STEP, state.step)
 
 
-def _write_values(
-    config: TrainerConfig,
-    task: Task,
-    draft: Draft,
-    beginning: Beginning,
-    state: RunState,
-    waits: Waits,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    state.attach(model, optimizer)
-    names = named_tensors(model).keys()
-    if beginning.restore is None:
-        draft.write(model, names)
-        return
-    _refuse_other_run(config, task, beginning.restore)
-    draft.write(model, names - model.state_dict().keys())  # buffers that no snapshot holds
-    read_state(state, beginning.restore.path, waits)
-
-
-def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> None:
-    """A snapshot fits only its own model; one of this job also only its own data."""
-    details, name = restore.manifest.details, restore.path.name
-    saved_config, saved_data = details.get("config"), details.get("data")
-    for field in ("task", "preset"):
-        wanted = getattr(config, field)
-        saved = saved_config.get(field, wanted) if isinstance(saved_config, dict) else wanted
-        if saved != wanted:
-            raise SnapshotError(f"{name} holds a model of {field} {saved!r}, the configuration says {wanted!r}")
-    if not (restore.is_own and isinstance(saved_data, dict)):
-        return
-    difference = describe_difference(task.source.fingerprint, saved_data)
-    if difference is not None:
-        raise DataError(f"data {task.name} changed since {name}: {difference}; give back the data, or start a new job")
-
-
-def _refuse_different_data(task: Task, waits: Waits) -> None:
-    """Raise DataError on all ranks when one of them sees other data than rank 0."""
-    fingerprints = on_every_rank(lambda: task.source.fingerprint, waits)
-    for rank, fingerprint in enumerate(fingerprints):
-        difference = describe_difference(fingerprint, fingerprints[0])
-        if difference is not None:
-            raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
-
-
 def _note_skipped(
     config: TrainerConfig, result: StepResult, bad: dict[int, BadSample], heartbeat: Heartbeat, waits: Waits
 ) -> None:
@@ -276,21 +230,6 @@ def _note_skipped(
     if len(bad) > config.skip_bad_samples:
         allowed = f"skip_bad_samples = {config.skip_bad_samples}"
         raise DataError(f"{len(bad)} samples could not be read, more than {allowed}; the events name them")
-
-
-def _tell_beginning(beginning: Beginning, notices: tuple[str, ...], heartbeat: Heartbeat) -> None:
-    if dist.get_rank() != 0:
-        return
-    for notice in notices:
-        heartbeat.tell(EventKind.SETTING_IGNORED, notice, {})
-    if beginning.restore is None:
-        return
-    manifest, name, now = beginning.restore.manifest, beginning.restore.path.name, dist.get_world_size()
-    heartbeat.tell(
-        EventKind.RESTORED,
-        f"restored step {manifest.step} from {name} (world size {manifest.world_size} → {now})",
-        {"name": name, "step": manifest.step, "from_world_size": manifest.world_size, "world_size": now},
-    )
 
 
 def _beat_step(

@@ -35,7 +35,6 @@ from trainer.elastic.rendezvous import (
     known_generations,
     open_workers_store,
 )
-from trainer.elastic.stacks import ANSWER_S
 from trainer.elastic.surroundings import surroundings
 from trainer.elastic.watch import Stuck, Watch
 from trainer.elastic.workers import processes_of, workers_from
@@ -44,7 +43,6 @@ from trainer.elastic.workers import processes_of, workers_from
 _CAUSE_GRACE_S = 0.3
 # What is left to the others when a worker has failed: time to die of SIGTERM, none to finish anything.
 _SURVIVOR_GRACE_S = 0.003
-_SURVIVOR_ANSWER_S = 0.05
 _AT_ONCE_S = 1e-6  # torch wants a pause between its looks; ours ends by itself when a worker does
 
 
@@ -164,11 +162,11 @@ class Agent(LocalElasticAgent):
         super()._shutdown(death_sig, timeout=self._shutdown_timeout)
 
     def _end_survivors(self, *, hang: bool = False) -> None:
-        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s), ANSWER_S if hang else _SURVIVOR_ANSWER_S, hang)
+        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s), hang=hang)
 
-    def _end_workers(self, patience_s: float, answer_s: float = ANSWER_S, hang: bool = False) -> None:
+    def _end_workers(self, patience_s: float, *, hang: bool = False) -> None:
         processes, folder_of = self._processes(), self._folder
-        saved = end_workers(processes, patience_s=patience_s, folder_of=folder_of, answer_s=answer_s, hang=hang)
+        saved = end_workers(processes, patience_s=patience_s, folder_of=folder_of, hang=hang)
         held_by = self._devices.await_release(process.pid for process in processes.values())
         if held_by:
             say(f"the dead processes {held_by} still hold memory of a GPU")

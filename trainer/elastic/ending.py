@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.elastic.nursery import ForkedProcess
-from trainer.elastic.stacks import ANSWER_S, save_stacks
+from trainer.elastic.stacks import save_stacks
 
 _KILL_WAIT_S = 10.0  # SIGKILL works at once, but for a process in uninterruptible sleep
 
@@ -21,23 +21,22 @@ def end_workers(
     *,
     patience_s: float,
     folder_of: Callable[[int], Path | None],
-    answer_s: float = ANSWER_S,
     hang: bool = False,
 ) -> list[int]:
     """Send SIGTERM to those that run, and SIGKILL to those that still do after `patience_s`.
 
     `processes` and `folder_of` go by local rank. Returns the local ranks whose stacks were saved: of all that run after
-    a hang, else of those that had to be killed. `answer_s` is what they get to tell them.
+    a hang, else of those that had to be killed.
     """
     running = {rank: process for rank, process in processes.items() if process.poll() is None}
-    saved = _save_stacks(running, folder_of, answer_s) if hang else []
+    saved = _save_stacks(running, folder_of) if hang else []
     for process in processes.values():
         process.send_signal(signal.SIGTERM)
     _await_end(processes, patience_s)
     stubborn = {rank: process for rank, process in processes.items() if process.poll() is None}
     if not stubborn:
         return saved
-    saved = saved or _save_stacks(stubborn, folder_of, answer_s)
+    saved = saved or _save_stacks(stubborn, folder_of)
     for process in stubborn.values():
         if process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
@@ -46,12 +45,10 @@ def end_workers(
     return saved
 
 
-def _save_stacks(
-    processes: Mapping[int, ForkedProcess], folder_of: Callable[[int], Path | None], answer_s: float
-) -> list[int]:
+def _save_stacks(processes: Mapping[int, ForkedProcess], folder_of: Callable[[int], Path | None]) -> list[int]:
     folders = {rank: folder_of(rank) for rank in processes}
     known = {processes[rank].pid: path for rank, path in folders.items() if path is not None}
-    saved = set(save_stacks(known, answer_s))
+    saved = set(save_stacks(known))
     return [rank for rank, process in processes.items() if process.pid in saved]
 
 

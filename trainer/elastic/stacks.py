@@ -21,7 +21,7 @@ from trainer.elastic.processes import is_gone
 
 # Nobody else's: SIGUSR1 and SIGUSR2 are the user's own, and Slurm's.
 SIGNAL = signal.SIGRTMAX - 3
-ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.003, 0.001
+_ANSWER_S, _SETTLED_S, _INTERVAL_S = 0.5, 0.003, 0.001
 _PY_SPY_S = 5.0
 _SIGCGT = "SigCgt:"
 
@@ -32,13 +32,13 @@ def offer_stacks(folder: str) -> None:
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def save_stacks(workers: Mapping[int, Path], answer_s: float = ANSWER_S) -> list[int]:
+def save_stacks(workers: Mapping[int, Path]) -> list[int]:
     """Save the stacks of processes, each to its worker folder; returns the pids of which there are some now.
 
-    Takes `answer_s` at most, or a few seconds with py-spy. Who is just ending may not answer.
+    Takes half a second at most, or a few with py-spy. Who is just ending may not answer.
     """
     asked = {pid: _size(folder) for pid, folder in workers.items() if _ask(pid)}
-    _await(asked, workers, answer_s)
+    _await(asked, workers)
     for pid in workers.keys() - asked.keys():
         _spy(pid, workers[pid])
     return [pid for pid, folder in workers.items() if _size(folder) > asked.get(pid, 0)]
@@ -57,9 +57,9 @@ def _ask(pid: int) -> bool:
     return True
 
 
-def _await(before: Mapping[int, int], workers: Mapping[int, Path], answer_s: float) -> None:
+def _await(before: Mapping[int, int], workers: Mapping[int, Path]) -> None:
     """Wait until every file has grown and stands still, or its process is gone. A frozen process never answers."""
-    deadline = time.monotonic() + answer_s
+    deadline = time.monotonic() + _ANSWER_S
     sizes, settled_at = dict(before), time.monotonic()
     while time.monotonic() < deadline:
         time.sleep(_INTERVAL_S)

@@ -14,11 +14,11 @@ from typing import Any
 
 from deploy.dev.soak.faults import DISK_FULL, Struck
 from orchestrator.wire import JobView
-from trainer import snapshot
 from trainer.contract import layout
 from trainer.contract.clock import parse_time
 from trainer.contract.fence import Term, parse_term
 from trainer.contract.manifest import parse_snapshot_name
+from trainer.snapshot.__main__ import main as check_snapshot
 
 REPLAY_TOLERANCE = 1e-3  # nats, between the losses of one step that was made twice, perhaps at another world size
 
@@ -139,7 +139,7 @@ def _damaged(books: Books) -> Iterator[str]:
             continue
         words = io.StringIO()
         with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-            status = snapshot.main(["verify", str(folder)])
+            status = check_snapshot(["verify", str(folder)])
         if status != 0:
             yield f"{folder.name} of {books.job_dir.name} does not verify: {words.getvalue()}"
 

@@ -39,8 +39,9 @@ _LATER = (
     "torch.nn.parallel",
     "torch.utils.data",
 )
-# All that trainer/__main__.py imports, but not that itself: runpy warns of a module that it finds imported already.
-_OURS = ("torch.distributed.elastic.multiprocessing.errors", f"{OURS}.train")
+# All that trainer/__main__.py imports, and torch._dynamo, which DDP would, for most of a second; but not that itself:
+# runpy warns of a module that it finds imported already.
+_OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train")
 # Seconds. torch waits 30 for late nodes in every round and 15 for one that is gone; fewer than 3 missing heartbeats, or
 # a member that does not look whether it is one still (is_broken), were seen to split a healthy group on a busy machine.
 QUICK_RENDEZVOUS = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}

@@ -19,6 +19,7 @@ from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence
 from trainer.provenance import Provenance
 from trainer.state import RunState
+from trainer.telling import tell_committed
 from trainer.writing import Part, Plan, write_metadata
 
 
@@ -88,7 +89,7 @@ class Committer:
         )
         self._fence.check(self._term)
         snapshot.commit(draft.path, manifest)
-        self._tell_committed(draft, manifest)
+        tell_committed(draft.path, manifest, draft.age_s, self._heartbeat.tell)
 
     def give_up(self, draft: Draft, error: Exception, *, is_opened: bool = True) -> None:
         """Remove what was written, unless it is somebody else's, and tell why."""
@@ -101,11 +102,3 @@ class Committer:
             sentence = f"snapshot of step {draft.step} failed, training goes on: another process writes {draft.path}"
         evidence: dict[str, object] = {"name": draft.path.name, "step": draft.step, "error": str(error)}
         self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)
-
-    def _tell_committed(self, draft: Draft, manifest: Manifest) -> None:
-        name, seconds = draft.path.name, draft.age_s
-        self._heartbeat.tell(
-            EventKind.SNAPSHOT_COMMITTED,
-            f"committed snapshot {name} ({manifest.size_bytes / 1e6:.1f} MB in {seconds:.2f} s)",
-            {"name": name, "step": draft.step, "size_bytes": manifest.size_bytes, "seconds": round(seconds, 3)},
-        )

@@ -105,6 +105,12 @@ def snapshots_of(place: WorkerPlace) -> Path:
     return Path("snapshots").absolute() if place.job_dir is None else layout.snapshots_dir(Path(place.job_dir))
 
 
+def answered_wishes(restore: Restore | None) -> int:
+    """How many wishes for a snapshot had got theirs when the restored one was written."""
+    wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
+    return wishes if isinstance(wishes, int) else 0
+
+
 def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) -> Beginning:
     """Begin this generation's term. Raises StaleTerm, and SnapshotError when what must be restored cannot be."""
     try:

@@ -6,23 +6,29 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer import snapshot
-from trainer.contract.config import TrainerConfig
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import SnapshotName, restore_order
 from trainer.contract.retention import choose_deletions
 from trainer.errors import SnapshotError
-from trainer.lineage import Fence, Restore, Tell, verify_or_quarantine
+from trainer.lineage import Fence, Tell, verify_or_quarantine
 
 
 class Retention:
     """What an older term wrote beyond the lineage is not touched. Each snapshot is verified once at most."""
 
     def __init__(
-        self, directory: Path, fence: Fence, config: TrainerConfig, tell: Tell, restore: Restore | None
+        self,
+        directory: Path,
+        fence: Fence,
+        tell: Tell,
+        *,
+        keep: int,
+        keep_every: int | None = None,
+        verified: Path | None = None,  # the snapshot that this generation was restored from
     ) -> None:
         self._directory, self._fence, self._tell = directory, fence, tell
-        self._keep, self._keep_every = config.snapshot_keep, config.snapshot_keep_every
-        self._verified = {restore.path.name} if restore is not None and restore.is_own else set()
+        self._keep, self._keep_every = keep, keep_every
+        self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
 
     def delete_old(self) -> None:
         """Repeating it is harmless; what cannot be read or deleted now is left to the next time."""

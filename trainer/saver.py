@@ -21,7 +21,7 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace
 from trainer.errors import SnapshotError, StaleTerm, TrainerError
 from trainer.heartbeat import Heartbeat
-from trainer.lineage import Beginning, Fence, Restore
+from trainer.lineage import Beginning, Fence, answered_wishes
 from trainer.mailbox import Mailbox
 from trainer.provenance import Provenance
 from trainer.retention import Retention
@@ -73,9 +73,16 @@ class Saver:
             heartbeat=heartbeat,
             provenance=self._provenance,
         )
-        self._retention = Retention(directory, fence, config, heartbeat.tell, restore)
+        self._retention = Retention(
+            directory,
+            fence,
+            heartbeat.tell,
+            keep=config.snapshot_keep,
+            keep_every=config.snapshot_keep_every,
+            verified=None if restore is None else restore.path,
+        )
         self._waits, self._in_background = waits, config.snapshot_mode == "async"
-        self.answered_wishes = _answered_wishes(restore)
+        self.answered_wishes = answered_wishes(restore)
         self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
         self.cost = Cost()
         self._plan: Plan | None = None
@@ -256,9 +263,3 @@ def _is_committed(flight: Flight) -> bool:
     if isinstance(flight.failure, StaleTerm):
         raise flight.failure
     return flight.failure is None
-
-
-def _answered_wishes(restore: Restore | None) -> int:
-    """How many wishes for a snapshot had got theirs when the restored one was written."""
-    wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
-    return wishes if isinstance(wishes, int) else 0

@@ -19,13 +19,13 @@ from trainer.cadence import Cadence, Cost
 from trainer.contract import env, layout
 from trainer.contract.config import parse_interval
 from trainer.contract.env import parse_place
-from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import FILES
 from trainer.contract.progress import Phase
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.heartbeat import Heartbeat
 from trainer.script_saver import ScriptSaver
 from trainer.signals import StopFlag
+from trainer.telling import tell_restored
 from trainer.wishes import SnapshotWishes, desired_of
 
 _KEEP = "3"
@@ -41,6 +41,7 @@ class Script:
         self._place = parse_place(environ)
         self._interval = parse_interval(interval or environ.get(env.SNAPSHOT_INTERVAL) or "auto")
         self._keep = keep or int(environ.get(env.SNAPSHOT_KEEP) or _KEEP)
+        self._keep_every = int(environ.get(env.SNAPSHOT_KEEP_EVERY) or 0) or None
         self._cost = Cost()
         self._cadence = Cadence(self._interval, started_at=time.monotonic(), cost=self._cost)
         self._heartbeat = Heartbeat(self._place, steps)
@@ -69,8 +70,9 @@ class Script:
             except (SnapshotError, StaleTerm) as error:
                 script_notes.publish(path, {"error": str(error)})
                 raise
-            self._wishes = SnapshotWishes(desired_of(place), answered=_answered(restore))
-            self._tell_restored(restore)
+            self._wishes = SnapshotWishes(desired_of(place), answered=lineage.answered_wishes(restore))
+            if restore is not None:
+                tell_restored(restore, place.world_size, self._heartbeat.tell)
             chosen = {} if restore is None else {"step": restore.manifest.step, "folder": str(restore.path)}
             script_notes.publish(path, {"step": 0, "folder": None, **chosen})
         found = script_notes.wait_for(lambda: script_notes.read(path), f"rank 0 to choose a snapshot: {path}")
@@ -78,7 +80,13 @@ class Script:
             raise SnapshotError(str(found["error"]))
         restored = None if found["folder"] is None else Path(str(found["folder"]))
         self._saver = ScriptSaver(
-            place=place, folder=folder, fence=fence, parent=restored, keep=self._keep, heartbeat=self._heartbeat
+            place=place,
+            folder=folder,
+            fence=fence,
+            parent=restored,
+            keep=self._keep,
+            keep_every=self._keep_every,
+            heartbeat=self._heartbeat,
         )
         return int(str(found["step"])), restored
 
@@ -137,22 +145,6 @@ class Script:
         self._heartbeat.beat(phase)
         yield
         self._heartbeat.beat(Phase.STEP)
-
-    def _tell_restored(self, restore: lineage.Restore | None) -> None:
-        if restore is None:
-            return
-        manifest, name, now = restore.manifest, restore.path.name, self._place.world_size
-        self._heartbeat.tell(
-            EventKind.RESTORED,
-            f"restored step {manifest.step} from {name} (world size {manifest.world_size} → {now})",
-            {"name": name, "step": manifest.step, "from_world_size": manifest.world_size, "world_size": now},
-        )
-
-
-def _answered(restore: lineage.Restore | None) -> int:
-    """How many of the service's wishes for a snapshot had theirs when the restored one was written."""
-    wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
-    return wishes if isinstance(wishes, int) else 0
 
 
 def _torch_side() -> ModuleType:

@@ -15,10 +15,12 @@ from trainer.contract.clock import render_time
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.fence import Term
-from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName, restore_order
+from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Fence
+from trainer.retention import Retention
+from trainer.telling import tell_committed
 
 
 class ScriptSaver:
@@ -30,11 +32,13 @@ class ScriptSaver:
         fence: Fence,
         parent: Path | None,
         keep: int,
+        keep_every: int | None,
         heartbeat: Heartbeat,
     ) -> None:
         self.saved_step: int | None = None
         self._place, self._folder, self._fence, self._heartbeat = place, folder, fence, heartbeat
-        self._parent, self._keep = parent, keep
+        self._parent = parent
+        self._retention = Retention(folder, fence, heartbeat.tell, keep=keep, keep_every=keep_every, verified=parent)
         self._term = Term(place.attempt, place.generation)
 
     @contextmanager
@@ -68,8 +72,8 @@ class ScriptSaver:
         self._fence.check(self._term)
         snapshot.commit(path, manifest)
         self.saved_step = step
-        self._tell_committed(path, manifest, time.monotonic() - started)
-        self._delete_old()
+        tell_committed(path, manifest, time.monotonic() - started, self._heartbeat.tell)
+        self._retention.delete_old()
 
     def _describe(self, step: int, strategy: str, wishes: int, files: dict[str, FileEntry]) -> Manifest:
         torch = sys.modules.get("torch")
@@ -93,15 +97,3 @@ class ScriptSaver:
         snapshot.remove(path)
         evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}
         self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, f"snapshot of step {step} failed: {error}", evidence)
-
-    def _tell_committed(self, path: Path, manifest: Manifest, seconds: float) -> None:
-        size_bytes = manifest.size_bytes
-        evidence = {"name": path.name, "step": manifest.step, "size_bytes": size_bytes, "seconds": round(seconds, 3)}
-        sentence = f"committed snapshot {path.name} ({size_bytes / 1e6:.1f} MB in {seconds:.2f} s)"
-        self._heartbeat.tell(EventKind.SNAPSHOT_COMMITTED, sentence, evidence)
-
-    def _delete_old(self) -> None:
-        """Keep the newest of the lineage, as many as the job says."""
-        for name in restore_order(snapshot.list_committed(self._folder), self._fence.read())[self._keep :]:
-            snapshot.remove(self._folder / str(name))
-            self._heartbeat.tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", {"name": str(name)})

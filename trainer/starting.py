@@ -16,6 +16,7 @@ from trainer.initial import Draft, named_tensors
 from trainer.lineage import Beginning, Restore
 from trainer.state import RunState, read_state
 from trainer.task import Task
+from trainer.telling import tell_restored
 from trainer.waits import Waits
 
 
@@ -71,11 +72,5 @@ def tell_beginning(beginning: Beginning, notices: tuple[str, ...], heartbeat: He
         return
     for notice in notices:
         heartbeat.tell(EventKind.SETTING_IGNORED, notice, {})
-    if beginning.restore is None:
-        return
-    manifest, name, now = beginning.restore.manifest, beginning.restore.path.name, dist.get_world_size()
-    heartbeat.tell(
-        EventKind.RESTORED,
-        f"restored step {manifest.step} from {name} (world size {manifest.world_size} → {now})",
-        {"name": name, "step": manifest.step, "from_world_size": manifest.world_size, "world_size": now},
-    )
+    if beginning.restore is not None:
+        tell_restored(beginning.restore, dist.get_world_size(), heartbeat.tell)

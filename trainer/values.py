@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-from trainer.initial import Ties
+from trainer.initial import Ties, put
 from trainer.optim import local_of
 
 
@@ -32,11 +31,7 @@ def allocate(model: nn.Module, device: torch.device, *, home: torch.device) -> N
 def initialise(model: nn.Module, value_of: Callable[[str, torch.Size], Tensor]) -> None:
     """Write every parameter, one full tensor at a time, from its name and shape alone."""
     for name, parameter in model.named_parameters():
-        full = value_of(name, parameter.shape).to(parameter.device, parameter.dtype)
-        if isinstance(parameter, DTensor):
-            # Every rank has the same full tensor, so no rank has to send it.
-            full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.copy_(full)
+        put(parameter, value_of(name, parameter.shape))
 
 
 @torch.no_grad()

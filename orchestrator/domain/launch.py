@@ -168,8 +168,13 @@ def _environments(job: Job, attempt: Attempt, site: Site) -> tuple[dict[str, str
 
 def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
     job_dir = site.root / job.id
-    snapshots = {} if job.spec.snapshot.dir is None else {env.SNAPSHOT_DIR: str(Path(job.spec.snapshot.dir) / job.id)}
-    restore_from = attempt.restore_from or job.spec.snapshot.source
+    wanted = job.spec.snapshot
+    snapshots = {env.SNAPSHOT_INTERVAL: wanted.interval, env.SNAPSHOT_KEEP: str(wanted.keep)}
+    if wanted.keep_every is not None:
+        snapshots[env.SNAPSHOT_KEEP_EVERY] = str(wanted.keep_every)
+    if wanted.dir is not None:
+        snapshots[env.SNAPSHOT_DIR] = str(Path(wanted.dir) / job.id)
+    restore_from = attempt.restore_from or wanted.source
     restore = {} if restore_from is None else {env.RESTORE_FROM: restore_from}
     report = {} if site.report_url is None else {env.REPORT_URL: site.report_url}
     return {
@@ -182,8 +187,6 @@ def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
         env.ATTEMPT: str(attempt.key.number),
         env.REPLICA: "",  # its place in the order
         env.RETRY: str(job.retries_done),
-        env.SNAPSHOT_INTERVAL: job.spec.snapshot.interval,
-        env.SNAPSHOT_KEEP: str(job.spec.snapshot.keep),
         **snapshots,
         **restore,
         **report,

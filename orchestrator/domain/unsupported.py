@@ -30,11 +30,6 @@ def _placement(name: str) -> Unsupported:
 UNSUPPORTED: tuple[Unsupported, ...] = (
     Unsupported("/run/secrets", lambda spec, _: bool(spec.run.secrets), "this version has no store of secrets yet"),
     Unsupported(
-        "/snapshot/keep_every",
-        lambda spec, _: spec.snapshot.keep_every is not None,
-        "this version keeps the newest `keep` snapshots only",
-    ),
-    Unsupported(
         "/snapshot/on_preemption",
         lambda spec, _: not spec.snapshot.on_preemption,
         "this version always takes a snapshot when it is told to go",

@@ -167,7 +167,6 @@ def test_names_that_are_no_names_are_refused(world: World, name: str) -> None:
     [
         ("/after/0", {"after": ["other-job"]}),
         ("/notify/0", {"notify": ["pager"]}),
-        ("/snapshot/keep_every", {"snapshot": {"keep_every": 5}}),
         ("/placement/partition", {"placement": {"partition": "main"}}),
         ("/placement/exclude", {"placement": {"exclude": ["node7"]}}),
         ("/placement/tolerations", {"placement": {"tolerations": [{"key": "gpu"}]}}),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.trainer.harness import make_snapshot, start_group
 from trainer import lineage, snapshot
 from trainer.contract import env, layout
-from trainer.contract.config import TrainerConfig
 from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
@@ -126,8 +125,7 @@ def test_a_bit_flip_changes_the_checksum_of_any_content(tmp_path_factory, conten
 def retain(snapshots: Path, keep: int) -> tuple[list[str], list[int]]:
     """Delete what may go: the kinds of events told, and the steps that are left."""
     told: list[str] = []
-    config, fence = TrainerConfig(snapshot_keep=keep), lineage.Fence(None)
-    Retention(snapshots, fence, config, lambda kind, *_: told.append(kind.value), restore=None).delete_old()
+    Retention(snapshots, lineage.Fence(None), lambda kind, *_: told.append(kind.value), keep=keep).delete_old()
     return told, sorted(name.step for name in snapshot.list_committed(snapshots))
 
 

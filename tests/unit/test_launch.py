@@ -13,6 +13,7 @@ from orchestrator.backends.local.render import render_processes
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.launch import LaunchPlan, Site, build_plan, restarts_left
 from tests.unit.situations import a_job, a_spec, an_attempt
+from trainer.contract import env
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 SITE = Site(
@@ -83,3 +84,13 @@ def test_no_variable_of_the_user_can_displace_the_launchers() -> None:
 def test_what_was_spent_is_not_given_to_the_agent_again() -> None:
     assert restarts_left(a_job(spent={"application": 2})) == 1
     assert restarts_left(a_job(spent={"application": 9})) == 0
+
+
+def test_which_snapshots_are_kept_for_good_reaches_the_trainer_and_a_script() -> None:
+    snapshot = {"keep": 2, "keep_every": 50}
+    config = a_spec(run={"trainer": {}}, snapshot=snapshot).trainer_config()
+    assert config is not None
+    assert (config.snapshot_keep, config.snapshot_keep_every) == (2, 50)
+    own = a_job(spec=a_spec(run={"script": "train.py"}, snapshot=snapshot))
+    environ = build_plan(own, an_attempt(), SITE).environments[0]
+    assert (environ[env.SNAPSHOT_KEEP], environ[env.SNAPSHOT_KEEP_EVERY]) == ("2", "50")

@@ -18,6 +18,7 @@ CLAIM = "ORCHESTRATOR_CLAIM"  # which submission this agent came from: one token
 SNAPSHOT_DIR = "ORCHESTRATOR_SNAPSHOT_DIR"  # absent: <job>/snapshots
 SNAPSHOT_INTERVAL = "ORCHESTRATOR_SNAPSHOT_INTERVAL"  # of a script under trainer.supervised; see config.parse_interval
 SNAPSHOT_KEEP = "ORCHESTRATOR_SNAPSHOT_KEEP"
+SNAPSHOT_KEEP_EVERY = "ORCHESTRATOR_SNAPSHOT_KEEP_EVERY"  # absent: none is kept for good
 RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # one of the job's snapshots (way back), or a path elsewhere (way in)
 RETRY = "ORCHESTRATOR_RETRY"  # how often the owner asked for another attempt: RESTORE_FROM holds once for each
 IMAGE = "ORCHESTRATOR_IMAGE"  # the container image that a job runs in, where there is one

@@ -93,7 +93,7 @@ def describe_need(load: Workload, device_bytes: float | None, *, on_cpu: bool = 
     text = f"about {_gb(need.total)} on {devices} with {load.strategy} in {load.precision}"
     if need.host:
         text += f", and {_gb(need.host)} of the host's memory for each"
-    text += f"; the largest part is {need.largest} with {_gb(need.terms.by_name()[need.largest])}"
+    text += f"; beside the runtime the largest part is {need.largest} with {_gb(need.terms.by_name()[need.largest])}"
     if device_bytes is None:
         return text
     if need.total <= device_bytes:

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.elastic.harness import SCRIPTS, Job, wait_for
+import pytest
+
+from tests.elastic.harness import ROOT, SCRIPTS, Job, wait_for
 from trainer.elastic.stacks import save_stacks
 
 TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
@@ -56,3 +58,25 @@ def test_a_process_that_is_gone_has_no_stacks(tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     assert save_stacks({process.pid: tmp_path}) == []
+
+
+def test_an_answer_that_comes_at_once_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker may have written before the one who asked looks again."""
+    program = "import sys, time; from trainer.elastic.stacks import offer_stacks; offer_stacks(sys.argv[1])"
+    command = [sys.executable, "-c", f"{program}; print('ready', flush=True); time.sleep(600)", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    kill, answer = os.kill, tmp_path / "stacks.txt"
+
+    def kill_and_wait(pid: int, number: int) -> None:
+        kill(pid, number)
+        wait_for(lambda: answer.stat().st_size, "answer")
+
+    monkeypatch.setattr("os.kill", kill_and_wait)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert save_stacks({process.pid: tmp_path}) == [process.pid]
+    finally:
+        monkeypatch.undo()
+        process.kill()
+        process.communicate()

@@ -37,11 +37,12 @@ def save_stacks(workers: Mapping[int, Path]) -> list[int]:
 
     Takes half a second at most, or a few with py-spy. Who is just ending may not answer.
     """
-    asked = {pid: _size(folder) for pid, folder in workers.items() if _ask(pid)}
+    before = {pid: _size(folder) for pid, folder in workers.items()}
+    asked = {pid: before[pid] for pid in workers if _ask(pid)}
     _await(asked, workers)
     for pid in workers.keys() - asked.keys():
         _spy(pid, workers[pid])
-    return [pid for pid, folder in workers.items() if _size(folder) > asked.get(pid, 0)]
+    return [pid for pid, folder in workers.items() if _size(folder) > before[pid]]
 
 
 def _ask(pid: int) -> bool:

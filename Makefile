@@ -1,12 +1,12 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test long mutate crash soak recovery trajectories check format bench clean
+.PHONY: help install demo serve test long test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -15,6 +15,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
+install: $(VENV)/.installed ## into .venv: torch and the rest, a minute or two
+
 demo: $(VENV)/.installed ## train through three kill -9 and finish (KEEP=1 leaves the service up)
 	@$(BIN)/python -m deploy.dev.demo
 
@@ -22,13 +24,25 @@ serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve
 
 test: $(VENV)/.installed ## the tests; what needs a missing service skips by name unless CI=true
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore-glob='*/long/*'
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore-glob='*/long/*' --ignore-glob='*/live/*'
 
 long: $(VENV)/.installed ## tests that wait for minutes: several machines, plain torchrun's defects, other frameworks
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/*/long
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/*/long
 
-mutate: $(VENV)/.installed ## take each guard and each policy rule out in turn: some test must notice
-	@$(BIN)/python -m deploy.dev.mutate
+test-slurm: $(VENV)/.installed ## a real Slurm of several nodes on this machine, killed in every way (as root)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm
+
+test-kubernetes: $(VENV)/.installed ## jobs on the cluster of KUBECONFIG (ARGS="--image IMAGE --host-path PATH"; ARGS=--help)
+	@$(BIN)/python -m pytest -q tests/kubernetes/live $(ARGS)
+
+test-browser: $(VENV)/.installed ## the pages of a real service in Debian's Chromium (apt install chromium)
+	@$(BIN)/python -m pytest -q tests/browser/live
+
+test-api: $(VENV)/.installed ## every operation as callers of each role, by Schemathesis (ARGS="--examples 200", ARGS=--help)
+	@$(BIN)/python -m deploy.dev.conformance $(ARGS)
+
+mutate: $(VENV)/.installed ## take each guard and each policy rule out in turn: some test must notice (ARGS="--only rules")
+	@$(BIN)/python -m deploy.dev.mutate $(ARGS)
 
 crash: $(VENV)/.installed ## kill and stop the service at every crash point (ARGS="--sample 60" for some of them)
 	@$(BIN)/python -m deploy.dev.crash_points $(ARGS)
@@ -52,8 +66,8 @@ format: $(VENV)/.installed ## format and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed ## the figures of docs/benchmarks.md
-	@$(BIN)/python -m benchmarks.startup
+bench: $(VENV)/.installed ## every benchmark, into docs/benchmarks.md (ARGS="--only startup", ARGS=--quick, ARGS=--help)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove what was made here
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

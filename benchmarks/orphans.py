@@ -1,6 +1,6 @@
 """What is alive a second after an agent got SIGKILL: workers, their data loaders, a daemon that left its session.
 
-    python -m benchmarks.orphans [--kills N]
+    python -m benchmarks.orphans [--kills N] [--json]
 
 Each time an agent with two workers is started in a folder of its own and killed once both have had a batch. Exits with
 1 when anything was alive after a second.
@@ -9,7 +9,10 @@ Each time an agent with two workers is started in a folder of its own and killed
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -83,8 +86,10 @@ def find_marked(folder: Path) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    print(yardstick.describe(), flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends with us
+    print(yardstick.describe(), file=sys.stderr if options.json else sys.stdout, flush=True)
     times, counts = [], []
     for _ in range(options.kills):
         with tempfile.TemporaryDirectory() as folder:
@@ -92,12 +97,25 @@ def main() -> int:
         counts.append(count)
         times.append(seconds)
     late = sum(seconds == float("inf") for seconds in times)
-    print(
-        f"{options.kills - late} of {options.kills} kills left nothing alive after {_ALLOWED_S:g} s; "
-        f"processes below the agent: {min(counts)} to {max(counts)}; "
+    figures = {
+        "kills": options.kills,
+        "left_nothing": options.kills - late,
+        "allowed_s": _ALLOWED_S,
+        "processes": [min(counts), max(counts)],
+        # no number where something stayed: JSON has none for "never"
+        "gone_p50_s": statistics.median(times) if math.isfinite(statistics.median(times)) else None,
+        "gone_max_s": max(times) if not late else None,
+    }
+    print(json.dumps(figures) if options.json else _sentence(figures, times))
+    return 1 if late else 0
+
+
+def _sentence(figures: dict[str, object], times: list[float]) -> str:
+    return (
+        f"{figures['left_nothing']} of {figures['kills']} kills left nothing alive after {_ALLOWED_S:g} s; "
+        f"processes below the agent: {figures['processes']}; "
         f"all gone after {statistics.median(times):.3f} s (median), {max(times):.3f} s (longest)"
     )
-    return 1 if late else 0
 
 
 if __name__ == "__main__":

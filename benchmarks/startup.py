@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends with us
     services = [measure_service() for _ in range(options.runs)]
     samples = {
         "idle_memory_mb": [memory for _, memory in services],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,20 +10,26 @@ from typing import Literal
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import LaunchPlan
-from orchestrator.ports import Backend
+from orchestrator.domain.node import Partition
+from orchestrator.ports.cluster import Backend
 from trainer.contract import layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     name: str
-    kind: Literal["local"]
+    kind: Literal["local", "slurm", "kubernetes"]
     backend: Backend
     job_root: Path  # the run directory: a job's folder is <job_root>/<job id>
     plan: Callable[[Job, Attempt], LaunchPlan]
     ports: range  # of rendezvous
     gpus: int  # of one node
     gpu_type: str | None = None  # as its driver names it, where that is known and all are alike
+    images: bool = False  # whether jobs may name one
+    shares_files: bool = True  # whether its nodes see the service's files, the run directory first of all
+    max_jobs: int | None = None  # at one time
+    check: Callable[[LaunchPlan], Sequence[str]] | None = None  # where the cluster can tell of a plan: its objections
+    partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib.metadata
+import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from types import FrameType
 import uvicorn
 
 from orchestrator import rundir
-from orchestrator.bootstrap import build, open_database
+from orchestrator.api.connection import Connection, limit_unread
+from orchestrator.bootstrap.database import open_database
+from orchestrator.bootstrap.service import Service, build
+from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.settings import Settings
-from orchestrator.telemetry import configure_logging
+from orchestrator.telemetry.lines import configure_logging
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # A request gives the interpreter away at each of its queries, and while a pass computes it gets it back only after this
 # time. The default of 5 ms made a submission 60 ms long.
 _SWITCH_INTERVAL_S = 0.0005
@@ -30,37 +33,47 @@ _SWITCH_INTERVAL_S = 0.0005
 
 def serve(settings: Settings) -> None:
     """Run the service until SIGTERM or SIGINT; running jobs go on without it. Raises ConfigurationError."""
-    configure_logging()
+    configure_logging(level=logging.getLevelNamesMapping()[settings.log_level.upper()])
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    calm_collector()
+    calm_collector()  # again: what was imported is never garbage
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(open_database(settings))
         listener = stack.enter_context(_listener(settings))
-        url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
+        scheme = "http" if settings.tls_cert is None else "https"
+        url = f"{scheme}://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
         service = build(settings, database, url)
+        _require_a_way_in(settings, service)
         for thread in service.threads:
             thread.start()
             stack.callback(thread.stop)
         stack.enter_context(_announced(settings.root, url))
         print(f"orchestrator is at {url}, run directory {settings.root}", flush=True)
-        config = uvicorn.Config(service.app, log_config=None, timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            service.app,
+            http=Connection,
+            log_config=None,
+            timeout_graceful_shutdown=5,
+            proxy_headers=False,  # whom a proxy speaks for is the gate's question, by the true peer
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
         _Server(config, service.closing).run(sockets=[listener])
 
 
-def calm_collector() -> None:
-    """Look for garbage seldom: a pass makes a million objects without a cycle, and each search looks at all of them."""
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
+def _require_a_way_in(settings: Settings, service: Service) -> None:
+    """Beyond loopback nobody acts without a token, so somebody has to have one. Raises ConfigurationError."""
+    if service.is_open or settings.proxy is not None or service.has_admin():
+        return
+    raise ConfigurationError(
+        f"ORCHESTRATOR_HOST is {settings.host} and nobody could sign in: set ORCHESTRATOR_TOKEN to a first admin's "
+        "token of 16 characters or more (`openssl rand -hex 32` makes one), or name a proxy in [proxy]"
+    )
 
 
 def check_settings(settings: Settings) -> Settings:
     """Settings with an absolute root that can be written. Raises ConfigurationError."""
-    if settings.host not in _LOOPBACK:
-        raise ConfigurationError(
-            f"ORCHESTRATOR_HOST is {settings.host}: this version signs nobody in and serves loopback only; "
-            "reach it from elsewhere through an SSH tunnel"
-        )
+    _check_tls(settings)
     low, high = settings.rendezvous_ports
     if not 1024 <= low <= high <= 65535:
         raise ConfigurationError(f"ORCHESTRATOR_RENDEZVOUS_PORTS is {low}, {high}: not a range within 1024 .. 65535")
@@ -73,6 +86,20 @@ def check_settings(settings: Settings) -> Settings:
     except OSError as error:
         raise ConfigurationError(f"the run directory {root} cannot be written: {error.strerror}") from error
     return settings.model_copy(update={"root": root})
+
+
+def _check_tls(settings: Settings) -> None:
+    """Raises ConfigurationError for files that do not make a server's certificate."""
+    if settings.tls_cert is None and settings.tls_key is None:
+        return
+    if settings.tls_cert is None or settings.tls_key is None:
+        raise ConfigurationError("ORCHESTRATOR_TLS_CERT and ORCHESTRATOR_TLS_KEY go together: set both or neither")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            f"ORCHESTRATOR_TLS_CERT {settings.tls_cert} and ORCHESTRATOR_TLS_KEY {settings.tls_key}: {error}"
+        ) from error
 
 
 class _Server(uvicorn.Server):
@@ -108,6 +135,7 @@ def _listener(settings: Settings) -> Iterator[socket.socket]:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        limit_unread(listener)
         listener.bind((settings.host, settings.port))
         listener.listen(2048)  # whoever reads the announcement may connect at once
         yield listener

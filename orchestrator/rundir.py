@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.event import EventKind
-from orchestrator.ports import JournalBatch, JournalOffsets
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, parse_agent_record
 from trainer.contract.exit_record import ExitRecord, JournalEvent, parse_exit_record, parse_journal_event
@@ -38,12 +38,17 @@ _WITHDRAWN = "withdrawn"  # in place of a submission's token
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
-def write_document(path: Path, document: Mapping[str, object]) -> None:
-    """Write a JSON document so that readers see the old one or the new one. Raises OSError."""
+def write_document(path: Path, document: Mapping[str, object], *, private: bool = False) -> None:
+    """Write a JSON document so that readers see the old one or the new one; a `private` one is its owner's alone.
+
+    Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(document, file)
             file.flush()
             os.fsync(file.fileno())

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import tomllib
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from orchestrator.cluster_settings import ClusterName, ClusterSettings
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.webhook import parse_key
+from orchestrator.domain.identity import Role
+from orchestrator.domain.webhook import parse_key, why_no_endpoint
 from trainer.contract.failure import FailureKind, Pattern, parse_pattern
 
 
@@ -51,6 +62,32 @@ class PatternSettings(BaseModel):
 _OURS = "ORCHESTRATOR_"
 
 
+class PriceSettings(BaseModel):
+    """`[prices]`: what an hour of one device costs, for accounts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"  # ISO 4217
+    device_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    clusters: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = {}  # where it differs
+
+
+Days = Annotated[float, Field(ge=0, le=36500)] | Literal["never"]
+
+
+class RetentionSettings(BaseModel):
+    """`[retention]`: after how many days what ended jobs left is removed; docs/retention.md explains each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    logs_days: Days = 90
+    metrics_days: Days = 365
+    events_days: Days = 730
+    snapshots_days: Days = "never"
+    shipped_days: Days = 30
+    deliveries_days: Days = 30
+
+
 class WebhookSettings(BaseModel):
     """`[webhooks.<name>]`: who is told of events. The secret stays outside: in a file or a variable."""
 
@@ -67,12 +104,9 @@ class WebhookSettings(BaseModel):
     @field_validator("url")
     @classmethod
     def _url_is_http(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or any(char.isspace() for char in value):
-            raise ValueError("must be an http or https URL")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("must hold no user and password: messages are signed")
-        parts.port  # noqa: B018  # raises ValueError for one that is no number
+        reason = why_no_endpoint(value)
+        if reason is not None:
+            raise ValueError(reason)
         return value
 
     @field_validator("secret_env")
@@ -111,6 +145,21 @@ class WebhookSettings(BaseModel):
             raise ConfigurationError(f"{source} holds no good secret of a webhook: {error}") from None
 
 
+Grants = dict[Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9-]{1,63})$")], Role]
+
+
+class ProxySettings(BaseModel):
+    """`[proxy]`: a proxy that signs people in and says in a header who they are. docs/security.md explains each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    header: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,62}$")]
+    peers: Annotated[tuple[IPvAnyNetwork, ...], Field(min_length=1)]  # from where alone the header is believed
+    grants: Grants = {}  # of everybody who was signed in
+    users: dict[str, Grants] = {}  # besides, by name
+
+
+CollectorUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
 WebhookName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")]
 
 
@@ -124,18 +173,39 @@ class Settings(BaseSettings):
     root: Path = Field(default_factory=_default_root)  # the run directory
     database_url: str | None = None  # default: SQLite in the root
     url: str | None = None  # for clients: where the service is
+    profile: str | None = None  # for clients: one that `orchestrator login` made; it wins over the address
     advertise_url: str | None = None  # how agents reach the service; without it they report through the run directory
     local_slots: Annotated[int, Field(ge=1, le=100_000)] = Field(default_factory=lambda: max(2, os.cpu_count() or 2))
     rendezvous_ports: tuple[int, int] = (20000, 29999)  # both included; keep it outside the ephemeral range
     poll_s: Annotated[float, Field(gt=0, le=60)] = 0.5  # between two passes of the supervisor
     stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10  # from asking an attempt to end to forcing it
+    log_level: Literal["debug", "info", "warning", "error"] = (
+        "info"  # of the service's own log; debug has every request
+    )
+    otlp_url: CollectorUrl | None = None  # where traces of jobs go, by OTLP over HTTP; without /v1/traces
     log_limit_mb: Annotated[float, Field(gt=0)] = 64  # of one worker's log
     lease_s: Annotated[float, Field(ge=1, le=3600)] = 10  # a service silent for so long loses its clusters to another
     node_cooldown_s: Annotated[float, Field(ge=0)] = 3600  # how long new attempts avoid a node after its first failure
     max_jobs: Annotated[int, Field(ge=1)] | None = None  # running at one time on the cluster
     projects: dict[str, ProjectSettings] = {}  # quotas, by project
+    prices: PriceSettings | None = None
+    retention: RetentionSettings = RetentionSettings()
     webhooks: dict[WebhookName, WebhookSettings] = {}
+    clusters: dict[ClusterName, ClusterSettings] = {}  # none: this machine, as `local`
     failure_patterns: tuple[PatternSettings, ...] = ()  # consulted before the built-in table
+    token: Annotated[SecretStr, Field(min_length=16, max_length=500)] | None = None  # the first admin's; and a client's
+    tls_cert: Path | None = None  # PEM: the certificate and those up to its root; with `tls_key` the service speaks TLS
+    tls_key: Path | None = None
+    require_token: bool = False  # on loopback too
+    requests_per_s: Annotated[float, Field(gt=0)] | None = (
+        None  # of one caller, ten seconds' worth at once; default: 100, and 2000 where nobody needs a token
+    )
+    streams_per_caller: Annotated[int, Field(ge=1)] = 256  # logs that are followed and streams of events, at one time
+    allowed_hosts: tuple[str, ...] = ()  # names that the service may be called by, without a port
+    proxy: ProxySettings | None = None
+    secret_keys: SecretStr | None = None  # what seals secrets, between commas: the first seals, all of them open
+    secret_key_file: Path | None = None  # the same, one in a line; default: made in the root
+    private_storage_hosts: tuple[str, ...] = ()  # on private addresses, that a job's URLs may name
 
     @property
     def resolved_database_url(self) -> str:
@@ -153,6 +223,11 @@ class Settings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _config_file())
 
 
+def use_profile(name: str) -> None:
+    """What the command line says wins over the environment."""
+    os.environ[f"{_OURS}PROFILE"] = name
+
+
 def load_settings(config: Path | None = None) -> Settings:
     """Read the settings. Raises ConfigurationError that names the setting and what was found."""
     if config is not None:
@@ -166,9 +241,12 @@ def load_settings(config: Path | None = None) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
-        if first["loc"][:1] == ("webhooks",):  # what was found may be a secret in the wrong place
+        if first["loc"][:1] in _CONFIDENTIAL:  # what was found may be a secret
             raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}") from None
         raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}, found {first['input']!r}") from error
+
+
+_CONFIDENTIAL = (("webhooks",), ("token",), ("secret_keys",))
 
 
 def _config_file() -> Path | None:

@@ -9,7 +9,7 @@ from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.spec import JobSpec
-from orchestrator.ports import JournalBatch
+from orchestrator.ports.journals import JournalBatch
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import ExitRecord, JournalEvent, Outcome
 from trainer.contract.progress import Phase, Progress
@@ -87,6 +87,8 @@ def make_batch(
     progress: list[tuple[int, Progress]] | None = None,
     events: list[tuple[int, JournalEvent]] | None = None,
     exit_record: ExitRecord | None = None,
+    progress_from: int = 0,
+    reported: bool = False,
 ) -> JournalBatch:
     """Lines with the offsets behind them, a batch that ends with its last line."""
     progress, events = progress or [], events or []
@@ -99,4 +101,6 @@ def make_batch(
         events=events,
         events_to=events[-1][0] if events else 0,
         exit_record=exit_record,
+        progress_from=progress_from,
+        reported=reported,
     )

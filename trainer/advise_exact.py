@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -79,6 +80,7 @@ def _build(load: Workload, mesh: DeviceMesh) -> Decoder:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=load.division.reshards)
+    policy = replace(policy, output_dtype=torch.float32)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     return model
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trainer.contract.config import Interval
+from trainer.contract.daly import young_daly_s
 
 _AUTO_SHORTEST_S = 10.0
 _AUTO_LONGEST_S = 3600.0  # more lost work than this nobody forgives, however rare failures are
@@ -19,10 +20,29 @@ _PRIOR_NODE_S = 226 * 86400.0
 
 @dataclass
 class Cost:
-    """Seconds of the newest snapshot: how long training stood still for it, and from its begin to its commit."""
+    """Seconds of the newest snapshot: how long training stood still for it, and from its begin to its commit.
+
+    And in all: how long training has stood still, and how much of it inside of steps, whose update waited for copies.
+    """
 
     stall_s: float = 0.0
     duration_s: float = 0.0
+    all_stalls_s: float = 0.0
+    all_held_s: float = 0.0
+
+    def stood(self, seconds: float, *, is_begun: bool) -> None:
+        """Training has stood still to begin a snapshot, the wait for the one before included.
+
+        One that could not be begun says nothing of the cost of the next.
+        """
+        self.stall_s = seconds if is_begun else self.stall_s
+        self.all_stalls_s += seconds
+
+    def held(self, seconds: float) -> None:
+        """A step's update has waited for the copies of the snapshot that was begun."""
+        self.stall_s += seconds
+        self.all_stalls_s += seconds
+        self.all_held_s += seconds
 
 
 class Cadence:
@@ -53,7 +73,9 @@ class Cadence:
     def saved(self, now: float) -> None:
         """One has been begun, or the try has failed: a full disk is not tried at every step."""
         self._last_at = now
-        self._mtbf_s = self._read_mtbf_s()
+        if self._interval.steps is None and self._interval.seconds is None:
+            with suppress(OSError):  # then the estimate before stands
+                self._mtbf_s = self._read_mtbf_s()
 
     def fits(self, notice_s: float | None, *, is_busy: bool = False) -> bool:
         """Whether one more can be done in so many seconds, behind the one that is being made if `is_busy`.
@@ -66,14 +88,6 @@ class Cadence:
         if self._mtbf_s is None:
             return _AUTO_SHORTEST_S  # the first one measures
         return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, young_daly_s(self._cost.stall_s, self._mtbf_s)))
-
-
-def young_daly_s(stall_s: float, mtbf_s: float) -> float:
-    """The interval that loses least, training time between two snapshots: Daly 2006, FGCS 22(3), equation 37."""
-    if stall_s >= 2 * mtbf_s:
-        return mtbf_s
-    ratio = stall_s / (2 * mtbf_s)
-    return math.sqrt(2 * stall_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - stall_s
 
 
 def estimate_mtbf_s(begun_at: Sequence[float], now: float, nodes: int) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 
 import torch.distributed as dist
 
@@ -13,11 +13,12 @@ from trainer import snapshot
 from trainer.contract.clock import render_time
 from trainer.contract.config import TrainerConfig
 from trainer.contract.exit_record import EventKind
-from trainer.contract.manifest import Manifest, SnapshotName
+from trainer.contract.manifest import CONTIGUOUS, Manifest, SnapshotName
 from trainer.errors import StaleTerm
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence
 from trainer.provenance import Provenance
+from trainer.snapshot import Place
 from trainer.state import RunState
 from trainer.telling import tell_committed
 from trainer.writing import Part, Plan, write_metadata
@@ -27,7 +28,7 @@ from trainer.writing import Part, Plan, write_metadata
 class Draft:
     """A snapshot that is being made. `wishes` counts those of the service that have got one by now."""
 
-    path: Path
+    path: Place
     step: int
     samples_seen: int
     wishes: int
@@ -42,7 +43,7 @@ class Committer:
     def __init__(
         self,
         *,
-        directory: Path,
+        directory: Place,
         beginning: Beginning,
         fence: Fence,
         config: TrainerConfig,
@@ -63,7 +64,7 @@ class Committer:
     def open(self, draft: Draft) -> None:
         """Make the directory. Raises StaleTerm, and OSError: FileExistsError when another writes this snapshot."""
         self._fence.check(self._term)
-        draft.path.mkdir()
+        snapshot.claim(draft.path)
 
     def commit(self, draft: Draft, plan: Plan, parts: list[Part]) -> None:
         """When all parts are on disk; until the end nothing of it counts. Raises StaleTerm and OSError."""
@@ -80,6 +81,7 @@ class Committer:
             files=files,
             versions=self._provenance.versions,
             details={
+                **CONTIGUOUS,
                 "data": self._data,
                 "config": asdict(self._config),
                 "wishes": draft.wishes,
@@ -94,7 +96,8 @@ class Committer:
     def give_up(self, draft: Draft, error: Exception, *, is_opened: bool = True) -> None:
         """Remove what was written, unless it is somebody else's, and tell why."""
         if is_opened:
-            snapshot.remove(draft.path)
+            with suppress(OSError):  # of a store that is away; the next generation sweeps what is left
+                snapshot.remove(draft.path)
         sentence = f"snapshot of step {draft.step} failed, training goes on: {error}"
         if isinstance(error, StaleTerm):
             sentence = f"snapshot of step {draft.step} was refused: {error}"

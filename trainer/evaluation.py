@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.errors import DataError
-from trainer.feeder import move
+from trainer.feeder import send
 from trainer.source import Request, Source
 from trainer.waits import Waits
 
@@ -53,7 +53,7 @@ def evaluate(
         read = evaluation.source.read(request)
         if read.failure is not None:
             raise DataError(f"evaluate: {read.failure}")
-        loss, weight = loss_of(move(read.batch, device), request.count)
+        loss, weight = loss_of(send(read, device).batch, request.count)
         sums_2[0] += loss * counts
         sums_2[1] += weight * counts
     model.train()

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -43,8 +44,7 @@ class Feeder:
         read = next(self._reads)
         if read.failure is not None:
             raise DataError(read.failure)
-        if self._device.type != "cpu":
-            read = Read(move(read.batch, self._device), read.skipped)
+        read = send(read, self._device, is_pinned=self.workers > 0)
         self.waited_s += time.perf_counter() - started
         return read
 
@@ -90,6 +90,18 @@ def choose_workers(waited_s: float, steps_s: float, cores: int) -> int:
 def cores_of(local_world_size: int) -> int:
     """The share of this node's cores that a rank may use."""
     return max(1, len(os.sched_getaffinity(0)) // local_world_size)
+
+
+def send(read: Read, device: torch.device, *, is_pinned: bool = False) -> Read:
+    """The microbatch on the device.
+
+    From pinned memory: a copy from any other holds the host until the device has done all that was asked of it before.
+    """
+    if device.type == "cpu":
+        return read
+    if device.type == "cuda" and not is_pinned:
+        read = read.pin_memory()
+    return replace(read, batch=move(read.batch, device))
 
 
 def move(batch: object, device: torch.device) -> object:

@@ -8,39 +8,60 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import ClassVar
 
 from trainer.contract import layout
 from trainer.contract.clock import render_time
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind, JournalEvent, render_journal_event
 from trainer.contract.progress import Phase, Progress, render_progress
+from trainer.usage import Usage
 
+Listener = Callable[[int, dict[str, float]], None]
 _PRINT_EVERY_S = 2.0
 _UNITS = ("tokens", "samples")
 _LOSSES = ("loss", "evaluation_loss")
 
 
 class Heartbeat:
-    def __init__(self, place: WorkerPlace, total_steps: int | None) -> None:
+    current: ClassVar[Heartbeat | None] = None  # this process's newest: what others measure joins what it tells
+
+    def __init__(self, place: WorkerPlace, total_steps: int | None, phase: Phase = Phase.START) -> None:
+        Heartbeat.current = self
         self._place = place
         self._total_steps = total_steps
         folder = None if place.replica_dir is None else Path(place.replica_dir)
         self._progress = None if folder is None else Journal(folder / layout.PROGRESS)
         self._events = None if folder is None else Journal(folder / layout.EVENTS)
         self._printed_at = float("-inf")
-        self._phase = Phase.START
+        self._usage = Usage()
+        self._phase = phase
         self._step: int | None = None
+        self._measured: tuple[int | None, dict[str, float]] = None, {}  # the newest step's
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Have the metrics of each step, or of an evaluation after it, given to `listener` as well."""
+        self._listeners.append(listener)
 
     def beat(self, phase: Phase, step: int | None = None, metrics: dict[str, float] | None = None) -> None:
         """Say what this rank does now; `step` counts completed steps, None where it has not changed."""
         self._phase, self._step = phase, self._step if step is None else step
-        self._write(phase, step, metrics or {})
+        self._write(phase, step, self._with_known(step, metrics))
         if metrics:
             self._print_step(step, metrics)
+        if metrics and step is not None:
+            for listener in self._listeners:
+                listener(step, metrics)
+
+    def note(self, step: int, metrics: dict[str, float]) -> None:
+        """Add measurements to those of a step, without a change of phase."""
+        self._write(self._phase, step, self._with_known(step, metrics))
 
     def wait(self) -> None:
         """Say that this rank waits for its peers. Callable from any thread, as is `repeat`."""
@@ -57,7 +78,15 @@ class Heartbeat:
         )
         if self._events is not None:
             self._events.append(render_journal_event(event))
-        print(sentence, flush=True)
+        _say(sentence)
+
+    def _with_known(self, step: int | None, metrics: dict[str, float] | None) -> dict[str, float]:
+        """A step's newest line stands for the step: what an evaluation adds comes with what the step measured."""
+        if not metrics:
+            return {}
+        known = self._measured[1] if step == self._measured[0] else {}
+        self._measured = step, {**known, **metrics}
+        return self._measured[1]
 
     def _write(self, phase: Phase, step: int | None, metrics: dict[str, float]) -> None:
         if self._progress is None:
@@ -73,7 +102,8 @@ class Heartbeat:
             phase=phase,
             step=step,
             total_steps=self._total_steps,
-            memory_bytes=_memory_bytes(),
+            memory_bytes=self._usage.memory_bytes(),
+            utilisation=self._usage.read(),
             metrics=metrics,
         )
         self._progress.append(render_progress(line))
@@ -87,7 +117,7 @@ class Heartbeat:
         rate = f"  lr {metrics['learning_rate']:.2e}" if "learning_rate" in metrics else ""
         losses = (f"  {name.replace('_', ' ')} {metrics[name]:.4f}" for name in _LOSSES if name in metrics)
         total = "" if self._total_steps is None else f"/{self._total_steps}"
-        print(f"step {step}{total}{''.join(losses)}{next(speeds, '')}{rate}", flush=True)
+        _say(f"step {step}{total}{''.join(losses)}{next(speeds, '')}{rate}")
 
 
 class Journal:
@@ -111,16 +141,10 @@ class Journal:
         self._torn = written < len(data)
 
 
+def _say(sentence: str) -> None:
+    with suppress(OSError):  # the log may lie on a full disk
+        print(sentence, flush=True)
+
+
 def _now() -> str:
     return render_time(datetime.now(timezone.utc))
-
-
-def _memory_bytes() -> int | None:
-    """Peak allocated on an accelerator, else the resident set (proc(5), statm, field 2)."""
-    torch = sys.modules.get("torch")  # scripts that have not imported it report as well
-    if torch is not None and torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

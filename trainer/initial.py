@@ -14,22 +14,30 @@ from dataclasses import dataclass
 from types import FrameType
 
 import torch
+import xxhash
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 from trainer.errors import TaskError
 from trainer.seeds import seed_all, seed_of
 
 Build = Callable[[], nn.Module]
-Write = Callable[[nn.Module, Collection[str]], None]
+Digests = dict[str, str]  # of full values, by the names of parameters and buffers
+Write = Callable[[nn.Module, Collection[str]], Digests]
+_WRAPPERS = (nn.DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
 _RESET = "reset_parameters"
 _NO_WRITES = ("requires_grad_", "share_memory_", "retain_grad_")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A model on the meta device; `write` fills the named parameters and buffers of it once they have memory."""
+    """A model on the meta device; `write` fills the named parameters and buffers of it once they have memory.
+
+    It returns a digest of each, by which ranks can tell whether all have written the same.
+    """
 
     model: nn.Module
     write: Write
@@ -59,6 +67,12 @@ def put(target: Tensor, full: Tensor) -> None:
     if isinstance(target, DTensor):
         full = distribute_tensor(full, target.device_mesh, target.placements, src_data_rank=None)
     target.copy_(full)
+
+
+def digest(tensor: Tensor) -> str:
+    """Of the values of a tensor on the CPU, bit for bit."""
+    content_N = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
+    return str(xxhash.xxh3_64(content_N.data).hexdigest())
 
 
 class Ties:
@@ -140,12 +154,14 @@ def _build_on_meta(build: Build) -> nn.Module | None:
 def _checked(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise TaskError(f"model: returned a {type(model).__name__}, must return a torch.nn.Module")
+    if isinstance(model, _WRAPPERS):
+        raise TaskError(f"model: returned a {type(model).__name__}; return the model itself, the strategy wraps it")
     return model
 
 
 def _from_resets(build: Build, seed: int) -> Write:
-    def write(model: nn.Module, names: Collection[str]) -> None:
-        targets = named_tensors(model)
+    def write(model: nn.Module, names: Collection[str]) -> Digests:
+        targets, digests = named_tensors(model), {}
         with torch.device("meta"):
             twin = build()
         for path, module in twin.named_modules():
@@ -156,17 +172,20 @@ def _from_resets(build: Build, seed: int) -> Write:
             seed_all(seed_of("init", seed, path))
             getattr(module, _RESET)()
             for name in own:
+                digests[_join(path, name)] = digest(getattr(module, name))
                 put(targets[_join(path, name)], getattr(module, name))
             module.to_empty(device="meta", recurse=False)
+        return digests
 
     return write
 
 
 def _from_values(values: dict[str, Tensor]) -> Write:
-    def write(model: nn.Module, names: Collection[str]) -> None:
+    def write(model: nn.Module, names: Collection[str]) -> Digests:
         targets = named_tensors(model)
         for name in names:
             put(targets[name], values[name])
+        return {name: digest(values[name]) for name in names}
 
     return write
 

@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.contract.config import TrainerConfig
+from trainer.contract.flops import flops_per_token
 from trainer.contract.shapes import SHAPES
+from trainer.contract.workload import preset_shape
 from trainer.data import open_data
-from trainer.initial import Draft
+from trainer.initial import Digests, Draft
 from trainer.model import Decoder, build_initial
 from trainer.order import draw_windows
 from trainer.source import Read, Request
@@ -36,6 +38,11 @@ class Language:
     @property
     def fingerprint(self) -> dict[str, object]:
         return self._data.fingerprint
+
+    @property
+    def flops_per_sample(self) -> float:
+        shape = preset_shape(self._config.preset, self._data.vocab_size)
+        return self._config.seq_len * flops_per_token(shape, self._config.seq_len)
 
     def read(self, request: Request) -> Read:
         windows_B = draw_windows(
@@ -58,8 +65,9 @@ class Language:
         return total, float(targets_BT.numel())
 
 
-def _initialise(seed: int, model: nn.Module, names: Collection[str]) -> None:
-    """All parameters, or none: there is no buffer that a snapshot does not hold."""
+def _initialise(seed: int, model: nn.Module, names: Collection[str]) -> Digests:
+    """All parameters, or none: there is no buffer that a snapshot does not hold. What names select needs no digest."""
     assert isinstance(model, Decoder)
     if names:
         initialise(model, partial(build_initial, seed=seed, layers=len(model.blocks)))
+    return {}

@@ -18,17 +18,20 @@ from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.fence import Term, TermRecord, counts, may_commit, parse_term
 from trainer.contract.layout import MANIFEST
+from trainer.contract.location import is_url, why_no_place
 from trainer.contract.manifest import Manifest, SnapshotName, parse_snapshot_name, restore_order
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
+from trainer.snapshot import Place, Remote
 
 Tell = Callable[[EventKind, str, dict[str, object]], None]
+Verify = Callable[[Place], Manifest]  # raises what snapshot.verify does
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
     """A verified snapshot. `is_own` is False for one of another job."""
 
-    path: Path
+    path: Place
     manifest: Manifest
     is_own: bool
 
@@ -98,11 +101,26 @@ def fence_of(place: WorkerPlace) -> Fence:
     return Fence(None if place.job_dir is None else layout.fence_dir(Path(place.job_dir)))
 
 
-def snapshots_of(place: WorkerPlace) -> Path:
-    """ORCHESTRATOR_SNAPSHOT_DIR, else the job's own folder, else (outside a job) `./snapshots`."""
+def snapshots_of(place: WorkerPlace) -> Place:
+    """ORCHESTRATOR_SNAPSHOT_DIR, else the job's own folder, else (outside a job) `./snapshots`.
+
+    Raises SnapshotError for a URL of what ends with the process.
+    """
     if place.snapshot_dir is not None:
-        return Path(place.snapshot_dir).absolute()
+        reason = why_no_place(place.snapshot_dir) if is_url(place.snapshot_dir) else None
+        if reason is not None:
+            raise SnapshotError(f"snapshots cannot be kept in {place.snapshot_dir}: it {reason}")
+        found = snapshot.parse_location(place.snapshot_dir)
+        return found if isinstance(found, Remote) else found.absolute()
     return Path("snapshots").absolute() if place.job_dir is None else layout.snapshots_dir(Path(place.job_dir))
+
+
+def folder_of(place: WorkerPlace) -> Path:
+    """The same where files must lie. Raises SnapshotError for an object store."""
+    found = snapshots_of(place)
+    if isinstance(found, Remote):
+        raise SnapshotError(f"a script's own snapshots need a folder that all ranks see, {found} is an object store")
+    return found
 
 
 def answered_wishes(restore: Restore | None) -> int:
@@ -111,12 +129,17 @@ def answered_wishes(restore: Restore | None) -> int:
     return wishes if isinstance(wishes, int) else 0
 
 
-def begin_term(place: WorkerPlace, snapshots: Path, fence: Fence, tell: Tell) -> Beginning:
-    """Begin this generation's term. Raises StaleTerm, and SnapshotError when what must be restored cannot be."""
+def begin_term(
+    place: WorkerPlace, snapshots: Place, fence: Fence, tell: Tell, verify: Verify = snapshot.verify
+) -> Beginning:
+    """Begin this generation's term. Raises StaleTerm, and SnapshotError when what must be restored cannot be.
+
+    What else `verify` raises comes through, and then nothing has begun.
+    """
     try:
         term = _own_term(place, snapshots)
         fence.check(term)
-        restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell, place.job_id)
+        restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell, place.job_id, verify)
         base_step = 0 if restore is None else restore.manifest.step
         fence.begin(TermRecord(term=term, base_step=base_step, retry=place.retry))
         _check_again(restore, fence)
@@ -134,12 +157,13 @@ def _check_again(restore: Restore | None, fence: Fence) -> None:
 
 
 def choose_restore(
-    snapshots: Path,
+    snapshots: Place,
     records: Sequence[TermRecord],
     retry: int,
     restore_from: str | None,
     tell: Tell,
     job_id: str | None = None,
+    verify: Verify = snapshot.verify,
 ) -> Restore | None:
     """The newest good snapshot of the lineage; damaged ones are quarantined on the way. None only if there are none.
 
@@ -148,28 +172,28 @@ def choose_restore(
     has a snapshot of its own. That snapshot must be good: nothing stands in for it.
     """
     pinned = None if restore_from is None else _locate(restore_from, snapshots)
-    is_way_back = pinned is not None and pinned.parent == snapshots.resolve()
+    is_way_back = pinned is not None and pinned.parent == _resolve(snapshots)
     own = restore_order(snapshot.list_committed(snapshots), records)
     lost = [name for name in snapshot.list_quarantined(snapshots) if counts(name.term, name.step, records)]
     if is_way_back:
         since = {record.term for record in records if record.retry == retry}
         own = [name for name in own if name.term in since]
     for name in own:
-        manifest = verify_or_quarantine(snapshots / str(name), tell, job_id)
+        manifest = verify_or_quarantine(snapshots / str(name), tell, job_id, verify)
         if manifest is not None:
             return Restore(path=snapshots / str(name), manifest=manifest, is_own=True)
     if pinned is not None:
-        return Restore(path=pinned, manifest=_verify_pinned(pinned, str(restore_from)), is_own=is_way_back)
+        return Restore(path=pinned, manifest=_verify_pinned(pinned, str(restore_from), verify), is_own=is_way_back)
     if own or lost:
         count = len(set(own) | set(lost))
         raise SnapshotError(
             f"none of the {count} committed snapshots in {snapshots} is whole: not starting again from step 0. "
-            "Name a good one in ORCHESTRATOR_RESTORE_FROM, or move the *.quarantined directories away to start afresh"
+            "Name a good one in ORCHESTRATOR_RESTORE_FROM, or take the quarantined ones away to start afresh"
         )
     return None
 
 
-def _own_term(place: WorkerPlace, snapshots: Path) -> Term:
+def _own_term(place: WorkerPlace, snapshots: Place) -> Term:
     """In a job, attempt and generation. Outside one, a generation that no earlier run in this folder has had."""
     if place.job_dir is not None:
         return Term(place.attempt, place.generation)
@@ -178,22 +202,27 @@ def _own_term(place: WorkerPlace, snapshots: Path) -> Term:
     return Term(place.attempt, max(place.generation, last + 1))
 
 
-def _locate(restore_from: str, snapshots: Path) -> Path:
-    path = Path(restore_from) if "/" in restore_from else snapshots / restore_from
-    return path.resolve()
+def _locate(restore_from: str, snapshots: Place) -> Place:
+    return _resolve(snapshot.parse_location(restore_from) if "/" in restore_from else snapshots / restore_from)
 
 
-def _verify_pinned(path: Path, restore_from: str) -> Manifest:
+def _resolve(place: Place) -> Place:
+    return place if isinstance(place, Remote) else place.resolve()
+
+
+def _verify_pinned(path: Place, restore_from: str, verify: Verify) -> Manifest:
     try:
-        return snapshot.verify(path)
+        return verify(path)
     except SnapshotError as error:
         raise SnapshotError(f"cannot restore from {restore_from}: {error}") from error
 
 
-def verify_or_quarantine(path: Path, tell: Tell, job_id: str | None = None) -> Manifest | None:
+def verify_or_quarantine(
+    path: Place, tell: Tell, job_id: str | None = None, verify: Verify = snapshot.verify
+) -> Manifest | None:
     """The manifest of a good snapshot; a damaged one, or one of another job, is set aside and told."""
     try:
-        manifest = snapshot.verify(path)
+        manifest = verify(path)
         _refuse_other_job(manifest, path, job_id)
         return manifest
     except DamagedSnapshot as damage:
@@ -203,13 +232,13 @@ def verify_or_quarantine(path: Path, tell: Tell, job_id: str | None = None) -> M
         return None
 
 
-def _refuse_other_job(manifest: Manifest, path: Path, job_id: str | None) -> None:
+def _refuse_other_job(manifest: Manifest, path: Place, job_id: str | None) -> None:
     owner = manifest.details.get("job")
     if job_id is not None and owner is not None and owner != job_id:
         raise DamagedSnapshot(MANIFEST, f"is of job {owner}, in {path} of job {job_id}")
 
 
-def _sweep(snapshots: Path, term: Term) -> None:
+def _sweep(snapshots: Place, term: Term) -> None:
     """Delete what earlier terms left without a commit. A later term's is not ours to judge."""
     committed = set(snapshot.list_committed(snapshots))
     abandoned: list[SnapshotName] = [name for name in snapshot.list_named(snapshots) if name not in committed]

@@ -49,11 +49,16 @@ class ShardedAdamW(torch.optim.AdamW):
         return bool(has_complex)
 
     def prepare(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give moments of zero to parameters that have none: what torch does at the first step."""
+        """Give moments of zero to parameters that have none: what torch does at the first step.
+
+        Only a fused kernel counts steps on the device. The others read the count of each parameter, twice a step, and
+        would wait for the device each time.
+        """
+        is_fused = self.defaults["fused"]
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device if is_fused else "cpu"),
                     "exp_avg": _zeros_like(parameter),
                     "exp_avg_sq": _zeros_like(parameter),
                 }
@@ -82,39 +87,47 @@ def build_optimizer(model: nn.Module, config: TrainerConfig) -> ShardedAdamW:
     return ShardedAdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), **_IMPLS[config.optimizer_impl])
 
 
-@torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, *, loss_scale: float = 1.0) -> float:
-    """Undo the loss's scale, then bring gradients to a global norm of at most `limit` (0: leave them).
-
-    Returns the norm before; inf or NaN when a gradient is. Collective for sharded parameters: each shard counts once,
-    however many ranks hold a copy of it.
-    """
-    kinds = _by_kind(parameter.grad for parameter in parameters if parameter.grad is not None)
-    norm = _norm_squared(kinds).sqrt() / loss_scale
-    if limit or loss_scale != 1.0:
-        factor = torch.clamp(limit / (norm + _NO_ZERO_DIVISION), max=1.0) if limit else torch.ones_like(norm)
-        for (device, *_), shards in kinds.items():
-            torch._foreach_mul_(shards, (factor / loss_scale).to(device))
-    return norm.item()
-
-
 # Gradients that one kernel can take together, and the ranks over which their shards are spread.
 _Kind = tuple[torch.device, torch.dtype, DeviceMesh | None, tuple[Placement, ...]]
+Gradients = dict[_Kind, list[Tensor]]
 
 
-def _by_kind(gradients: Iterable[Tensor]) -> dict[_Kind, list[Tensor]]:
+@torch.no_grad()
+def gather_gradients(parameters: Iterable[nn.Parameter]) -> Gradients:
     """This rank's shards by kind. Ranks see the same kinds in the same order."""
-    kinds: dict[_Kind, list[Tensor]] = {}
-    for gradient in gradients:
+    kinds: Gradients = {}
+    for gradient in (parameter.grad for parameter in parameters if parameter.grad is not None):
         spread = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else (None, ())
         kinds.setdefault((gradient.device, gradient.dtype, *spread), []).append(local_of(gradient))
     return kinds
 
 
-def _norm_squared(kinds: dict[_Kind, list[Tensor]]) -> Tensor:
+@torch.no_grad()
+def measure_norm(gradients: Gradients) -> Tensor:
+    """The global norm, in fp32 or better, where the first kind lies; inf or NaN when a gradient is.
+
+    Collective for sharded parameters: each shard counts once, however many ranks hold a copy of it.
+    """
+    return _norm_squared(gradients).sqrt()
+
+
+@torch.no_grad()
+def clip_gradients(gradients: Gradients, norm: Tensor, limit: float, *, loss_scale: float = 1.0) -> None:
+    """Undo the loss's scale, then bring gradients to a global norm of at most `limit` (0: leave them).
+
+    `norm` is what they measure now. The host need not know it.
+    """
+    if not limit and loss_scale == 1.0:
+        return
+    factor = torch.clamp(limit / (norm / loss_scale + _NO_ZERO_DIVISION), max=1.0) if limit else torch.ones_like(norm)
+    for (device, *_), shards in gradients.items():
+        torch._foreach_mul_(shards, (factor / loss_scale).to(device))
+
+
+def _norm_squared(gradients: Gradients) -> Tensor:
     """The square of the global norm, in fp32 or better, on the first kind's device."""
     sums: list[Tensor] = []
-    for (_, dtype, mesh, placements), shards in kinds.items():
+    for (_, dtype, mesh, placements), shards in gradients.items():
         norms = torch._foreach_norm(shards, 2, torch.promote_types(dtype, torch.float32))
         squares = torch.stack(norms).square().sum()
         for dimension, placement in enumerate(placements):

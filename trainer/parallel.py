@@ -22,7 +22,9 @@ from trainer.blocks import count_parameters, find_blocks
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
 from trainer.contract.env import WorkerPlace
 from trainer.errors import UnusedParameters
+from trainer.exchange import Exchange, build_exchange
 from trainer.group import find_device_bytes
+from trainer.notices import find_ignored
 from trainer.optim import build_optimizer
 from trainer.precision import PRECISIONS
 from trainer.recomputation import recompute
@@ -45,6 +47,7 @@ class Trainee:
     optimizer: torch.optim.Optimizer
     layout: Layout
     device: torch.device
+    exchange: Exchange  # measures what of a step is communication alone
     notices: tuple[str, ...] = ()  # what was asked for and is not to be had here
     parameters: dict[str, nn.Parameter] = field(init=False)  # those that are trained
 
@@ -76,9 +79,14 @@ class Trainee:
 
         The first parameter's gradient is the last: autograd accumulates a gradient as soon as it is there.
         """
+
+        def hook(_: torch.Tensor) -> None:
+            self.exchange.begin()
+            action()
+
         if isinstance(self.forward, DistributedDataParallel):
             first = next(iter(self.parameters.values()))
-            first.register_post_accumulate_grad_hook(lambda _: action())  # type: ignore[no-untyped-call]  # torch's
+            first.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
 
     def autocast(self) -> AbstractContextManager[object]:
         """Arithmetic of the precision under ddp; sharded blocks cast by a policy of their own."""
@@ -115,10 +123,7 @@ def build_trainee(
     parameters it is given, and a wrapper or a compiler wants a model that is final.
     """
     model = model.double() if PRECISIONS[config.precision].parameters == torch.float64 else model
-    notices = []
-    if config.sync_batchnorm and device.type == "cpu":
-        notices.append("sync_batchnorm: CPUs have none; each rank keeps statistics of its own")
-    elif config.sync_batchnorm:
+    if config.sync_batchnorm and device.type != "cpu":
         model = convert_batchnorm(model)
     layout = choose_layout(
         config,
@@ -137,8 +142,12 @@ def build_trainee(
     refuse_unwritten(model)
     forward = model if layout.is_sharded else replicate(model, config, device)
     _compile(blocks, config.compile)
+    notices = find_ignored(
+        config, strategy=layout.strategy, device=device.type, has_own_optimizer=own_optimizer is not None
+    )
     notices += [layout.notice] if layout.notice else []
-    return Trainee(config, model, forward, optimizer, layout, device, tuple(notices))
+    exchange = build_exchange(layout, device, model)
+    return Trainee(config, model, forward, optimizer, layout, device, exchange, tuple(notices))
 
 
 def _ranks_per_node(config: TrainerConfig, place: WorkerPlace, waits: Waits) -> int | None:

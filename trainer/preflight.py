@@ -1,8 +1,9 @@
 """`python -m trainer.preflight [--config ...]` under elasticrun: would a job of this topology start, save and restore?
 
-Checks the nodes' names, clocks and storage and the all-reduce; with a configuration it then makes three steps of it:
-two and a snapshot, and from that, as another group would, the third. Rank 0 prints a verdict for each. Exit codes: 0
-nothing failed, 1 something did, 2 a wrong configuration.
+Checks whether the nodes reach each other, their names, versions, clocks and storage and the all-reduce, of all and of
+each pair; with a configuration it then makes three steps of it: two and a snapshot, and from that, as another group
+would, the third. Rank 0 prints a verdict for each check and for each node. Exit codes: 0 nothing failed, 1 something
+did, 2 a wrong configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from trainer import snapshot
 from trainer.__main__ import leave, read_config
-from trainer.contract import layout
+from trainer.contract.blame import judge_nodes, render_node_verdict
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.contract.verdict import Outcome, Verdict, render_verdict
@@ -29,8 +30,11 @@ from trainer.errors import TrainerError
 from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import snapshots_of
-from trainer.preflight_checks import CHECKS, Surroundings
+from trainer.preflight_checks import CHECKS
+from trainer.preflight_hosts import Host, Surroundings
+from trainer.preflight_ports import check_ports
 from trainer.signals import StopFlag
+from trainer.snapshot import Place, Remote
 from trainer.train import run
 from trainer.waits import Waits
 
@@ -53,56 +57,74 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     # Each group connects to rank 0's store anew. Holding it once keeps it open between two of them.
     held = next(rendezvous("env://", timeout=timedelta(minutes=5))) if place.world_size > 1 else None
-    scratch = snapshots_of(place) / f".preflight-a{place.attempt}-g{place.generation}"
+    store = None if held is None else held[0]
+    name, snapshots = f".preflight-a{place.attempt}-g{place.generation}", snapshots_of(place)
+    in_store = snapshots / name if isinstance(snapshots, Remote) else None
+    scratch = (snapshots if isinstance(snapshots, Path) else Path(place.job_dir or ".").absolute()) / name
     try:
-        outcomes = [_check_nodes(place, scratch), _check_steps(config, place, scratch, stop)]
+        reached, hosts = check_ports(store, place)
+        verdicts = [_told(reached, place)]
+        if reached.outcome is not Outcome.FAIL:  # a group would wait for minutes to form, and name nobody
+            verdicts += _check_nodes(place, scratch, hosts)
+            verdicts.append(_told(_check_steps(config, place, scratch, in_store, stop), place))
     finally:
         if place.rank == 0:
             shutil.rmtree(scratch, ignore_errors=True)
-    del held
-    return 0 if all(outcomes) else 1
+            if in_store is not None:
+                in_store.remove_tree()
+    if place.rank == 0:
+        for node in judge_nodes((host.node for host in hosts), verdicts):
+            print(render_node_verdict(node), flush=True)
+    del held, store
+    return 1 if any(verdict.outcome is Outcome.FAIL for verdict in verdicts) else 0
 
 
-def _check_nodes(place: WorkerPlace, scratch: Path) -> bool:
+def _check_nodes(place: WorkerPlace, scratch: Path, hosts: Sequence[Host]) -> list[Verdict]:
     waits = Waits(Heartbeat(place, _STEPS))
     with process_group(_as_group(place, 0), waits) as device:
-        around = Surroundings(place=place, device=device, scratch=scratch, waits=waits)
-        outcomes = [_told(check(around), place) for check in CHECKS]  # all of them, whatever the first ones find
-    return all(outcomes)
+        around = Surroundings(place=place, device=device, scratch=scratch, waits=waits, hosts=hosts)
+        return [_told(check(around), place) for check in CHECKS]  # all of them, whatever the first ones find
 
 
-def _check_steps(config: TrainerConfig | None, place: WorkerPlace, scratch: Path, stop: StopFlag) -> bool:
+def _check_steps(
+    config: TrainerConfig | None, place: WorkerPlace, scratch: Path, in_store: Remote | None, stop: StopFlag
+) -> Verdict:
     """On rank 0 the verdict; on the others whether they could take part."""
     if config is None:
         sentence = "a program of your own is not rehearsed"
-        return _told(Verdict(check="steps", outcome=Outcome.SKIPPED, sentence=sentence), place)
+        return Verdict(check="steps", outcome=Outcome.SKIPPED, sentence=sentence)
     try:
-        seconds = [_train(config, place, scratch, stop, group, steps) for group, steps in ((1, _BEFORE), (2, _STEPS))]
-        problem = _find_problem(scratch) if place.rank == 0 else None
+        own = replace(
+            place,
+            job_dir=str(scratch),
+            snapshot_dir=None if in_store is None else str(in_store),
+            restore_from=None,
+            retry=0,
+        )
+        seconds = [_train(config, own, stop, group, steps) for group, steps in ((1, _BEFORE), (2, _STEPS))]
+        problem = _find_problem(snapshots_of(own)) if place.rank == 0 else None
     except TrainerError as error:
         problem, seconds = f"{type(error).__name__}: {error}", []
     if problem is not None:
-        return _told(Verdict(check="steps", outcome=Outcome.FAIL, sentence=problem), place)
+        return Verdict(check="steps", outcome=Outcome.FAIL, sentence=problem)
     sentence = (
         f"{_BEFORE} steps and a snapshot in {seconds[0]:.1f} s, restored and one more in {seconds[1]:.1f} s, "
         "each with the forming of its group"
     )
-    return _told(Verdict(check="steps", outcome=Outcome.OK, sentence=sentence), place)
+    return Verdict(check="steps", outcome=Outcome.OK, sentence=sentence)
 
 
-def _train(config: TrainerConfig, place: WorkerPlace, scratch: Path, stop: StopFlag, group: int, steps: int) -> float:
-    """Train up to `steps` with snapshots in `scratch`, and return the seconds."""
+def _train(config: TrainerConfig, place: WorkerPlace, stop: StopFlag, group: int, steps: int) -> float:
+    """Train up to `steps`, with snapshots, and return the seconds."""
     began = time.monotonic()
     short = replace(config, steps=steps, snapshot_interval=str(_BEFORE), snapshot_keep=2)
-    own = replace(_as_group(place, group), job_dir=str(scratch), snapshot_dir=None, restore_from=None, retry=0)
-    if run(short, own, stop) != 0:
+    if run(short, _as_group(place, group), stop) != 0:
         raise TrainerError(f"stopped before step {steps}")
     return time.monotonic() - began
 
 
-def _find_problem(scratch: Path) -> str | None:
+def _find_problem(folder: Place) -> str | None:
     """Whether the last snapshot is whole and descends from the first one."""
-    folder = layout.snapshots_dir(scratch)
     names = {name.step: name for name in snapshot.list_committed(folder)}
     if set(names) != {_BEFORE, _STEPS}:
         return f"there are snapshots of steps {sorted(names)}, not of {_BEFORE} and {_STEPS}"
@@ -115,10 +137,10 @@ def _as_group(place: WorkerPlace, number: int) -> WorkerPlace:
     return replace(place, generation=place.generation * _GROUPS + number)
 
 
-def _told(verdict: Verdict, place: WorkerPlace) -> bool:
+def _told(verdict: Verdict, place: WorkerPlace) -> Verdict:
     if place.rank == 0:
         print(render_verdict(verdict), flush=True)
-    return verdict.outcome is not Outcome.FAIL
+    return verdict
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Where a run's results come from: code, command, versions, machine image. Kept in each manifest, compared on restore.
 
 To look at a working directory takes git some time. Rank 0 does so in a thread once it has made its first step, so that
-no restart waits for it.
+no restart waits for it; and a job that is stopped does not wait for it either.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
@@ -32,8 +33,13 @@ class Provenance:
     def __init__(self, config: TrainerConfig, place: WorkerPlace, restore: Restore | None, tell: Tell) -> None:
         self.job_id = place.job_id
         self._config, self._restore, self._tell = asdict(config), restore, tell
-        self._document: dict[str, object] = {}
+        self._document: dict[str, object] = {
+            "command": _own_command(),
+            "image": os.environ.get(IMAGE),
+            "host": platform.node(),
+        }
         self._thread: threading.Thread | None = None
+        self._is_settled = threading.Event()
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -45,20 +51,24 @@ class Provenance:
             self._thread = threading.Thread(target=self._look, name="provenance", daemon=True)
             self._thread.start()
 
+    def hurry(self) -> None:
+        """The job is being stopped: from now on, and in a wait that has begun, git's answer is done without."""
+        self._is_settled.set()
+
     def document(self) -> dict[str, object]:
-        """For a manifest: commit and dirtiness, command, image, host; waits until git has answered."""
+        """For a manifest: command, image, host, and commit and dirtiness once git has answered, which it waits for."""
         self.look()
-        if self._thread is not None:
-            self._thread.join()
+        self._is_settled.wait()
         return self._document
 
     def _look(self) -> None:
-        self._document = {
-            **describe_code(os.getcwd()),  # noqa: PTH109  # a string is wanted
-            "command": sys.orig_argv,
-            "image": os.environ.get(IMAGE),
-            "host": platform.node(),
-        }
+        try:
+            self._document = {**describe_code(os.getcwd()), **self._document}  # noqa: PTH109  # a string is wanted
+            self._compare()
+        finally:
+            self._is_settled.set()
+
+    def _compare(self) -> None:
         if self._restore is None:
             return
         differences = compare(self._restore.manifest, self._config, self.versions, self._document)
@@ -93,6 +103,15 @@ def _pairs(
 ) -> list[tuple[str, object, object]]:
     known = [name for name in names or now if before.get(name) is not None and now.get(name) is not None]
     return [(prefix + name, before[name], now[name]) for name in known if before[name] != now[name]]
+
+
+def _own_command() -> list[str]:
+    """Words of the command line that this process shows; `sys.orig_argv` of a forked worker is the fork server's."""
+    try:
+        shown = Path("/proc/self/cmdline").read_bytes()
+    except OSError:
+        return " ".join(sys.orig_argv).split()
+    return shown.replace(b"\0", b" ").decode(errors="replace").split()
 
 
 def _short(value: object) -> str:

@@ -18,8 +18,11 @@ _COMPRESSION = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
 
 def replicate(model: nn.Module, config: TrainerConfig, device: torch.device) -> nn.Module:
     """Wrap a model whose values are final, and equal on every rank. A single rank needs no wrapper."""
-    if dist.get_world_size() == 1:
-        return model
+    return model if dist.get_world_size() == 1 else wrap(model, config, device)
+
+
+def wrap(model: nn.Module, config: TrainerConfig, device: torch.device) -> DistributedDataParallel:
+    """The same on any number of ranks. Raises StrategyError for bf16 gradients without NCCL."""
     options: dict[str, Any] = {} if config.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns of it
     replica = DistributedDataParallel(
         model,
@@ -35,7 +38,8 @@ def replicate(model: nn.Module, config: TrainerConfig, device: torch.device) -> 
         if config.reduce_precision == "bf16" and device.type == "cpu":
             raise StrategyError("reduce_precision: bf16 needs NCCL, and CPUs exchange by gloo; use fp16 or auto")
         replica.register_comm_hook(None, _COMPRESSION[config.reduce_precision])
-    if not (config.find_unused_parameters or config.static_graph):
+    few_ranks = dist.get_world_size() <= 2  # whose sums are the same in any order
+    if not (few_ranks or config.find_unused_parameters or config.static_graph):
         _settle_buckets(replica, model)
     return replica
 

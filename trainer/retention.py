@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
 from trainer import snapshot
 from trainer.contract.exit_record import EventKind
@@ -11,6 +10,7 @@ from trainer.contract.manifest import SnapshotName, restore_order
 from trainer.contract.retention import choose_deletions
 from trainer.errors import SnapshotError
 from trainer.lineage import Fence, Tell, verify_or_quarantine
+from trainer.snapshot import Place
 
 
 class Retention:
@@ -18,17 +18,18 @@ class Retention:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Place,
         fence: Fence,
         tell: Tell,
         *,
         keep: int,
         keep_every: int | None = None,
-        verified: Path | None = None,  # the snapshot that this generation was restored from
+        verified: Place | None = None,  # the snapshot that this generation was restored from
     ) -> None:
         self._directory, self._fence, self._tell = directory, fence, tell
         self._keep, self._keep_every = keep, keep_every
         self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
+        self._untold: set[str] = set()  # verified since it was last told
 
     def delete_old(self) -> None:
         """Repeating it is harmless; what cannot be read or deleted now is left to the next time."""
@@ -36,7 +37,9 @@ class Retention:
             order = restore_order(snapshot.list_committed(self._directory), self._fence.read())
             for name in choose_deletions(order, keep=self._keep, keep_every=self._keep_every, is_good=self._is_good):
                 snapshot.remove(self._directory / str(name))
-                self._tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", {"name": str(name)})
+                evidence: dict[str, object] = {"name": str(name), "verified": sorted(self._untold)}
+                self._tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", evidence)
+                self._untold.clear()
 
     def _is_good(self, name: SnapshotName) -> bool:
         if str(name) not in self._verified:
@@ -46,4 +49,5 @@ class Retention:
             except (OSError, SnapshotError):
                 return False
             self._verified.add(str(name))
+            self._untold.add(str(name))
         return True

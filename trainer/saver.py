@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 
+import torch
 import torch.distributed as dist
 
-from trainer.agreement import on_every_rank, on_rank_zero, through_rank_zero
+from trainer.agreement import on_rank_zero, through_rank_zero
 from trainer.cadence import Cost
 from trainer.commit import Committer, Draft
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace
-from trainer.errors import SnapshotError, StaleTerm, TrainerError
+from trainer.errors import StaleTerm, TrainerError
+from trainer.fulldisk import meet_full_disk
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence, answered_wishes
 from trainer.mailbox import Mailbox
 from trainer.provenance import Provenance
 from trainer.retention import Retention
+from trainer.snapshot import Place
 from trainer.staging import Stager
 from trainer.state import RunState
 from trainer.waits import Waits
@@ -51,17 +54,19 @@ class Saver:
     def __init__(
         self,
         *,
-        directory: Path,
+        directory: Place,
         beginning: Beginning,
         fence: Fence,
         config: TrainerConfig,
         strategy: str,
         data: dict[str, object],
         place: WorkerPlace,
+        device: torch.device,
         heartbeat: Heartbeat,
         waits: Waits,
     ) -> None:
         restore = beginning.restore
+        self._place = place
         self._provenance = Provenance(config, place, restore, heartbeat.tell)
         self._committer = Committer(
             directory=directory,
@@ -86,7 +91,7 @@ class Saver:
         self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
         self.cost = Cost()
         self._plan: Plan | None = None
-        self._stager = Stager()
+        self._stager = Stager(device)
         self._begun = 0  # snapshots in the background
         self._in_flight: Flight | None = None
         self._is_abandoned = False
@@ -115,7 +120,7 @@ class Saver:
             return
         started = time.perf_counter()
         self._stager.wait_until_staged()
-        self.cost.stall_s += time.perf_counter() - started
+        self.cost.held(time.perf_counter() - started)
 
     def begin(self, state: RunState, *, wishes: int = 0) -> None:
         """Start a snapshot of `state` once the one before is done. Raises StaleTerm, be it for the one before.
@@ -125,23 +130,48 @@ class Saver:
         if not self._in_background:
             self.save(state, wishes=wishes)
             return
-        self.settle()
-        if self.saved_step == state.step:
-            return
-        draft = self._open(state, wishes)
-        if draft is None:
-            return
-        self._begun += 1
-        flight = Flight(draft, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
-        self._in_flight = flight
-        self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
-        self.cost.stall_s = draft.age_s
+        started = time.perf_counter()
+        is_begun = self._begin(state, wishes)
+        self.cost.stood(time.perf_counter() - started, is_begun=is_begun)
 
     def save(self, state: RunState, *, wishes: int = 0, keep_all: bool = False) -> bool:
         """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
 
-        `keep_all`: there is no time to look through the old ones.
+        `keep_all`: there is no time to look through the old ones, nor for what git may have to say.
         """
+        if keep_all:
+            self._provenance.hurry()
+        started = time.perf_counter()
+        is_committed = self._save(state, wishes, keep_all=keep_all)
+        self.cost.stood(time.perf_counter() - started, is_begun=is_committed)
+        return is_committed
+
+    def settle(self) -> None:
+        """Wait for what is in flight. Raises StaleTerm when that is how it ended."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
+            return
+        flight.written.wait()  # what this rank does itself is no wait for its peers
+        with self._waits.waiting():
+            flight.gathered.wait()
+        self._stager.wait_until_done()
+        if on_rank_zero(lambda: _is_committed(flight), self._waits):
+            self.saved_step = flight.draft.step
+
+    def _begin(self, state: RunState, wishes: int) -> bool:
+        self.settle()
+        if self.saved_step == state.step:
+            return False
+        draft = self._open(state, wishes)
+        if draft is None:
+            return False
+        self._begun += 1
+        flight = Flight(draft, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        self._in_flight = flight
+        self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
+        return True
+
+    def _save(self, state: RunState, wishes: int, *, keep_all: bool) -> bool:
         self.settle()
         if self.saved_step == state.step:
             return True
@@ -160,20 +190,7 @@ class Saver:
         self.cost.duration_s = draft.age_s
         if dist.get_rank() == 0 and not keep_all:
             self._retention.delete_old()
-        self.cost.stall_s = draft.age_s
         return True
-
-    def settle(self) -> None:
-        """Wait for what is in flight. Raises StaleTerm when that is how it ended."""
-        flight, self._in_flight = self._in_flight, None
-        if flight is None:
-            return
-        flight.written.wait()  # what this rank does itself is no wait for its peers
-        with self._waits.waiting():
-            flight.gathered.wait()
-        self._stager.wait_until_done()
-        if on_rank_zero(lambda: _is_committed(flight), self._waits):
-            self.saved_step = flight.draft.step
 
     def _open(self, state: RunState, wishes: int) -> Draft | None:
         """A snapshot with a directory. None, and told, when there can be none."""
@@ -201,7 +218,11 @@ class Saver:
             self._committer.commit(draft, plan, parts)
             return [None] * len(parts)
 
-        through_rank_zero(lambda: write_part(plan, values, draft.path), commit, self._waits)
+        through_rank_zero(lambda: self._write_part(plan, values, draft), commit, self._waits)
+
+    def _write_part(self, plan: Plan, values: Values, draft: Draft, go_on: Callable[[], bool] = lambda: True) -> Part:
+        meet_full_disk(self._place, str(draft.path))
+        return write_part(plan, values, draft.path, go_on)
 
     def _finish(self, flight: Flight, staged: Values | Exception) -> None:
         """What the stager does with the copies: write them, and on rank 0 commit what all ranks have written."""
@@ -226,7 +247,7 @@ class Saver:
         try:
             if isinstance(staged, Exception):
                 raise staged
-            part: Part | Exception = write_part(flight.plan, staged, flight.draft.path, self._goes_on)
+            part: Part | Exception = self._write_part(flight.plan, staged, flight.draft, self._goes_on)
         except Abandoned:
             raise
         except Exception as error:
@@ -241,22 +262,6 @@ class Saver:
 
     def _goes_on(self) -> bool:
         return not self._is_abandoned
-
-
-def refuse_unwritable(directory: Path, waits: Waits) -> None:
-    """Fail at once, on all ranks, when one of them cannot write snapshots at all. Raises SnapshotError."""
-    rank = dist.get_rank()
-
-    def probe() -> None:
-        path = directory / f".probe-{rank}"
-        directory.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        path.unlink()
-
-    try:
-        on_every_rank(probe, waits)
-    except OSError as error:
-        raise SnapshotError(f"snapshots cannot be written to {directory}: {error.strerror}") from error
 
 
 def _is_committed(flight: Flight) -> bool:

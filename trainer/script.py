@@ -61,7 +61,7 @@ class Script:
 
         Raises SnapshotError and StaleTerm.
         """
-        place, fence, folder = self._place, lineage.fence_of(self._place), lineage.snapshots_of(self._place)
+        place, fence, folder = self._place, lineage.fence_of(self._place), lineage.folder_of(self._place)
         path = layout.beginning_file(Path(str(place.job_dir)), place.attempt, place.generation)
         self._heartbeat.beat(Phase.RESTORE)
         if place.rank == 0:
@@ -111,7 +111,7 @@ class Script:
         if self._place.world_size > 1 and "torch" in sys.modules:
             flags = _torch_side().agree(flags)
         stop, due, too_late = flags
-        return due or (stop and not too_late), stop
+        return (not too_late if stop else due), stop
 
     @contextmanager
     def slot(self, done: int, strategy: str = FILES) -> Iterator[Path]:

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,8 +64,10 @@ def leave_note(slot: Path, rank: int, own: Iterable[str]) -> None:
 
 
 def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
+    """Say that this rank has failed. Where the disk has no room even for this, nothing is said."""
     first_line = (str(error).strip().splitlines() or ["no message"])[0][:_LONGEST_ERROR]
-    publish(slot / f"{_NOTE}{rank}", {"error": f"rank {rank}: {type(error).__name__}: {first_line}"})
+    with suppress(OSError):
+        publish(slot / f"{_NOTE}{rank}", {"error": f"rank {rank}: {type(error).__name__}: {first_line}"})
 
 
 def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:

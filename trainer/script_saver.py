@@ -17,6 +17,7 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.fence import Term
 from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName
 from trainer.errors import SnapshotError, StaleTerm
+from trainer.fulldisk import meet_full_disk
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Fence
 from trainer.retention import Retention
@@ -64,7 +65,12 @@ class ScriptSaver:
 
     def _close(self, path: Path, step: int, strategy: str, wishes: int, started: float) -> None:
         rank = self._place.rank
-        script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
+        try:
+            meet_full_disk(self._place, str(path))
+            script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
+        except OSError as error:
+            script_notes.leave_failure(path, rank, error)  # else the others would wait for this rank
+            raise
         if rank != 0:
             self.saved_step = step if script_notes.wait_until_closed(path) else self.saved_step
             return
@@ -92,7 +98,7 @@ class ScriptSaver:
         )
 
     def _give_up(self, path: Path, step: int, error: BaseException) -> None:
-        if self._place.rank != 0:
+        if self._place.rank != 0 or self.saved_step == step:  # what is committed stays, whatever came after it
             return
         snapshot.remove(path)
         evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -22,10 +23,13 @@ def shard(
 ) -> None:
     """Shard each block, and with the model what is left of it. In place; the parameters become DTensors."""
     mesh, policy = _build_mesh(layout, device), _cast_policy(config)
+    # The loss gets what the model computed in short as full precision, as it does from autocast's sums under ddp.
+    outer_policy = replace(policy, output_dtype=None if policy.param_dtype is None else torch.float32)
     offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
     reshard = None if layout.frees_after_forward else False  # None: all but the outermost, whose turn comes at once
     for module in (*reversed(blocks), model):  # inner ones first: an outer module takes what they leave
-        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy, offload_policy=offload)
+        casts = outer_policy if module is model else policy
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=casts, offload_policy=offload)
     if config.prefetch_blocks:
         _prefetch(blocks, config.prefetch_blocks)
 

@@ -7,6 +7,7 @@ step. An update under the copy would make a snapshot of two steps, whose checksu
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +23,13 @@ Write = Callable[["Values | Exception"], None]
 
 
 class Stager:
-    """The main thread begins and waits, for one state at a time; buffers are kept from one to the next."""
+    """The main thread begins and waits, for one state at a time; buffers are kept from one to the next.
 
-    def __init__(self) -> None:
+    `device` is the one that the main thread trains on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._tasks: SimpleQueue[tuple[Values, list[MetadataIndex], Write]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._staged, self._done = threading.Event(), threading.Event()
@@ -47,7 +52,8 @@ class Stager:
         `write` gets the exception instead when a copy fails, and raises none itself.
         """
         assert self._done.is_set(), "one at a time"
-        self._ready = torch.cuda.current_stream().record_event() if torch.cuda.is_available() else None
+        is_host = self._device.type != "cuda"
+        self._ready = None if is_host else torch.cuda.current_stream(self._device).record_event()
         tensors = [index for index, value in values.items() if isinstance(value, Tensor)]
         later = [index for index in tensors if is_steady(index.fqn)]
         self._copy(values, [index for index in tensors if not is_steady(index.fqn)])
@@ -67,9 +73,16 @@ class Stager:
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # a new thread's is the first one: it would get a context there
         while True:
-            self._take(*self._tasks.get())  # nothing of the group may stay with a thread that sleeps
-            self._done.set()
+            try:
+                self._take(*self._tasks.get())  # nothing of the group may stay with a thread that sleeps
+            except Exception:  # `write` has told what it could; the next snapshot needs this thread
+                sys.excepthook(*sys.exc_info())
+            finally:
+                self._staged.set()
+                self._done.set()
 
     def _take(self, values: Values, later: list[MetadataIndex], write: Write) -> None:
         staged: Values | Exception = values
@@ -82,12 +95,15 @@ class Stager:
 
     @torch.no_grad()
     def _copy(self, values: Values, names: list[MetadataIndex]) -> None:
-        """Put copies into `values`: on the CPU in one call that holds no interpreter lock."""
+        """Put copies into `values`: on each device in one call that holds no interpreter lock."""
         sources = [value for index in names if isinstance(value := values[index], Tensor)]
         targets = [self._buffer(index, source) for index, source in zip(names, sources, strict=True)]
-        if sources:
-            with _beside_training(sources[0].device, self._ready):
-                torch._foreach_copy_(targets, sources, non_blocking=True)
+        by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # an optimizer may keep scalars on the host
+        for target, source in zip(targets, sources, strict=True):
+            by_device.setdefault(source.device, []).append((target, source))
+        for device, pairs in by_device.items():
+            with _beside_training(device, self._ready):
+                torch._foreach_copy_([to for to, _ in pairs], [source for _, source in pairs], non_blocking=True)
         values.update(zip(names, targets, strict=True))
 
     def _buffer(self, index: MetadataIndex, source: Tensor) -> Tensor:

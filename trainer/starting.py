@@ -2,22 +2,81 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from trainer.agreement import on_every_rank
+from trainer import snapshot
+from trainer.agreement import Outcome, on_every_rank, share
 from trainer.contract.config import TrainerConfig
+from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
+from trainer.contract.progress import Phase
 from trainer.data import describe_difference
-from trainer.errors import DataError, SnapshotError
+from trainer.errors import DataError, SnapshotError, StrategyError, TaskError
 from trainer.heartbeat import Heartbeat
-from trainer.initial import Draft, named_tensors
-from trainer.lineage import Beginning, Restore
+from trainer.initial import Digests, Draft, named_tensors
+from trainer.lineage import Beginning, Restore, Tell, begin_term, fence_of, snapshots_of
+from trainer.scaling import advise_batch
+from trainer.snapshot import Place, Remote
 from trainer.state import RunState, read_state
 from trainer.task import Task
 from trainer.telling import tell_restored
+from trainer.verifying import TooLarge, choose_together, verify_small
 from trainer.waits import Waits
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one rank has seen before the group is there; `beginning` on rank 0 alone."""
+
+    program: dict[str, object]  # what has to be the same on every rank: versions and configuration
+    data: dict[str, object]  # its fingerprint
+    beginning: Beginning | None  # None there as well where all ranks have to verify the snapshot
+
+
+def look_ahead(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> Sight:
+    """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm."""
+    directory = snapshots_of(place)
+    _refuse_unwritable(directory, f".probe-a{place.attempt}-g{place.generation}-{place.rank}")
+    beginning = None
+    if place.rank == 0:
+        with suppress(TooLarge):
+            verify = snapshot.verify if place.world_size == 1 else verify_small
+            beginning = begin_term(place, directory, fence_of(place), tell, verify)
+    return Sight(describe_program(config), task.source.fingerprint, beginning)
+
+
+def describe_program(config: TrainerConfig) -> dict[str, object]:
+    """What has to be the same on every rank, one entry for each key and version."""
+    versions = {"torch": torch.__version__, "CUDA": torch.version.cuda, "Python": platform.python_version()}
+    return {**{f"version of {name}": version for name, version in versions.items()}, **asdict(config)}
+
+
+def agree(sight: Outcome[Sight], place: WorkerPlace, heartbeat: Heartbeat, waits: Waits) -> Beginning:
+    """Give all ranks rank 0's beginning, once they have verified the snapshot together if it is large. Collective.
+
+    Raises on all ranks what failed on one, StrategyError when one of them runs something else than rank 0, and
+    DataError when it sees other data.
+    """
+    sights = share(sight, waits)
+    for rank, seen in enumerate(sights):
+        difference = describe_difference(seen.program, sights[0].program)
+        if difference is not None:
+            raise StrategyError(f"rank {rank} is not what rank 0 is: {difference}; start all ranks from one image")
+        difference = describe_difference(seen.data, sights[0].data)
+        if difference is not None:
+            raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
+    if sights[0].beginning is not None:
+        return sights[0].beginning
+    heartbeat.beat(Phase.RESTORE)
+    directory, fence = snapshots_of(place), fence_of(place)
+    return choose_together(lambda verify: begin_term(place, directory, fence, heartbeat.tell, verify), waits)
 
 
 def write_values(
@@ -30,15 +89,28 @@ def write_values(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Fill model and optimizer, and attach them to `state`. Collective. Raises SnapshotError and DataError."""
+    """Fill model and optimizer, and attach them to `state`. Collective. Raises SnapshotError, DataError, TaskError."""
     state.attach(model, optimizer)
     names = named_tensors(model).keys()
     if beginning.restore is None:
-        draft.write(model, names)
+        digests = draft.write(model, names)
+        if config.task is not None:
+            refuse_different(on_every_rank(lambda: digests, waits))
         return
     _refuse_other_run(config, task, beginning.restore)
     draft.write(model, names - model.state_dict().keys())  # buffers that no snapshot holds
-    read_state(state, beginning.restore.path, waits)
+    read_state(state, beginning.restore, waits)
+
+
+def refuse_different(digests: Sequence[Digests]) -> None:
+    """Raise TaskError where a rank has made other first values than rank 0: copies would be trained apart for ever."""
+    for rank, own in enumerate(digests):
+        name = next((name for name, digest in digests[0].items() if own.get(name) != digest), None)
+        if name is not None:
+            raise TaskError(
+                f"model: rank {rank} begins with other values of {name} than rank 0; draw them from torch's, NumPy's "
+                "or Python's own generators, which are seeded alike, and read them from the same files"
+            )
 
 
 def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> None:
@@ -57,20 +129,38 @@ def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> No
         raise DataError(f"data {task.name} changed since {name}: {difference}; give back the data, or start a new job")
 
 
-def refuse_different_data(task: Task, waits: Waits) -> None:
-    """Raise DataError on all ranks when one of them sees other data than rank 0."""
-    fingerprints = on_every_rank(lambda: task.source.fingerprint, waits)
-    for rank, fingerprint in enumerate(fingerprints):
-        difference = describe_difference(fingerprint, fingerprints[0])
-        if difference is not None:
-            raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
+def _refuse_unwritable(directory: Place, name: str) -> None:
+    """Fail at once when this rank cannot write snapshots at all; `name` is its own. Raises SnapshotError."""
+    try:
+        if isinstance(directory, Remote):
+            probe = directory / name
+            probe.unlink(missing_ok=True)
+            probe.create()
+            probe.unlink()
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / name
+        path.touch()
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise SnapshotError(f"snapshots cannot be written to {directory}: {error.strerror}") from error
 
 
-def tell_beginning(beginning: Beginning, notices: tuple[str, ...], heartbeat: Heartbeat) -> None:
-    """Rank 0 journals what was restored, and what the configuration asks for in vain."""
+def tell_beginning(
+    beginning: Beginning, config: TrainerConfig, task: Task, notices: tuple[str, ...], heartbeat: Heartbeat
+) -> None:
+    """Rank 0 journals what was restored, what the configuration asks for in vain, and a batch that has changed."""
     if dist.get_rank() != 0:
         return
     for notice in notices:
         heartbeat.tell(EventKind.SETTING_IGNORED, notice, {})
-    if beginning.restore is not None:
-        tell_restored(beginning.restore, dist.get_world_size(), heartbeat.tell)
+    restore = beginning.restore
+    if restore is None:
+        return
+    tell_restored(restore, dist.get_world_size(), heartbeat.tell)
+    saved = restore.manifest.details.get("config")
+    if not (restore.is_own and isinstance(saved, dict)):
+        return
+    advice = advise_batch(saved, config, has_own_rate=task.optimizer is not None)
+    if advice is not None:
+        heartbeat.tell(EventKind.BATCH_CHANGED, f"since {restore.path.name} {advice}", {"name": restore.path.name})

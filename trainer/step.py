@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.contract.config import TrainerConfig
 from trainer.errors import DataError, NonFiniteLoss
 from trainer.feeder import Feeder
-from trainer.optim import clip_gradients, learning_rate_at, local_of, set_learning_rate
+from trainer.optim import clip_gradients, gather_gradients, learning_rate_at, measure_norm, set_learning_rate
 from trainer.parallel import Trainee
 from trainer.seeds import seed_of
 from trainer.shares import Share, own_shares
@@ -25,11 +24,12 @@ from trainer.waits import Waits
 
 @dataclass(frozen=True)
 class Wish:
-    """What a rank wants after a step: any may ask for a stop, rank 0 alone for the rest."""
+    """What a rank wants after a step: any may ask for a stop, rank 0 alone for a snapshot; and what it tells all."""
 
     stop: bool = False
     save: bool = False
     too_late: bool = False  # for a snapshot, should all stop now
+    own_times: tuple[float, ...] = ()  # stragglers.OwnTimes, now and then; as many on every rank
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class StepResult:
     save: bool
     data_s: float  # waited for data, mean over the ranks
     skipped: int  # samples that could not be read, on all ranks
-    own_skipped: tuple[BadSample, ...]  # those that this rank came upon; the only field that ranks differ in
+    times: tuple[float, ...]  # the own times of all ranks, where they were told
+    own_skipped: tuple[BadSample, ...]  # those that this rank came upon; ranks differ in this and what follows
+    own_data_s: float
+    own_exchange_s: float | None  # exchange.Exchange
 
 
 def take_step(
@@ -60,6 +63,7 @@ def take_step(
     expected = config.global_batch * task.sample_weight
     skipped: list[BadSample] = []
     feeder.waited_s = 0.0
+    trainee.exchange.take_s()  # an evaluation's
     sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # of losses and of weights
     for position, share in enumerate(shares):
         waits.end()
@@ -72,24 +76,31 @@ def take_step(
         skipped += read.skipped if share.weight else ()
         if position == len(shares) - 1:
             # What ranks wish for travels with the loss, and both while gradients are computed: agreeing costs nothing.
-            rest = sums_2.new_tensor([feeder.waited_s, len(skipped), wish.stop, wish.save, wish.too_late])
+            flags = (wish.stop, wish.save, wish.too_late)
+            rest = _send([feeder.waited_s, len(skipped), *flags, *wish.own_times], trainee.device)
             totals = torch.cat((sums_2, rest))
             agreement = dist.all_reduce(totals, async_op=True)
         # Every strategy averages over ranks: undo it.
         (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
+        trainee.exchange.end()
     waits.begin()
     trainee.refuse_unused()
+    trainee.exchange.begin()
     agreement.wait()
-    loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates = totals.tolist()
+    trainee.exchange.end()
+    gradients = gather_gradients(trainee.parameters.values())
+    norm = measure_norm(gradients)
+    loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates, *times, norm_read = _read(totals, norm)
+    waits.end()
     if not weight_sum > 0:
         raise DataError(f"the batch of step {state.step + 1} weighs {weight_sum:g}: there is nothing to learn from it")
-    if weight_sum != expected:
-        loss_sum *= expected / weight_sum
-        _scale_gradients(trainee.parameters.values(), expected / weight_sum)
-    grad_norm = clip_gradients(trainee.parameters.values(), config.grad_clip, loss_scale=scale.factor)
-    waits.end()
+    scaled_by = scale.factor * (weight_sum / expected)  # the loss, so far: the batch's weight is known only now
+    loss_sum, grad_norm = loss_sum * (expected / weight_sum), norm_read / scaled_by
     if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
-        raise NonFiniteLoss(f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}")
+        found = f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}"
+        whose = "" if math.isfinite(loss_sum) else _blame(float(sums_2[0]), trainee.device, waits)
+        raise NonFiniteLoss(f"{found}{whose or _tell_once()}")
+    clip_gradients(gradients, norm, config.grad_clip, loss_scale=scaled_by)
     _set_rates(config, task, trainee, state.step)
     if scale.accepts(grad_norm):
         trainee.optimizer.step()
@@ -100,10 +111,13 @@ def take_step(
         loss=loss_sum,
         grad_norm=grad_norm,
         stop=stops > 0,
-        save=saves > 0 or (stops > 0 and not too_lates),
+        save=not too_lates if stops else saves > 0,
         data_s=waited_s / world_size,
         skipped=round(skips),
+        times=tuple(times),
         own_skipped=tuple(skipped),
+        own_data_s=feeder.waited_s,
+        own_exchange_s=trainee.exchange.take_s(),
     )
 
 
@@ -118,10 +132,32 @@ def _microbatch_loss(
         return task.loss(trainee.forward, batch, task.source.micro_batch)
 
 
-@torch.no_grad()
-def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
-    gradients = [local_of(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    torch._foreach_mul_(gradients, factor)
+def _blame(own_loss: float, device: torch.device, waits: Waits) -> str:
+    """Whose samples made the loss no number, to be told by that rank alone; empty where nobody's did. Collective."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    with waits.waiting():
+        lowest = torch.tensor(world_size if math.isfinite(own_loss) else rank, device=device)
+        dist.all_reduce(lowest, dist.ReduceOp.MIN)
+        culprit = int(lowest)
+    if culprit == rank:
+        return "; this rank's own share of it is no number"
+    return f"; look at rank {culprit}" if culprit < world_size else ""
+
+
+def _tell_once() -> str:
+    """All ranks are in it alike, and one of them shall be the cause."""
+    return "; as rank 0 says" if dist.get_rank() else ""
+
+
+def _send(values: list[float], device: torch.device) -> Tensor:
+    """Without a wait for what the device still has to do, or between a forward pass and its backward it would idle."""
+    return torch.tensor(values, dtype=torch.float64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def _read(totals: Tensor, norm: Tensor) -> list[float]:
+    """Both at once: each reading waits for the device."""
+    values: list[float] = torch.cat((totals, norm.reshape(1).to(totals))).tolist()
+    return values
 
 
 def _set_rates(config: TrainerConfig, task: Task, trainee: Trainee, step: int) -> None:

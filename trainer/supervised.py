@@ -106,9 +106,13 @@ class Supervised:
     def step(self, step: int, *, loss: SupportsFloat | None = None, **metrics: SupportsFloat) -> None:
         """Report that step `step` (from 0) is done, and find out, with all ranks, what is due after it.
 
-        What `restore` was given is saved here, and a stop ends the script here by SystemExit.
+        What `restore` was given is told by its `step_done`, if it has one, as trainer.sampler's, and saved when that is
+        due. A stop ends the script here by SystemExit.
         """
         self._done = step + 1
+        for subject in self._registered.values():
+            if callable(step_done := getattr(subject, "step_done", None)):
+                step_done()
         if self._script is None:
             return
         self._script.report(self._done, metrics if loss is None else {"loss": loss, **metrics})

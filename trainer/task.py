@@ -53,6 +53,7 @@ class Task:
     loss: Callable[[nn.Module, object, int], tuple[Tensor, Tensor | float]]
     sample_weight: float = 1.0
     tokens_per_sample: int | None = None
+    flops_per_sample: float | None = None  # forward and backward pass; None: to be counted
     is_random: bool = True  # the loss draws random numbers, as dropout does
     optimizer: BuildOptimizer | None = None
     schedule: Callable[[int], float] | None = None
@@ -72,6 +73,7 @@ def open_task(config: TrainerConfig) -> Task:
         loss=language.loss,
         sample_weight=config.seq_len,
         tokens_per_sample=config.seq_len,
+        flops_per_sample=language.flops_per_sample,
         is_random=config.dropout > 0,
     )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import Manifest
 from trainer.lineage import Restore, Tell
+from trainer.snapshot import Place
 
 
 def tell_restored(restore: Restore, world_size: int, tell: Tell) -> None:
@@ -18,10 +17,16 @@ def tell_restored(restore: Restore, world_size: int, tell: Tell) -> None:
     )
 
 
-def tell_committed(path: Path, manifest: Manifest, seconds: float, tell: Tell) -> None:
+def tell_committed(path: Place, manifest: Manifest, seconds: float, tell: Tell) -> None:
     size_bytes = manifest.size_bytes
     tell(
         EventKind.SNAPSHOT_COMMITTED,
         f"committed snapshot {path.name} ({size_bytes / 1e6:.1f} MB in {seconds:.2f} s)",
-        {"name": path.name, "step": manifest.step, "size_bytes": size_bytes, "seconds": round(seconds, 3)},
+        {
+            "name": path.name,
+            "step": manifest.step,
+            "size_bytes": size_bytes,
+            "world_size": manifest.world_size,
+            "seconds": round(seconds, 3),
+        },
     )

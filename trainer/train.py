@@ -8,15 +8,16 @@ A run may therefore end on any number of ranks and go on upon any other.
 from __future__ import annotations
 
 import gc
-import math
+import os
 import time
+from contextlib import closing
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.agreement import on_every_rank, on_rank_zero
+from trainer.agreement import Outcome, attempt, on_every_rank
 from trainer.barrier import Barrier
 from trainer.cadence import Cadence, estimate_mtbf_s
 from trainer.contract.config import TrainerConfig, parse_interval
@@ -26,16 +27,19 @@ from trainer.contract.progress import Phase
 from trainer.errors import DataError, SnapshotError
 from trainer.evaluation import evaluate
 from trainer.feeder import Feeder
+from trainer.flops import find_ideal_step_s
 from trainer.group import process_group
+from trainer.heap import keep_freed_memory
 from trainer.heartbeat import Heartbeat
-from trainer.lineage import begin_term, fence_of, snapshots_of
+from trainer.lineage import Beginning, fence_of, snapshots_of
+from trainer.observer import Observer
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale
-from trainer.saver import Saver, refuse_unwritable
+from trainer.saver import Saver
 from trainer.shares import assign_microbatches, open_feeder
 from trainer.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.source import BadSample
-from trainer.starting import refuse_different_data, tell_beginning, write_values
+from trainer.starting import Sight, agree, look_ahead, tell_beginning, write_values
 from trainer.state import RunState
 from trainer.step import StepResult, Wish, take_step
 from trainer.task import Task, open_task
@@ -51,50 +55,45 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     heartbeat = Heartbeat(place, config.steps)
     heartbeat.beat(Phase.DATA)
     task = open_task(config)  # before the group forms: a rank without data must not keep the others waiting
+    if place.rank == 0:
+        heartbeat.beat(Phase.RESTORE)
+    sight = attempt(lambda: look_ahead(config, place, task, heartbeat.tell))
     heartbeat.beat(Phase.START)
     waits = Waits(heartbeat)
     if place.world_size > 1:
         waits.start()
     with process_group(place, waits) as device:
+        if device.type == "cpu":
+            keep_freed_memory(os.environ)
         # A function of its own: what it made of the group must be gone when the group is destroyed.
-        return _run_in_group(config, place, task, device, heartbeat, waits, stop)
+        return _run_in_group(config, place, task, sight, device, heartbeat, waits, stop)
 
 
 def _run_in_group(
     config: TrainerConfig,
     place: WorkerPlace,
     task: Task,
+    sight: Outcome[Sight],
     device: torch.device,
     heartbeat: Heartbeat,
     waits: Waits,
     stop: StopFlag,
 ) -> int:
-    directory, fence = snapshots_of(place), fence_of(place)
-    refuse_different_data(task, waits)
-    refuse_unwritable(directory, waits)
+    beginning = agree(sight, place, heartbeat, waits)
     heartbeat.beat(Phase.RESTORE)
-    beginning = on_rank_zero(lambda: begin_term(place, directory, fence, heartbeat.tell), waits)
+    fence = fence_of(place)
     state = RunState(LossScale(config.precision))
-    draft = task.draft()
-    trainee = build_trainee(
-        config,
-        model=draft.model,
-        place=place,
-        device=device,
-        waits=waits,
-        write_values=partial(write_values, config, task, draft, beginning, state, waits),
-        own_optimizer=task.optimizer,
-        wrap=task.wrap,
-    )
-    tell_beginning(beginning, trainee.notices, heartbeat)
+    trainee, ideal_step_s = _build(config, place, task, beginning, state, device, heartbeat, waits)
+    tell_beginning(beginning, config, task, trainee.notices, heartbeat)
     saver = Saver(
-        directory=directory,
+        directory=snapshots_of(place),
         beginning=beginning,
         fence=fence,
         config=config,
         strategy=trainee.layout.strategy,
         data=task.source.fingerprint,
         place=place,
+        device=device,
         heartbeat=heartbeat,
         waits=waits,
     )
@@ -109,13 +108,52 @@ def _run_in_group(
         read_mtbf_s=lambda: estimate_mtbf_s(fence.begun_at(), time.time(), place.world_size // place.local_world_size),
     )
     feeder = open_feeder(config, task, place, state, device)
-    try:
-        with saver:
-            return _train(
-                config, task, trainee, feeder, state, saver, cadence, wishes, heartbeat, waits, stop, place.notice_s
-            )
-    finally:
-        feeder.close()
+    observer = Observer(config, task, trainee, place, saver.cost, heartbeat, ideal_step_s)
+    with closing(feeder), observer, saver:
+        return _train(
+            config,
+            task,
+            trainee,
+            feeder,
+            state,
+            saver,
+            cadence,
+            wishes,
+            observer,
+            heartbeat,
+            waits,
+            stop,
+            place.notice_s,
+        )
+
+
+def _build(
+    config: TrainerConfig,
+    place: WorkerPlace,
+    task: Task,
+    beginning: Beginning,
+    state: RunState,
+    device: torch.device,
+    heartbeat: Heartbeat,
+    waits: Waits,
+) -> tuple[Trainee, float | None]:
+    """The model with its values, and on rank 0 `find_ideal_step_s`.
+
+    A function of its own: the draft holds a model that was built on the CPU, whole, and must not outlive this.
+    """
+    draft = task.draft()
+    ideal_step_s = find_ideal_step_s(config, task, draft.model, device, heartbeat) if place.rank == 0 else None
+    trainee = build_trainee(
+        config,
+        model=draft.model,
+        place=place,
+        device=device,
+        waits=waits,
+        write_values=partial(write_values, config, task, draft, beginning, state, waits),
+        own_optimizer=task.optimizer,
+        wrap=task.wrap,
+    )
+    return trainee, ideal_step_s
 
 
 def _train(
@@ -127,6 +165,7 @@ def _train(
     saver: Saver,
     cadence: Cadence,
     wishes: SnapshotWishes,
+    observer: Observer,
     heartbeat: Heartbeat,
     waits: Waits,
     stop: StopFlag,
@@ -136,19 +175,20 @@ def _train(
     bad: dict[int, BadSample] = {}
     barrier = None if task.evaluation is None else Barrier(waits)
     while state.step < config.steps:
+        own_times = observer.before(state.step + 1)
         started, now = time.perf_counter(), time.monotonic()
         is_busy = saver.is_busy
         save_due = is_first and (
             cadence.is_due(state.step + 1, now, is_busy=is_busy) or (not is_busy and wishes.is_due(now))
         )
         too_late = is_first and not cadence.fits(notice_s, is_busy=is_busy)
-        wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late)
+        wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late, own_times=own_times)
         result = take_step(config, task, trainee, feeder, state, waits, wish)
         step_s = time.perf_counter() - started
         feeder.look(step_s)
         waits.expect(step_s)
         saver.look_around()
-        _beat_step(config, task, trainee, state, result, step_s, heartbeat)
+        observer.after(state, result, step_s)
         if barrier is not None:
             _evaluate(config, task, trainee, state, barrier, heartbeat, waits)
         if result.skipped:
@@ -213,7 +253,8 @@ def _save(
         saver.save(state, wishes=wishes.answer(), keep_all=is_stop)
     else:
         saver.begin(state, wishes=wishes.answer())
-    cadence.saved(time.monotonic())
+    if dist.get_rank() == 0:  # who decides for all
+        cadence.saved(time.monotonic())
     heartbeat.beat(Phase.STEP, state.step)
 
 
@@ -230,27 +271,3 @@ def _note_skipped(
     if len(bad) > config.skip_bad_samples:
         allowed = f"skip_bad_samples = {config.skip_bad_samples}"
         raise DataError(f"{len(bad)} samples could not be read, more than {allowed}; the events name them")
-
-
-def _beat_step(
-    config: TrainerConfig,
-    task: Task,
-    trainee: Trainee,
-    state: RunState,
-    result: StepResult,
-    step_s: float,
-    heartbeat: Heartbeat,
-) -> None:
-    tokens = task.tokens_per_sample
-    metrics = {
-        "loss": result.loss,
-        "samples_per_s" if tokens is None else "tokens_per_s": config.global_batch * (tokens or 1) / step_s,
-        "learning_rate": float(trainee.optimizer.param_groups[0]["lr"]),
-        "step_s": step_s,
-        "data_s": result.data_s,
-    }
-    if math.isfinite(result.grad_norm):
-        metrics["grad_norm"] = result.grad_norm
-    if state.loss_scale.is_on:
-        metrics["loss_scale"] = state.loss_scale.factor
-    heartbeat.beat(Phase.STEP, state.step, metrics if dist.get_rank() == 0 else None)

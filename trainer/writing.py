@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
@@ -19,15 +18,17 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
-from trainer import snapshot
 from trainer.agreement import through_rank_zero
 from trainer.contract.manifest import FileEntry
+from trainer.snapshot import Place
+from trainer.snapshot.streams import Writer
 from trainer.state import KEY, RunState
 from trainer.waits import Waits
 
 Values = dict[MetadataIndex, "Tensor | BytesIO"]
 
 _METADATA = ".metadata"
+_COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
 
 
 @dataclass(frozen=True)
@@ -70,28 +71,29 @@ def values_of(state: RunState, plan: Plan) -> Values:
     return {item.index: planner.resolve_data(item) for item in plan.own.items}
 
 
-def write_part(plan: Plan, values: Values, directory: Path, go_on: Callable[[], bool] = lambda: True) -> Part:
+def write_part(plan: Plan, values: Values, directory: Place, go_on: Callable[[], bool] = lambda: True) -> Part:
     """Write this rank's files, fsync and checksum them. Raises OSError, and Abandoned soon after `go_on` says no."""
     try:
-        results = FileSystemWriter(directory, sync_files=True).write_data(plan.own, _Given(values, go_on)).wait()
+        is_live = any(isinstance(value, Tensor) and not value.is_cpu for value in values.values())
+        writer = Writer(directory, copy_ahead_bytes=_COPY_AHEAD_BYTES if is_live else 0)
+        results = writer.write_data(plan.own, _Given(values, go_on)).wait()
     except Abandoned:
         raise
     except Exception as error:
         raise _in_one_line(error, directory) from error
-    return Part(
-        results, snapshot.checksum_files(directory, sorted({result.storage_data.relative_path for result in results}))
-    )
+    return Part(results, writer.describe(sorted({result.storage_data.relative_path for result in results})))
 
 
-def write_metadata(plan: Plan, parts: list[Part], directory: Path) -> dict[str, FileEntry]:
+def write_metadata(plan: Plan, parts: list[Part], directory: Place) -> dict[str, FileEntry]:
     """On rank 0, when all parts are on disk: write `.metadata` and return the entries of all files. Raises OSError."""
     assert plan.metadata is not None
     try:
-        FileSystemWriter(directory, sync_files=True).finish(plan.metadata, [part.results for part in parts])
+        writer = Writer(directory)
+        writer.finish(plan.metadata, [part.results for part in parts])
     except Exception as error:
         raise _in_one_line(error, directory) from error
     files = {name: entry for part in parts for name, entry in part.files.items()}
-    return {**files, **snapshot.checksum_files(directory, [_METADATA])}
+    return {**files, **writer.describe([_METADATA])}
 
 
 class _Given(DefaultSavePlanner):
@@ -104,7 +106,8 @@ class _Given(DefaultSavePlanner):
     def resolve_data(self, write_item: WriteItem) -> Tensor | BytesIO:
         if not self._go_on():
             raise Abandoned
-        return self._values[write_item.index]
+        value = self._values[write_item.index]
+        return value.contiguous() if isinstance(value, Tensor) else value  # as the manifest says
 
 
 def _plan_of(state: RunState) -> DefaultSavePlanner:
@@ -113,7 +116,7 @@ def _plan_of(state: RunState) -> DefaultSavePlanner:
     return planner
 
 
-def _in_one_line(error: BaseException, directory: Path) -> OSError:
+def _in_one_line(error: BaseException, directory: Place) -> OSError:
     """The OSError behind a failed write, which torch's own writer hides behind a RuntimeError; or what there is."""
     cause: BaseException | None = error
     while cause is not None:

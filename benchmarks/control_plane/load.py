@@ -8,8 +8,8 @@ import selectors
 import socket
 import statistics
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -71,6 +71,12 @@ def render_post(path: str, document: object) -> bytes:
     return head.encode() + b"\r\n\r\n" + body
 
 
+def looks(ids: Sequence[str], count: int) -> Iterator[bytes]:
+    """Lists and shows by turns."""
+    for number in range(count):
+        yield render_get("/api/v1/jobs?limit=50" if number % 2 else f"/api/v1/jobs/{ids[number % len(ids)]}")
+
+
 def ask(url: str, path: str) -> tuple[int, dict[str, object]]:
     """One request, its answer's JSON."""
     parts = urlsplit(url)
@@ -87,8 +93,8 @@ def drive(address: tuple[str, int], source: Source, connections: int, rate: floa
     requests = list(source())  # made before the clock starts
     requests.reverse()
     total, outcome = len(requests), Outcome(0.0)
-    idle = [socket.create_connection(address) for _ in range(connections)]
-    everyone = list(idle)
+    everyone = [socket.create_connection(address) for _ in range(connections)]
+    idle = deque(everyone)  # used in turn: the service closes a connection that nobody used for five seconds
     for connection in everyone:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with selectors.DefaultSelector() as selector:
@@ -97,7 +103,7 @@ def drive(address: tuple[str, int], source: Source, connections: int, rate: floa
         while len(outcome.latencies_s) < total:
             now = time.perf_counter()
             while idle and requests and (rate is None or started + sent / rate <= now):
-                connection = idle.pop()
+                connection = idle.popleft()
                 begun = now if rate is None else started + sent / rate
                 connection.sendall(requests.pop())
                 sent += 1

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_line, make_spec, settle
+from orchestrator.collector import calm_collector
 from orchestrator.domain.admission import Limits
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.job import JobState
 from orchestrator.domain.launch import LaunchPlan, NativeRequest, Site
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
-from orchestrator.intake import Intake
-from orchestrator.process import calm_collector
+from orchestrator.intake.intake import Intake
+from orchestrator.ports.cluster import Backend
 from orchestrator.rundir import LocalRunDirectories
 from orchestrator.store.engine import Database
 from orchestrator.store.journals import SqlJournalStore
@@ -69,7 +70,7 @@ def measure_passes(folder: Path, url: str, count: int) -> dict[str, object]:
     settle(database)
     journals = [_write_run_directory(folder, job_id) for job_id in ids]
     calm_collector()
-    reconciler = _build(database, folder)
+    reconciler = build_reconciler(database, folder, SteadyCluster())
     for _ in range(3):  # what was written so far is taken in, and what follows from it is decided
         reconciler.reconcile()
     figures: dict[str, object] = {"quiet": _passes(reconciler, lambda step: None)}
@@ -80,8 +81,9 @@ def measure_passes(folder: Path, url: str, count: int) -> dict[str, object]:
     return figures
 
 
-def _build(database: Database, root: Path) -> Reconciler:
-    clock, cluster, ports = Clock(), SteadyCluster(), range(20_000, 30_000)
+def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconciler:
+    """The service's own, holding the lease of CLUSTER."""
+    clock, ports = Clock(), range(20_000, 30_000)
     lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
     assert lease is not None
     store = SqlSupervisorStore(database, lease)
@@ -90,8 +92,8 @@ def _build(database: Database, root: Path) -> Reconciler:
         root=root, python="python", child="child.py", rendezvous_host="127.0.0.1", gpus_per_node=0, report_url=None,
         stop_timeout_s=10, log_limit_bytes=1 << 20,
     )  # fmt: skip
-    observer = Observer(CLUSTER, store, cluster, intake, clock)
-    actor = Actor(store, cluster, LocalRunDirectories(root), site, ports=ports, in_office=lambda: None)
+    observer = Observer(CLUSTER, store, backend, intake, clock)
+    actor = Actor(store, backend, LocalRunDirectories(root), site, ports=ports, in_office=lambda: None)
     return Reconciler(store, observer, actor, clock, Terms(limits=Limits(), stop_timeout_s=15))
 
 

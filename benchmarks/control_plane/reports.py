@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
 
-from benchmarks.control_plane.load import Clients, Outcome, ask, render_get, render_post
+from benchmarks.control_plane.load import Clients, Outcome, ask, looks, render_post
 from benchmarks.control_plane.stored import UNSUPERVISED, WORKERS, add_running, copy, make_job, make_line, make_spec
 from benchmarks.control_plane.world import Usage
 from orchestrator.domain.job import JobState
@@ -40,7 +40,7 @@ def measure_reports(
     usage = Usage(pid)
     paced = partial(_reports, ids, 1 + rounds, PACE_PER_S * paced_s, 1)
     running: Future[Outcome] = clients.start(paced, connections=64, rate=PACE_PER_S)
-    meanwhile = clients.run(partial(_looks, ids, paced_s * _READS_PER_S), connections=8, rate=_READS_PER_S)
+    meanwhile = clients.run(partial(looks, ids, paced_s * _READS_PER_S), connections=8, rate=_READS_PER_S)
     figures["paced"] = {**running.result().figures(), **usage.figures()}
     figures["list and show meanwhile"] = meanwhile.figures()
     _, job = ask(url, f"/api/v1/jobs/{ids[0]}")
@@ -72,8 +72,3 @@ def _reports(ids: Sequence[str], first_round: int, count: int, lines: int) -> It
 
 def _render_line(step: int, rank: int) -> str:
     return json.dumps(render_progress(make_line(_FIRST_STEP + step, rank)))
-
-
-def _looks(ids: Sequence[str], count: int) -> Iterator[bytes]:
-    for number in range(count):
-        yield render_get("/api/v1/jobs?limit=50" if number % 2 else f"/api/v1/jobs/{ids[number % len(ids)]}")

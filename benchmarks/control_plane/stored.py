@@ -17,7 +17,8 @@ from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.spec import JobSpec
-from orchestrator.ports import Change, JournalBatch
+from orchestrator.ports.journals import JournalBatch
+from orchestrator.ports.supervision import Change
 from orchestrator.store.engine import Database
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore

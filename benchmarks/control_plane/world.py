@@ -72,6 +72,10 @@ class Usage:
         cpu, wall = self._cpu_s() - self._cpu, time.perf_counter() - self._wall
         return {"service_cpu_s": round(cpu, 2), "service_cores": round(cpu / wall, 2)}
 
+    def cpu_s(self) -> float:
+        """Used since this was made."""
+        return self._cpu_s() - self._cpu
+
     def _cpu_s(self) -> float:
         fields = (Path("/proc") / str(self._pid) / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS  # utime, stime: proc(5), fields 14 and 15

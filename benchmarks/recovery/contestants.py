@@ -8,21 +8,40 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.recovery.split import Kill, Split, split_all
 from deploy.dev.fleet import open_attempt
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
 
-WORKERS = 2
+DEVICES = ("cpu", "cuda")
 SNAPSHOT_EVERY = 10  # steps; user_script.py has the same
 _NEVER = 1_000_000_000
 _SCRIPT = str(Path(__file__).with_name("user_script.py"))
-_CONFIG = {"preset": "nano", "steps": _NEVER, "global_batch": 2, "micro_batch": 1, "seq_len": 32}
+_HOOK = str(Path(__file__).with_name("hook"))
+_CONFIG = {"steps": _NEVER, "global_batch": 2, "micro_batch": 1, "seq_len": 32}
 
 LAUNCHERS = ("ours", "torchrun-safe", "torchrun")
+OWN_SCRIPT = "own-script"
 PROGRAMS = ("trainer-ddp", "trainer-fsdp", "script")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """On what is trained, and the size of the bundled model."""
+
+    device: str = "cpu"
+    preset: str = "nano"
+
+    def workers_of(self, program: str) -> int:
+        """NCCL refuses two ranks on one GPU, so the trainer gets one there; our script's two share it by gloo."""
+        return 1 if self.device == "cuda" and program.startswith("trainer-") else 2
+
+
+ON_CPU = Setting()
 
 
 @dataclass
@@ -32,7 +51,13 @@ class Training:
     launcher: str
     program: str
     folder: Path
+    script: tuple[str, ...] = ()  # somebody's own, with its arguments, where the program is OWN_SCRIPT
+    setting: Setting = ON_CPU
     process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def workers(self) -> int:
+        return self.setting.workers_of(self.program)
 
     @property
     def incarnation(self) -> Path:
@@ -40,7 +65,9 @@ class Training:
 
     @property
     def lines(self) -> Path:
-        """Where each step is told: the trainer's progress, or what the script prints."""
+        """Where each step is told: the trainer's progress, what our script prints, or the hook in somebody else's."""
+        if self.program == OWN_SCRIPT:
+            return self.folder / "steps"
         return self.folder / "printed" if self.program == "script" else self.incarnation / layout.PROGRESS
 
     def start(self) -> None:
@@ -49,8 +76,16 @@ class Training:
             self.incarnation.mkdir(parents=True)  # as an agent would have made it, for the trainer's lines
         with (self.folder / "printed").open("ab") as printed:
             self.process = subprocess.Popen(
-                self._command(), env=self._environment(), stdout=printed, stderr=printed, start_new_session=True
+                self._command(),
+                env=self._environment(),
+                cwd=self.folder,
+                stdout=printed,
+                stderr=printed,
+                start_new_session=True,
             )
+
+    def has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
 
     def end(self) -> None:
         """SIGKILL for the launcher and all that it started."""
@@ -66,30 +101,50 @@ class Training:
                 except ProcessLookupError:
                     continue
 
+    def count_spares(self) -> int:
+        """Workers that were forked ahead, where the launcher keeps a journal."""
+        journal = self.incarnation / layout.EVENTS
+        events = map(json.loads, journal.read_text().splitlines()) if journal.exists() else ()
+        return sum(len(event["evidence"].get("spares", ())) for event in events)
+
+    def split(self, kills: Sequence[Kill]) -> list[Split]:
+        """Where the time of each restart went; nothing of a script, which tells its steps alone."""
+        if not self.program.startswith("trainer-"):
+            return []
+        return split_all(kills, self.lines, self.incarnation / layout.EVENTS)
+
     def printed(self) -> str:
         return (self.folder / "printed").read_text(errors="replace")[-2000:]
 
     def _command(self) -> list[str]:
         module = "trainer.elastic.elasticrun" if self.launcher == "ours" else "torch.distributed.run"
-        flags = ["--standalone", f"--nproc-per-node={WORKERS}", f"--max-restarts={_NEVER}"]
+        flags = ["--standalone", f"--nproc-per-node={self.workers}", f"--max-restarts={_NEVER}"]
         if self.launcher != "torchrun":
             flags.append("--monitor-interval=0.05")
         return [sys.executable, "-m", module, *flags, *self._program()]
 
     def _program(self) -> list[str]:
         if self.program == "script":
-            return [_SCRIPT, str(_NEVER), str(self.folder / "snapshot.pt")]
+            return [_SCRIPT, str(_NEVER), str(self.folder / "snapshot.pt"), self.setting.device]
+        if self.program == OWN_SCRIPT:
+            return list(self.script)
         data = self.folder / "data.txt"
         data.write_bytes(Path(contextlib.__file__).read_bytes())  # some text
         strategy = self.program.rpartition("-")[2]
-        config = {**_CONFIG, "data": str(data), "strategy": strategy, "snapshot_interval": SNAPSHOT_EVERY}
+        config = {**_CONFIG, "preset": self.setting.preset, "data": str(data), "strategy": strategy}
+        config |= {"snapshot_interval": SNAPSHOT_EVERY}
         return ["-m", "trainer", "--config", json.dumps(config)]
 
     def _environment(self) -> dict[str, str]:
         marks = {"RECOVERY_BENCHMARK": str(self.folder)}
-        if self.program != "script":
+        if self.program == OWN_SCRIPT:
+            path = os.pathsep.join(part for part in (_HOOK, os.environ.get("PYTHONPATH", "")) if part)
+            marks |= {"RECOVERY_STEPS": str(self.lines), "PYTHONPATH": path}
+        elif self.program != "script":
             marks |= {env.JOB_ID: "recovery", env.JOB_DIR: str(self.folder), env.ATTEMPT: "1", env.REPLICA: "0"}
             marks |= {env.CLAIM: "recovery"} if self.launcher == "ours" else {env.REPLICA_DIR: str(self.incarnation)}
+        if self.setting.device == "cpu" and self.program != OWN_SCRIPT:
+            marks["CUDA_VISIBLE_DEVICES"] = ""  # or the trainer would take the GPU
         if self.launcher == "torchrun-safe":
             marks["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return outer_environment() | marks
@@ -98,6 +153,6 @@ class Training:
 def _belongs(entry: Path, folder: Path, session: int) -> bool:
     try:
         marked = f"RECOVERY_BENCHMARK={folder}".encode() in (entry / "environ").read_bytes().split(b"\0")
-        return marked or int((entry / "stat").read_text().rpartition(")")[2].split()[3]) == session
+        return marked or int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[3]) == session
     except OSError:
         return False

@@ -2,7 +2,8 @@
 
 The stall of a snapshot is the excess step time until the state is out of the way: from its begin until the last rank
 may make the next update, less the same stretch of a step when nothing is saved. For one in the background, that update
-waits until the state is staged; what writing costs from then on shows in the rest of that step and in those behind it.
+waits until the state is staged. Writing begins as soon as it is, and takes from the same step where no core is idle:
+`ours, staged` holds the writing back until that update, and so shows what staging alone costs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ import torch.nn.functional as F
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from benchmarks.snapshot.setting import ASYNC, STAGED, SYNC, Setting, parse_setting
 from trainer import snapshot
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
@@ -33,15 +36,15 @@ from trainer.group import process_group
 from trainer.heartbeat import Heartbeat
 from trainer.lineage import Beginning, Fence
 from trainer.model import Decoder, build_initial
-from trainer.optim import ShardedAdamW
 from trainer.parallel import Trainee, build_trainee
 from trainer.precision import LossScale
-from trainer.saver import Saver
+from trainer.saver import Flight, Saver
 from trainer.state import RunState
 from trainer.values import initialise
 from trainer.waits import Waits
+from trainer.writing import Values
 
-_VOCABULARY, _TOKENS = 256, 32
+_VOCABULARY = 256
 _WARM_UP = 2  # steps
 
 
@@ -53,11 +56,26 @@ class Times:
     whole_step: list[float] = field(default_factory=list)  # from the snapshot's begin to the end of the next step
     in_all: list[float] = field(default_factory=list)  # until the snapshot is on disk, or committed
     steps_beside: list[float] = field(default_factory=list)  # while one is being written
+    trained: list[float] = field(default_factory=list)  # all steps from the snapshot's begin until it is done
+    steps: list[int] = field(default_factory=list)  # how many those were
+
+
+class StagingSaver(Saver):
+    """Stages beside training as ever, and writes only once `may_write` is set."""
+
+    may_write = threading.Event()
+
+    def _finish(self, flight: Flight, staged: Values | Exception) -> None:
+        self.may_write.wait()
+        self.may_write.clear()
+        super()._finish(flight, staged)
 
 
 class Bench:
-    def __init__(self, trainee: Trainee, state: RunState, savers: dict[str, Saver], folder: Path) -> None:
-        self.trainee, self.state, self.savers, self.folder = trainee, state, savers, folder
+    def __init__(
+        self, setting: Setting, trainee: Trainee, state: RunState, savers: dict[str, Saver], folder: Path
+    ) -> None:
+        self.setting, self.trainee, self.state, self.savers, self.folder = setting, trainee, state, savers, folder
         self.quiet = Times()
         self.updated_at = 0.0  # when this rank began its newest update
         self.times: dict[str, Times] = {}
@@ -67,37 +85,45 @@ class Bench:
         trainee.optimizer.register_step_pre_hook(self.note_update)  # behind the waits of the savers
 
     def note_update(self, *_: object) -> None:
+        finish(self.trainee.device)
         self.updated_at = time.perf_counter()
+        StagingSaver.may_write.set()
 
     def step(self) -> float:
         started = time.perf_counter()
         generator = torch.Generator().manual_seed(self.state.step)
-        tokens_BT = torch.randint(_VOCABULARY, (1, _TOKENS + 1), generator=generator)
-        logits_BTV = self.trainee.forward(tokens_BT[:, :-1])
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
+        size = self.setting.batch, self.setting.seq_len + 1
+        tokens_BT = torch.randint(_VOCABULARY, size, generator=generator).to(self.trainee.device)
+        with self.trainee.autocast():
+            logits_BTV = self.trainee.forward(tokens_BT[:, :-1])
+            loss = F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT[:, 1:].flatten())
         loss.backward()  # type: ignore[no-untyped-call]
         self.trainee.optimizer.step()
         self.trainee.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1
-        dist.barrier()
+        meet(self.trainee.device)
         return time.perf_counter() - started
 
     def measure(self, name: str, begin: Callable[[Path], None]) -> None:
         """One quiet step, one snapshot with the step behind it; then until it is on disk."""
         times, path = self.times.setdefault(name, Times()), self.folder / "one"
         self.time_step(self.quiet, lambda: None)
+        StagingSaver.may_write.clear()
         started = time.perf_counter()
         self.time_step(times, lambda: begin(path))
-        saver = self.savers.get(name)
+        saver, beside = self.savers.get(name), list[float]()
         while saver is not None and self._all(saver.is_busy):
-            times.steps_beside.append(self.step())
+            beside.append(self.step())
+        times.steps_beside += beside
+        times.trained.append(times.whole_step[-1] + sum(beside))
+        times.steps.append(1 + len(beside))
         if saver is not None:
             saver.settle()
         times.in_all.append(time.perf_counter() - started if saver is None else saver.cost.duration_s)
         self._clear(path)
 
     def time_step(self, times: Times, begin: Callable[[], None]) -> None:
-        dist.barrier()
+        meet(self.trainee.device)
         started = time.perf_counter()
         begin()
         self.step()
@@ -121,7 +147,19 @@ class Bench:
                 snapshot.remove(self.folder / str(name))
             shutil.rmtree(path, ignore_errors=True)
             os.sync()
-        dist.barrier()
+        meet(self.trainee.device)
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done what was asked of it: its own steps are timed, not the asking."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def meet(device: torch.device) -> None:
+    """Wait until all ranks are here, and their devices done."""
+    finish(device)
+    dist.all_reduce(torch.zeros(()))
 
 
 def save_with_torch(state: RunState, path: Path) -> None:
@@ -132,23 +170,24 @@ def save_with_torch(state: RunState, path: Path) -> None:
             torch.save(state.state_dict(), file)
             file.flush()
             os.fsync(file.fileno())
-    dist.barrier()
+    dist.all_reduce(torch.zeros(()))
 
 
 def save_with_dcp(state: RunState, path: Path) -> None:
     dcp_save({"run": state.state_dict()}, storage_writer=FileSystemWriter(path, sync_files=True))
 
 
-def run(strategy: str, preset: str, rounds: int, folder: Path) -> dict[str, object] | None:
-    place, config = parse_place(os.environ), TrainerConfig(preset=preset, strategy=strategy, seq_len=_TOKENS)
+def run(setting: Setting, folder: Path) -> dict[str, object] | None:
+    place = parse_place(os.environ)
     heartbeat = Heartbeat(place, total_steps=0)
     waits = Waits(heartbeat)
     with process_group(place, waits) as device:
-        bench = build(config, device, heartbeat, waits, folder)
-        play(bench, rounds)
+        bench = build(setting, device, heartbeat, waits, folder)
+        play(bench)
         parameters = sum(parameter.numel() for parameter in bench.trainee.model.parameters())
         result = {
-            "strategy": strategy,
+            "strategy": setting.strategy,
+            "device": setting.device,
             "parameters": parameters,
             "quiet": vars(bench.quiet),
             "times": {name: vars(times) for name, times in bench.times.items()},
@@ -159,34 +198,43 @@ def run(strategy: str, preset: str, rounds: int, folder: Path) -> dict[str, obje
     return result if place.rank == 0 else None
 
 
-def play(bench: Bench, rounds: int) -> None:
+def play(bench: Bench) -> None:
     """Every kind once in each round, and one round more: the first allocates buffers and plans, and is told apart."""
     state = bench.state
-    kinds: dict[str, Callable[[Path], None]] = {"dcp.save": lambda path: save_with_dcp(state, path)}
-    if bench.trainee.layout.strategy == "ddp":
-        kinds["torch.save"] = lambda path: save_with_torch(state, path)
-    for name, saver in bench.savers.items():
-        kinds[name] = lambda _, saver=saver: saver.begin(state)  # type: ignore[misc]
+    kinds: dict[str, Callable[[Path], None]] = {
+        "dcp.save": lambda path: save_with_dcp(state, path),
+        "torch.save": lambda path: save_with_torch(state, path),
+        **{name: partial(_begin, saver, state) for name, saver in bench.savers.items()},
+    }
     for _ in range(_WARM_UP):
         bench.step()
-    for _ in range(rounds + 1):
-        for name, begin in kinds.items():
-            bench.measure(name, begin)
+    for _ in range(bench.setting.rounds + 1):
+        for name in bench.setting.kinds:
+            bench.measure(name, kinds[name])
 
 
-def build(config: TrainerConfig, device: torch.device, heartbeat: Heartbeat, waits: Waits, folder: Path) -> Bench:
+def _begin(saver: Saver, state: RunState, _: Path) -> None:
+    saver.begin(state)
+
+
+def build(setting: Setting, device: torch.device, heartbeat: Heartbeat, waits: Waits, folder: Path) -> Bench:
+    config = TrainerConfig(
+        preset=setting.preset, strategy=setting.strategy, seq_len=setting.seq_len, precision=setting.precision
+    )
     place, state, shape = parse_place(os.environ), RunState(LossScale(config.precision)), SHAPES[config.preset]
     with torch.device("meta"):
         model = Decoder(shape, vocab_size=_VOCABULARY, dropout=0.0)
 
-    def write_values(model: torch.nn.Module, optimizer: ShardedAdamW) -> None:
+    def write_values(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         state.attach(model, optimizer)
         initialise(model, partial(build_initial, seed=0, layers=shape.layers))
 
     trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
     savers = {}
-    for number, mode in enumerate(("async", "sync"), start=1):
-        savers[f"ours, {mode}"] = Saver(
+    kinds = {STAGED: (StagingSaver, "async"), ASYNC: (Saver, "async"), SYNC: (Saver, "sync")}
+    for number, name in enumerate((name for name in setting.kinds if name in kinds), start=1):
+        kind, mode = kinds[name]
+        savers[name] = kind(
             directory=folder,
             beginning=Beginning(term=Term(1, number), restore=None),
             fence=Fence(None),
@@ -194,15 +242,16 @@ def build(config: TrainerConfig, device: torch.device, heartbeat: Heartbeat, wai
             strategy=trainee.layout.strategy,
             data={},
             place=place,
+            device=trainee.device,
             heartbeat=heartbeat,
             waits=waits,
         )
-    return Bench(trainee, state, savers, folder)
+    return Bench(setting, trainee, state, savers, folder)
 
 
 if __name__ == "__main__":
-    strategy, preset, rounds, folder, output = sys.argv[1:]
-    result = run(strategy, preset, int(rounds), Path(folder))
+    setting_text, folder, output = sys.argv[1:]
+    result = run(parse_setting(setting_text), Path(folder))
     if result is not None:
         Path(output).write_text(json.dumps(result))
     sys.stdout.flush()

@@ -1,4 +1,8 @@
-"""Two trainings of the same model, of which only one runs at a time: the other is stopped by a signal."""
+"""Two trainings of the same model, of which only one runs at a time: the other is stopped by a signal.
+
+A stopped one keeps its memory, on a GPU too, and asks nothing more of the device. That holds for one rank a GPU and one
+GPU: of several, one stopped before the others would leave their kernels spinning.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +14,36 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from benchmarks.trainer.work import Work
 from trainer.contract import env, layout
 from trainer.contract.clock import parse_time
 
 _NEVER = 10**9
 _HANDWRITTEN = str(Path(__file__).with_name("handwritten.py"))
 _ROOT = str(Path(__file__).parents[2])
-_PATIENCE_S = 120.0
-
-
-@dataclass(frozen=True)
-class Work:
-    """What both sides train, `global_batch` sequences a step."""
-
-    strategy: str  # plain, ddp or fsdp
-    preset: str
-    global_batch: int
-    seq_len: int
-
-    @property
-    def world_size(self) -> int:
-        return 1 if self.strategy == "plain" else 2
+_PATIENCE_S, _COMPILES_WITHIN_S = 120.0, 600.0
+_SETTLE_S = {"cpu": 0.0, "cuda": 1.0}  # until a device has done what a stopped process had asked of it
 
 
 class NoStep(Exception):
     """A contestant made no step in time; the text holds what it printed."""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """Of a step: the wall clock's seconds, and the step's number."""
+
+    at_s: float
+    step: int
+
+
 @dataclass
 class Contestant:
-    """Ours is `python -m trainer` as anyone starts it. Leave it by `end`."""
+    """Ours is `python -m trainer` as anyone starts it, but for the wrapper of a single rank. Leave it by `end`."""
 
     work: Work
     is_ours: bool
@@ -61,17 +62,10 @@ class Contestant:
         with (self.folder / "printed").open("ab") as printed:
             for rank in range(self.work.world_size):
                 variables = {
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    "PYTHONPATH": _ROOT,
+                    **self._environment(),
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(self.work.world_size),
-                    "LOCAL_WORLD_SIZE": str(self.work.world_size),
-                    "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
-                    env.JOB_DIR: str(self.folder),
-                    env.REPLICA_DIR: str(self.folder),
                 }
                 self.ranks.append(subprocess.Popen(self._command(), env=variables, stdout=printed, stderr=printed))
         self._until_steps(3)
@@ -80,24 +74,29 @@ class Contestant:
     def pause(self) -> None:
         for rank in self.ranks:
             rank.send_signal(signal.SIGSTOP)
+        time.sleep(_SETTLE_S[self.work.device])
 
     def run_for(self, seconds: float) -> list[float]:
-        """Go on for a while; the times between steps that began and ended in it."""
+        """Go on for a while; the seconds of a step, one for each window that began and ended in it."""
         began = time.time()
         for rank in self.ranks:
             rank.send_signal(signal.SIGCONT)
         time.sleep(seconds)
         self.pause()
-        ends = [end for end in self._ends() if end > began]
-        return [later - earlier for earlier, later in itertools.pairwise(ends)]
+        return times_of_steps([end for end in self._ends() if end.at_s > began], self.work.window)
 
     def steps(self) -> int:
-        return len(self._ends())
+        return max((end.step for end in self._ends()), default=0)
 
     def cpu_s(self) -> float:
         """Seconds of CPU that its ranks have used so far (proc(5), stat, utime and stime)."""
         fields = [Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split() for rank in self.ranks]
         return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
+
+    def ideal_step_s(self) -> float | None:
+        """The step that MFU compares with, of ours. None where the trainer knows no peak of the device."""
+        told = (line["metrics"] for line in self._read_steps())
+        return next((metrics["mfu"] * metrics["step_s"] for metrics in told if "mfu" in metrics), None)
 
     def end(self) -> None:
         for rank in self.ranks:
@@ -107,32 +106,69 @@ class Contestant:
     def _command(self) -> list[str]:
         work = self.work
         if not self.is_ours:
-            sizes = [work.preset, str(work.global_batch), str(work.seq_len)]
-            return [sys.executable, _HANDWRITTEN, work.strategy, str(self.lines), *sizes]
-        config = {
-            "strategy": "fsdp" if work.strategy == "fsdp" else "ddp",
-            "preset": work.preset,
-            "global_batch": work.global_batch,
-            "micro_batch": work.global_batch // work.world_size,
-            "seq_len": work.seq_len,
-            "steps": _NEVER,
-            "snapshot_interval": str(_NEVER),
+            return [sys.executable, _HANDWRITTEN, str(self.lines), json.dumps(asdict(work))]
+        is_alone = work.strategy == "ddp" and work.world_size == 1
+        module = "benchmarks.trainer.wrapped" if is_alone else "trainer"
+        return [sys.executable, "-m", module, "--config", json.dumps(config_of(work))]
+
+    def _environment(self) -> dict[str, str]:
+        """Of every rank. Without a GPU to see, the trainer takes the CPU."""
+        on_cpu = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return {
+            **os.environ,
+            **(on_cpu if self.work.device == "cpu" else {}),
+            "PYTHONPATH": _ROOT,
+            "WORLD_SIZE": str(self.work.world_size),
+            "LOCAL_WORLD_SIZE": str(self.work.world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            env.JOB_DIR: str(self.folder),
+            env.REPLICA_DIR: str(self.folder),
         }
-        return [sys.executable, "-m", "trainer", "--config", json.dumps(config)]
 
     def _until_steps(self, count: int) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _PATIENCE_S + (_COMPILES_WITHIN_S if self.work.is_compiled else 0.0)
         while len(self._ends()) < count:
             if time.monotonic() > deadline or any(rank.poll() is not None for rank in self.ranks):
                 raise NoStep((self.folder / "printed").read_text(errors="replace")[-3000:])
             time.sleep(0.05)
 
-    def _ends(self) -> list[float]:
-        """When rank 0 ended each step, in seconds of the wall clock."""
+    def _ends(self) -> list[End]:
+        """When rank 0 ended the last step of each window."""
+        if self.is_ours:
+            ends = [End(parse_time(line["at"]).timestamp(), line["step"]) for line in self._read_steps()]
+        else:
+            ends = [End(float(at), int(step)) for at, step, _ in map(str.split, self._whole_lines())]
+        return [end for end in ends if end.step % self.work.window == 0]
+
+    def _read_steps(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._whole_lines() if '"loss"' in line]
+
+    def _whole_lines(self) -> list[str]:
         if not self.lines.exists():
             return []
-        whole = [line for line in self.lines.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        if not self.is_ours:
-            return [float(line.split()[0]) for line in whole]
-        steps = (json.loads(line) for line in whole if '"loss"' in line)
-        return [parse_time(step["at"]).timestamp() for step in steps]
+        return [line for line in self.lines.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def times_of_steps(ends: list[End], window: int) -> list[float]:
+    """Seconds of a step, from each window of steps to the next one that ended `window` steps later."""
+    return [
+        (later.at_s - earlier.at_s) / window
+        for earlier, later in itertools.pairwise(ends)
+        if later.step - earlier.step == window
+    ]
+
+
+def config_of(work: Work) -> dict[str, object]:
+    """What the trainer gets."""
+    config: dict[str, object] = {
+        "strategy": "fsdp" if work.strategy == "fsdp" else "ddp",
+        "preset": work.preset,
+        "global_batch": work.global_batch,
+        "micro_batch": work.global_batch // work.world_size,
+        "seq_len": work.seq_len,
+        "precision": work.precision,
+        "compile": work.is_compiled,
+        "steps": _NEVER,
+        "snapshot_interval": str(_NEVER),
+    }
+    return config if work.peak_tflops is None else {**config, "peak_tflops": work.peak_tflops}

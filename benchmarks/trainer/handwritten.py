@@ -1,37 +1,51 @@
-"""What one writes without a trainer: `handwritten.py plain|ddp|fsdp LINES PRESET BATCH SEQ_LEN`, on each rank.
+"""What one writes without a trainer: `handwritten.py LINES '{"strategy": "ddp", ...}'`, on each rank.
 
-Nothing but the loop: no snapshots, no order of samples to come back to, no heartbeat. Rank 0 writes a line of LINES for
-each step, with the time at its end.
+Nothing but the loop: no snapshots, no order of samples to come back to, no heartbeat. Rank 0 writes a line of LINES
+after each `window` steps, with the time when the last of them was done, its number and its loss. Only then does it wait
+for the device.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.contract.shapes import SHAPES
 from trainer.model import Decoder
 
+Work = dict[str, Any]
 
-def build(strategy: str, preset: str) -> nn.Module:
+
+def build(work: Work, device: torch.device) -> nn.Module:
     torch.manual_seed(0)
-    model = Decoder(SHAPES[preset], vocab_size=256, dropout=0.0)
-    if strategy == "fsdp":
+    with device:
+        model = Decoder(SHAPES[work["preset"]], vocab_size=256, dropout=0.0)
+    if work["strategy"] == "fsdp":
+        short = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        policy = short if work["precision"] == "bf16" else MixedPrecisionPolicy()
         for block in model.blocks:
-            fully_shard(block)
-        fully_shard(model)
-    return DistributedDataParallel(model, gradient_as_bucket_view=True) if strategy == "ddp" else model
+            fully_shard(block, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+    if work["is_compiled"]:
+        for block in model.blocks:
+            block.forward = torch.compile(block.forward)
+    if work["strategy"] != "ddp":
+        return model
+    devices = None if device.type == "cpu" else [device]
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
 def read_tokens() -> Tensor:
@@ -39,25 +53,36 @@ def read_tokens() -> Tensor:
     return torch.from_numpy(np.frombuffer(b"".join(file.read_bytes() for file in files), dtype=np.uint8).copy())
 
 
+def draw(tokens_N: Tensor, batch: int, seq_len: int, device: torch.device) -> Tensor:
+    starts_B = torch.randint(len(tokens_N) - seq_len - 1, (batch,))
+    tokens_BT = torch.stack([tokens_N[start : start + seq_len + 1] for start in starts_B]).long()
+    return tokens_BT if device.type == "cpu" else tokens_BT.pin_memory().to(device, non_blocking=True)
+
+
 def main() -> None:
-    strategy, lines, preset, batch, seq_len = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-    world_size = int(os.environ["WORLD_SIZE"])
-    if strategy != "plain":
-        dist.init_process_group("gloo")
+    lines, work = Path(sys.argv[1]), json.loads(sys.argv[2])
+    world_size, device = int(os.environ["WORLD_SIZE"]), torch.device(work["device"])
+    if work["strategy"] != "plain":
+        dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
+    is_cast = work["precision"] == "bf16" and work["strategy"] != "fsdp"  # which casts by its policy
     tokens_N = read_tokens()
-    model = build(strategy, preset)
+    model = build(work, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    with Path(lines).open("w", buffering=1) if os.environ["RANK"] == "0" else open(os.devnull, "w") as told:  # noqa: PTH123
+    step = 0
+    with lines.open("w", buffering=1) if os.environ["RANK"] == "0" else open(os.devnull, "w") as told:  # noqa: PTH123
         while True:
-            starts_B = torch.randint(len(tokens_N) - seq_len - 1, (batch // world_size,))
-            tokens_BT = torch.stack([tokens_N[start : start + seq_len + 1] for start in starts_B]).long()
-            logits_BTV = model(tokens_BT[:, :-1])
-            loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
-            loss.backward()
+            tokens_BT = draw(tokens_N, work["global_batch"] // world_size, work["seq_len"], device)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_cast):
+                logits_BTV = model(tokens_BT[:, :-1])
+                loss = F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT[:, 1:].flatten())
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            print(f"{time.time():.6f} {loss.item():.4f}", file=told)
+            step += 1
+            if step % work["window"] == 0:
+                value = loss.item()  # stands behind the update in the device's queue
+                print(f"{time.time():.6f} {step} {value:.4f}", file=told)
 
 
 if __name__ == "__main__":

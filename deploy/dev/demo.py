@@ -27,7 +27,7 @@ from rich.table import Table
 from deploy.dev.service import Marked, ServiceFailed, ThrowawayService
 from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
-from orchestrator.wire import JobView
+from orchestrator.wire.jobs import JobView
 from trainer.contract.clock import parse_time
 from trainer.contract.curves import compare_curves
 

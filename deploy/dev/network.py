@@ -28,8 +28,8 @@ class Network:
 
     def __enter__(self) -> Network:
         try:
-            _ip("link", "add", self._bridge, "type", "bridge")
-            _ip("link", "set", self._bridge, "up")
+            ip("link", "add", self._bridge, "type", "bridge")
+            ip("link", "set", self._bridge, "up")
             for node in range(self.count):
                 self._add(node)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -63,28 +63,22 @@ class Network:
 
     def cut(self, node: int) -> None:
         """From now on no packet reaches the node or leaves it; nothing is refused, all of it is silence."""
-        _ip("link", "set", self._cable(node), "down")
+        ip("link", "set", self._cable(node), "down")
 
     def mend(self, node: int) -> None:
-        _ip("link", "set", self._cable(node), "up")
+        ip("link", "set", self._cable(node), "up")
 
     def close(self) -> None:
         for node in range(self.count):
             with suppress(OSError, subprocess.CalledProcessError):
                 self.kill(node)
             with suppress(OSError, subprocess.CalledProcessError):
-                _ip("netns", "delete", self._name(node))
+                ip("netns", "delete", self._name(node))
         with suppress(OSError, subprocess.CalledProcessError):
-            _ip("link", "delete", self._bridge)
+            ip("link", "delete", self._bridge)
 
     def _add(self, node: int) -> None:
-        name, cable = self._name(node), self._cable(node)
-        _ip("netns", "add", name)
-        _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
-        _ip("link", "set", cable, "master", self._bridge, "up")
-        _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", name, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
-        _ip("-n", name, "link", "set", "eth0", "up")
+        plug_in(self._name(node), self._cable(node), self._bridge, f"{self.address(node)}/24")
 
     def _name(self, node: int) -> str:
         return f"n{self._tag}-{node}"
@@ -93,5 +87,16 @@ class Network:
         return f"v{self._tag}-{node}"
 
 
-def _ip(*arguments: str) -> None:
+def plug_in(namespace: str, cable: str, bridge: str, address: str) -> None:
+    """Make a namespace with an `eth0` of that address (with its prefix) on a bridge. Raises CalledProcessError."""
+    ip("netns", "add", namespace)
+    ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+    ip("link", "set", cable, "master", bridge, "up")
+    ip("-n", namespace, "link", "set", "lo", "up")
+    ip("-n", namespace, "address", "add", address, "dev", "eth0")
+    ip("-n", namespace, "link", "set", "eth0", "up")
+
+
+def ip(*arguments: str) -> None:
+    """ip(8). Raises OSError and CalledProcessError."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
+from orchestrator.api.access import authorise
 from orchestrator.api.deps import Services
 from orchestrator.api.edge import Edge
 from orchestrator.api.errors import ProblemPage, install_handlers
 from orchestrator.api.openapi import describe
-from orchestrator.api.routes import clusters, history, jobs, logs, meta, reports, webhooks, wishes
+from orchestrator.api.routes import (
+    clusters,
+    events,
+    goodput,
+    history,
+    jobs,
+    logs,
+    meta,
+    reports,
+    secrets,
+    tokens,
+    webhooks,
+    wishes,
+)
 
 
 def create_app(
@@ -25,9 +39,11 @@ def create_app(
         docs_url=None,  # these pages load scripts from a CDN
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,  # what a generated client calls its methods
+        dependencies=[Depends(authorise)],
     )
     app.state.services = services
-    for module in (jobs, wishes, history, logs, clusters, reports, webhooks, meta):
+    for module in (jobs, wishes, history, goodput, events, logs, clusters, reports, tokens, secrets, webhooks, meta):
         app.include_router(module.router)
     for router in pages:
         app.include_router(router, include_in_schema=False)

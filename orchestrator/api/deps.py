@@ -1,34 +1,43 @@
-"""What handlers are given: the services behind them, bodies within their limits, and known query parameters only."""
+"""What handlers are given: the services behind them, and known query parameters only; the bytes of a body, within
+limits of size and time."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.documents import parse_document
 from orchestrator.api.errors import HttpProblem
-from orchestrator.commands import Commands
+from orchestrator.commands.deletions import Deletions
+from orchestrator.commands.jobs import Commands
+from orchestrator.commands.plans import Plans
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec
-from orchestrator.domain.validation import parse_model, parse_spec
-from orchestrator.inventory import Inventory
-from orchestrator.logs import Logs
-from orchestrator.queries import Queries
-from orchestrator.telemetry import Metrics
-from orchestrator.wire import DesiredView, ReportBody, RetryRequest, ScaleRequest, WebhookView
+from orchestrator.identity.gate import Gate
+from orchestrator.identity.pace import STRANGERS_PER_S, Pace
+from orchestrator.identity.places import JobPlaces
+from orchestrator.identity.seats import Seats
+from orchestrator.identity.tokens import Tokens
+from orchestrator.identity.vault import Vault
+from orchestrator.identity.workers import Workers
+from orchestrator.logs.feed import Feeds
+from orchestrator.logs.reader import Logs
+from orchestrator.queries.accounts import Accounts
+from orchestrator.queries.books import Books
+from orchestrator.queries.inventory import Inventory
+from orchestrator.queries.jobs import Queries
+from orchestrator.queries.tail import Tail
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.webhooks.hooks import Hooks
+from orchestrator.wire.reports import DesiredView, ReportBody
+from orchestrator.wire.webhooks import WebhookView
 
-Parsed = TypeVar("Parsed")
-
-MAX_REPORT_BYTES = 8 * 1024 * 1024
-_SHORT_BYTES = 8 * 1024  # a millisecond of JSON or some of YAML
+BODY_S = 60.0  # for a whole body to arrive
 _DRAINED_BYTES = 64 * 1024 * 1024  # of a body too long: read and forgotten, so that its sender gets the answer
 
 
@@ -43,14 +52,36 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who asks, what belongs to whom, and what is kept from everybody."""
+
+    gate: Gate
+    tokens: Tokens
+    places: JobPlaces
+    workers: Workers
+    vault: Vault
+    pace: Pace | None = None  # of each caller; None: as fast as he likes
+    seats: Seats = field(default_factory=Seats)  # of each caller, for streams
+    strangers: Pace = field(default_factory=lambda: Pace(STRANGERS_PER_S))  # of each address, with false tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """All that the API stands on. `closing` ends streams when the process is asked to stop."""
 
     commands: Commands
+    plans: Plans
+    deletions: Deletions
     queries: Queries
+    accounts: Accounts
+    books: Books
     inventory: Inventory
+    identity: Identity
     intake: ReportIntake
+    hooks: Hooks
     logs: Logs
+    feeds: Feeds
+    tail: Tail
     metrics: Metrics
     ready: Callable[[], tuple[bool, str]]
     version: str
@@ -84,35 +115,6 @@ def _query_names(dependant: Dependant) -> set[str]:
     return names.union(*(_query_names(below) for below in dependant.dependencies))
 
 
-async def _spec_body(request: Request) -> JobSpec:
-    return await _parse(request, await read_body(request, MAX_SPEC_BYTES), parse_spec)
-
-
-async def _retry_body(request: Request) -> RetryRequest:
-    raw = await read_body(request, MAX_SPEC_BYTES)
-    return await _parse(request, raw, partial(parse_model, RetryRequest)) if raw.strip() else RetryRequest()
-
-
-async def _scale_body(request: Request) -> ScaleRequest:
-    return await _parse(request, await read_body(request, _SHORT_BYTES), partial(parse_model, ScaleRequest))
-
-
-async def _report_body(request: Request) -> ReportBody:
-    return await _parse(request, await read_body(request, MAX_REPORT_BYTES), partial(parse_model, ReportBody))
-
-
-async def _parse(request: Request, raw: bytes, parse: Callable[[object], Parsed]) -> Parsed:
-    """A short body is parsed at once: another thread would cost more. A long one must not hold the other requests."""
-    content_type = request.headers.get("content-type")
-    if len(raw) <= _SHORT_BYTES:
-        return parse(parse_document(raw, content_type))
-    return await run_in_threadpool(lambda: parse(parse_document(raw, content_type)))
-
-
-SpecBody = Annotated[JobSpec, Depends(_spec_body)]
-RetryBody = Annotated[RetryRequest, Depends(_retry_body)]
-ScaleBody = Annotated[ScaleRequest, Depends(_scale_body)]
-Report = Annotated[ReportBody, Depends(_report_body)]
 IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")
 ]
@@ -121,15 +123,20 @@ Cursor = Annotated[str | None, Query(max_length=512)]
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes, counted while it arrives. Raises HttpProblem 413."""
+    """Read a body of at most `limit` bytes, counted while it arrives. Raises HttpProblem 413, or 408 for one that takes
+    too long: whoever sends a byte a minute must not hold a connection for days."""
     body = bytearray()
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= limit:
-            body += chunk
-        elif size > _DRAINED_BYTES:
-            break
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= limit:
+                    body += chunk
+                elif size > _DRAINED_BYTES:
+                    break
+    except TimeoutError as error:
+        raise HttpProblem("too-slow", f"the body did not arrive within {BODY_S:.0f} s") from error
     if size > limit:
         raise HttpProblem("too-large", f"the body is larger than {limit} bytes, the most that is accepted here")
     return bytes(body)

@@ -1,23 +1,29 @@
 """Request bodies: bytes to a plain document, by content type. JSON and YAML mean the same here.
 
 YAML is read by its 1.2 core schema: `2:8` is text and not 128, `no` is text, `1e-3` is a number, a date is text.
-Aliases are refused, for they can make a short text endless; so are keys that stand twice, in JSON too.
+Aliases are refused, for they can make a short text endless; so are keys that stand twice, in JSON too. YAML may hold
+fewer values than JSON, for each costs a hundred times as much.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from email.message import Message
 from typing import Any
 
 import yaml
 
 from orchestrator.api.errors import HttpProblem
+from orchestrator.core_schema import use_core_schema
 from orchestrator.domain.validation import MAX_DEPTH
 
 _JSON = frozenset({"application/json"})
 _YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+MOST_YAML_EVENTS = 20_000  # of the parser: one for each key and value, two for each list and mapping
+# The parser compares each such directive with all before it: a body of nothing else would take minutes.
+_TAG_DIRECTIVE = re.compile(r"(?:\A\ufeff*|[\r\n\x85\u2028\u2029])%TAG\b")  # at what YAML takes for a line's beginning
 
 
 def parse_document(raw: bytes, content_type: str | None) -> object:
@@ -75,16 +81,30 @@ def _refuse_constant(name: str) -> object:
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = _standing_twice([name for name, _ in pairs])
         raise HttpProblem("malformed", f"the key {twice!r} stands twice in one object")
     return found
 
 
+def _standing_twice(names: Sequence[str]) -> str | None:
+    """The first repetition, in one pass: there may be a hundred thousand names."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def _check_events(text: str) -> None:
     """Look at the parser's events before anything is built."""
+    if _TAG_DIRECTIVE.search(text) is not None:
+        raise HttpProblem("malformed", "YAML directives (%TAG) are not accepted; write the body without them")
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    for number, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
+        if number > MOST_YAML_EVENTS:
+            most = f"the body holds more than {MOST_YAML_EVENTS} keys and values, the most in YAML"
+            raise HttpProblem("too-large", f"{_place(event.start_mark)}{most}; send it as application/json")
         if isinstance(event, yaml.AliasEvent):
             raise HttpProblem("malformed", f"{_place(event.start_mark)}YAML aliases (*) are not accepted")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -96,37 +116,16 @@ def _check_events(text: str) -> None:
 
 
 class _Loader(yaml.CSafeLoader):
-    """SafeLoader with the core schema of YAML 1.2 (yaml.org/spec/1.2.2, section 10.3)."""
+    """SafeLoader with the core schema, and no key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for name in set(names) if len(set(names)) < len(names) else ():
-            if names.count(name) > 1:
-                raise HttpProblem("malformed", f"{_place(node.start_mark)}the key {name!r} stands twice")
+        twice = _standing_twice([key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+        if twice is not None:
+            raise HttpProblem("malformed", f"{_place(node.start_mark)}the key {twice!r} stands twice")
         return super().construct_mapping(node, deep)
 
 
-_Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1
-_CORE_SCHEMA = (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        list("-+0123456789."),
-    ),
-)
-for _tag, _pattern, _first in _CORE_SCHEMA:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
-
-
-def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    text = node.value.removeprefix("+")
-    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+use_core_schema(_Loader)
 
 
 def _place(mark: Any) -> str:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from orchestrator.domain.errors import (
     Conflict,
     FieldProblem,
+    Forbidden,
     InvalidSpec,
     NotFound,
     OrchestratorError,
     Refused,
+    Unauthenticated,
     Unavailable,
 )
 from orchestrator.domain.validation import pointer_to
-from orchestrator.wire import FieldError, Problem
+from orchestrator.wire.problems import FieldError, Problem
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
+SIGN_IN = "/sign-in"
 
-ProblemPage = Callable[[Problem], str]
+ProblemPage = Callable[[Problem, str | None], str]  # with the id of the job that was looked for and not found
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,17 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "malformed": Kind(400, "The request cannot be read"),
+    "token-in-url": Kind(400, "A token does not belong into an address"),
     "host-not-allowed": Kind(400, "The request was sent to another host name"),
+    "unauthenticated": Kind(401, "It is not known who asks"),
+    "forbidden": Kind(403, "It is not yours to do"),
     "origin-not-allowed": Kind(403, "The request comes from another site"),
     "not-found": Kind(404, "There is no such thing"),
     "method-not-allowed": Kind(405, "This cannot be done here"),
     "conflict": Kind(409, "It contradicts what is there"),
+    "too-slow": Kind(408, "The request takes too long"),
     "too-large": Kind(413, "The request is too large"),
+    "too-many": Kind(429, "These are too many requests"),
     "unsupported-type": Kind(415, "The body is of another type"),
     "invalid": Kind(422, "Fields are wrong"),
     "refused": Kind(422, "It cannot be done as it stands"),
@@ -53,6 +63,8 @@ _BY_STATUS = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415
 # First match wins.
 _BY_ERROR: tuple[tuple[type[OrchestratorError], str], ...] = (
     (NotFound, "not-found"),
+    (Unauthenticated, "unauthenticated"),
+    (Forbidden, "forbidden"),
     (InvalidSpec, "invalid"),
     (Conflict, "conflict"),
     (Refused, "refused"),
@@ -61,12 +73,13 @@ _BY_ERROR: tuple[tuple[type[OrchestratorError], str], ...] = (
 
 
 class HttpProblem(Exception):
-    """A problem of HTTP itself: a body too large, of another type, unreadable."""
+    """A problem of HTTP itself: a body too large, of another type, unreadable. `wait_s`: when to come again."""
 
-    def __init__(self, kind: str, detail: str) -> None:
+    def __init__(self, kind: str, detail: str, *, wait_s: float | None = None) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.wait_s = wait_s
 
 
 def build_problem(kind: str, detail: str, errors: list[FieldProblem] | None = None) -> Problem:
@@ -103,8 +116,14 @@ def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
         if problem is None:
             raise error
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        if isinstance(error, HttpProblem) and error.wait_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
+        if problem.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+            if page is not None and _wants_html(request) and request.method == "GET":
+                return RedirectResponse(f"{SIGN_IN}?next={quote(_address_of(request), safe='')}", 303)
         if page is not None and _wants_html(request):
-            return HTMLResponse(page(problem), problem.status, headers)
+            return HTMLResponse(page(problem, _missing_job(request, problem)), problem.status, headers)
         return respond(problem, headers)
 
     for kind in (OrchestratorError, HttpProblem, RequestValidationError, HTTPException):
@@ -126,5 +145,15 @@ def _problem_of_status(error: HTTPException) -> Problem:
     return Problem(type="about:blank", title=title, status=error.status_code, detail=title)
 
 
+def _missing_job(request: Request, problem: Problem) -> str | None:
+    """As the address has it, whether there is none or it is of a project that the caller does not see."""
+    return request.path_params.get("job_id") if problem.status == 404 else None
+
+
 def _wants_html(request: Request) -> bool:
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
+
+
+def _address_of(request: Request) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path

@@ -1,45 +1,111 @@
-"""The OpenAPI document: FastAPI's own, with the bodies that are read by hand and problem answers."""
+"""The OpenAPI document: FastAPI's own, with the bodies that are read by hand, problem answers, examples and links."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
 
+from orchestrator.api.bodies import Body
 from orchestrator.api.errors import MEDIA_TYPE
-from orchestrator.domain.spec import JobSpec
-from orchestrator.wire import Problem, ReportBody, RetryRequest, ScaleRequest
+from orchestrator.api.examples import EXAMPLES
+from orchestrator.api.links import add_links
+from orchestrator.domain.access import Scope, find_rule
+from orchestrator.wire.problems import Problem
 
 _TEMPLATE = "#/components/schemas/{model}"
-_BODIES: tuple[type[BaseModel], ...] = (JobSpec, RetryRequest, ScaleRequest, ReportBody, Problem)
+_PROBLEM = {
+    "description": "A problem document",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": _TEMPLATE.format(model=Problem.__name__)}}},
+}
+_OF_ANY = (400, 401, 403, 422, 429, 500, 503)
+_OF_A_BODY = (408, 413, 415)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route; every route may answer 422, 500 and 503 too."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": _TEMPLATE.format(model="Problem")}}}
-    return {
-        status: {"description": "A problem document", "content": content}
-        for status in sorted({400, 422, 500, 503, *statuses})
-    }
-
-
-def request_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    schema = {"schema": {"$ref": _TEMPLATE.format(model=f"{model.__name__}-Body")}}
-    return {"requestBody": {"required": required, "content": {"application/json": schema, "application/yaml": schema}}}
+    """The error answers of a route, besides those of any route; of one that takes a body there are three more."""
+    return dict.fromkeys(sorted({*_OF_ANY, *statuses}), _PROBLEM)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
     """Built once, at the first question."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        _, bodies = models_json_schema([(model, "validation") for model in _BODIES], ref_template=_TEMPLATE)
-        for name, schema in bodies["$defs"].items():
-            schemas.setdefault(name, schema)
-        for model in _BODIES:
-            schemas[f"{model.__name__}-Body"] = bodies["$defs"][model.__name__]
-        app.openapi_schema = document
+        _add_bodies(document, app.routes)
+        _add_unchanged(document)
+        _add_tokens(document)
+        add_links(document)
+        app.openapi_schema = _without_constants(document)
     return app.openapi_schema
+
+
+def _add_bodies(document: dict[str, Any], routes: Sequence[BaseRoute]) -> None:
+    """What is read by hand, as the same values tell that read it; and the problem document, which any answer may be."""
+    read = dict(_operations_with_bodies(routes))
+    models: dict[type[BaseModel], None] = dict.fromkeys([Problem, *(body.model for body in read.values())])
+    _, made = models_json_schema([(model, "validation") for model in models], ref_template=_TEMPLATE)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name, schema in made["$defs"].items():
+        schemas.setdefault(name, schema)  # answers have the same, where they have it
+    for (method, path), body in read.items():
+        operation = document["paths"][path][method.lower()]
+        operation["requestBody"] = _request_body(body)
+        operation["responses"] |= {str(status): _PROBLEM for status in _OF_A_BODY}
+
+
+def _operations_with_bodies(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], Body[Any]]]:
+    """By method and path."""
+    for context in iter_route_contexts(routes):
+        route = context.original_route
+        body = _body_of(route.dependant) if isinstance(route, APIRoute) else None
+        if body is not None:
+            yield from (((method, str(context.path)), body) for method in context.methods or ())
+
+
+def _body_of(dependant: Dependant) -> Body[Any] | None:
+    readers = (getattr(below.call, "__self__", None) for below in dependant.dependencies)
+    return next((reader for reader in readers if isinstance(reader, Body)), None)
+
+
+def _request_body(body: Body[Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": {"$ref": _TEMPLATE.format(model=body.model.__name__)}}
+    examples = EXAMPLES.get(body.model)
+    if examples is not None:
+        content["examples"] = {name: {"value": value} for name, value in examples.items()}
+    return {"required": body.required, "content": {"application/json": content, "application/yaml": content}}
+
+
+def _add_unchanged(document: dict[str, Any]) -> None:
+    """What is read as JSON may be asked for on the condition that it has changed."""
+    for path, operations in document["paths"].items():
+        read = operations.get("get")
+        if read is not None and path.startswith("/api/") and "application/json" in read["responses"]["200"]["content"]:
+            read["responses"]["304"] = {"description": "It is as the caller knows it, by `If-None-Match`"}
+
+
+def _without_constants(value: Any) -> Any:
+    """`const` as an `enum` of one, which means the same: generators know what to do with that in a union."""
+    if isinstance(value, list):
+        return [_without_constants(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if isinstance(value.get("const"), str):
+        return {**{name: each for name, each in value.items() if name != "const"}, "enum": [value["const"]]}
+    return {name: _without_constants(each) for name, each in value.items()}
+
+
+def _add_tokens(document: dict[str, Any]) -> None:
+    """What takes a token; on an open service everything goes without one too."""
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            rule = find_rule(method.upper(), path)
+            if rule is None or rule.scope is not Scope.PUBLIC:
+                operation["security"] = [{"token": []}, {}]

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
 
-from fastapi import Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 
 class RenderingRoute(APIRoute):
-    """Renders the view that a handler returns in the handler's own thread.
+    """Renders the view that a handler returns in the handler's own thread, and sends it only to whom it is new.
 
     FastAPI would validate the view once more, which is a wire model already, and change threads for that.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], *, status_code: int | None = None, **rest: Any) -> None:
         super().__init__(path, _rendering(endpoint, status_code or 200), status_code=status_code, **rest)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            return unless_known(request, await handle(request))
+
+        return answer
+
+
+def unless_known(request: Request, answer: Response) -> Response:
+    """Names the state of what is read, and leaves out what the caller has already (RFC 9110, 13.1.2)."""
+    if request.method != "GET" or answer.status_code != 200 or type(answer) is not Response:
+        return answer
+    tag = f'W/"{hashlib.blake2b(answer.body, digest_size=12).hexdigest()}"'
+    # What another caller may see differs, and a cache must ask each time.
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
+    known = {each.strip() for each in request.headers.get("if-none-match", "").split(",")}
+    if tag in known or "*" in known:
+        return Response(status_code=304, headers=headers)
+    answer.headers.update(headers)
+    return answer
 
 
 def render_answer(view: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,28 +1,86 @@
-"""Streams. The only asynchronous handlers: they wait without holding a thread."""
+"""Streams: answers without an end. They wait without holding a thread, and cost their caller one of his seats."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 
+from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
-from orchestrator.domain.errors import NotFound, StoreUnavailable
-from orchestrator.logfollow import Follower
+from orchestrator.api.errors import RETRY_AFTER_S, HttpProblem
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.identity.seats import Seats
+from orchestrator.logs.feed import EVERY_S, Listener
+from orchestrator.ports.happenings import Happening
+from orchestrator.queries.tail import Tail
 
 _POLL_S = 0.25
+_HEARTBEAT_S = 15.0  # proxies break off what is silent for a minute
+_LONGEST_S = 600.0  # then the browser comes again by itself, and is asked again who it is
+
+GoesOn = Callable[[], Awaitable[bool]]  # asked again and again: whether there is still somebody to tell
 
 
-async def follow(follower: Follower, closing: Callable[[], bool]) -> AsyncIterator[str]:
-    """Lines as they come, until the job rests, is gone, or the service closes. An outage of the store is waited out."""
-    while not follower.ended and not closing():
+class Stream(StreamingResponse):
+    """One of the few that a caller may hold open. Sending it raises HttpProblem 429 where he has as many already."""
+
+    def __init__(
+        self, text: AsyncIterator[str] | AsyncIterator[bytes], *, media_type: str, caller: str, seats: Seats
+    ) -> None:
+        super().__init__(text, media_type=media_type, headers={"X-Accel-Buffering": "no"})
+        self._caller = caller
+        self._seats = seats
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._seats.take(self._caller):
+            detail = f"you hold as many streams open as one caller may ({self._seats.most}); close one of them"
+            raise HttpProblem("too-many", detail, wait_s=RETRY_AFTER_S)
         try:
-            lines = await run_in_threadpool(follower.poll)
+            await super().__call__(scope, receive, send)
+        finally:
+            self._seats.leave(self._caller)
+
+
+async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:
+    """Lines as they come, until the job rests or is gone, or nobody is to be told. An outage of the store is waited
+    out."""
+    while not listener.ended and await goes_on():
+        try:
+            text = await listener.hear()
         except StoreUnavailable:
-            lines = []
-        except NotFound:
-            return
-        if lines:
-            yield "".join(f"{line}\n" for line in lines)
-        elif not follower.ended:
+            text = b""
+        if text:
+            yield text
+        elif not listener.ended:
+            await asyncio.sleep(EVERY_S)
+
+
+async def tell(tail: Tail, event_id: int, wanted: Callable[[Happening], bool], goes_on: GoesOn) -> AsyncIterator[str]:
+    """Changes as they come, behind an event; a comment now and then. An outage of the store is waited out."""
+    began = spoke = time.monotonic()
+    yield f"retry: 2000\nid: {event_id}\n\n"
+    while time.monotonic() < began + _LONGEST_S and await goes_on():
+        try:
+            found = tail.recall(event_id)
+            events = await run_in_threadpool(tail.look, event_id) if found is None else found
+        except StoreUnavailable:
+            events = ()
+        if events:
+            event_id = events[-1].id
+        text = "".join(render_change(event) for event in events if wanted(event))
+        if not text and time.monotonic() >= spoke + _HEARTBEAT_S:
+            text = f": still here\nid: {event_id}\n\n"
+        if text:
+            spoke = time.monotonic()
+            yield text
+        elif not events:
             await asyncio.sleep(_POLL_S)
+
+
+def render_change(event: Happening) -> str:
+    data = json.dumps({"job_id": event.job_id, "kind": event.kind})
+    return f"id: {event.id}\nevent: job\ndata: {data}\n\n"

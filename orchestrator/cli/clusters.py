@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, jsonable, print_json, reading
+from orchestrator.cli.common import AsJson, print_items, reading
 from orchestrator.cli.render import clean, print_clusters, print_nodes
 
 
@@ -15,7 +15,7 @@ def clusters(as_json: AsJson = False) -> None:
     with reading() as client:
         found = client.clusters()
     if as_json:
-        print_json({"items": [jsonable(cluster) for cluster in found], "next_cursor": None})
+        print_items(found)
         return
     print_clusters(found)
     for cluster in found:
@@ -28,7 +28,7 @@ def nodes(cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson
     with reading() as client:
         found = client.nodes(cluster=cluster)
     if as_json:
-        print_json({"items": [jsonable(node) for node in found], "next_cursor": None})
+        print_items(found)
     elif found:
         print_nodes(found)
     else:

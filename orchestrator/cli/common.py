@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated
 
@@ -11,18 +12,36 @@ import typer
 from pydantic import BaseModel
 
 from orchestrator.client import Client, ServiceUnreachable, connect
-from orchestrator.domain.errors import NotFound, Refused
+from orchestrator.domain.errors import NotFound, OrchestratorError, Refused
 from orchestrator.domain.job import JobState
 from orchestrator.settings import load_settings
-from orchestrator.wire import JobView
+from orchestrator.wire.jobs import JobView
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="A job's id, the beginning of one, or a name that one job has.")
-]
 READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
 _TELL_EVERY_S = 60.0  # while the service is away
 JOB_FAILED = 1
+_OFFERED = 50  # to a shell that completes an id
+
+
+def complete_job(incomplete: str) -> list[tuple[str, str]]:
+    """For a shell: ids that begin so, the newest first, each with its state. None where no service answers at once."""
+    try:
+        with connect(load_settings(), patience_s=0) as client:
+            found = islice(client.jobs(query=incomplete or None), _OFFERED)
+            return [(job.id, job.state.value) for job in found if job.id.startswith(incomplete)]
+    except OrchestratorError:
+        return []
+
+
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="A job's id, the beginning of one, or a name that one job has.",
+        autocompletion=complete_job,
+    ),
+]
 
 
 def reading() -> Client:
@@ -46,7 +65,7 @@ def writing() -> Client:
 
 
 def find_job(client: Client, text: str) -> JobView:
-    """The job of that id; else the one whose id begins so, or whose name it is. Raises NotFound, Refused if several."""
+    """The job of that id; else the one of that name, or whose id begins so. Raises NotFound, Refused if several."""
     if not text:
         raise NotFound("the id is empty; `orchestrator ls` lists the jobs")
     try:
@@ -54,6 +73,8 @@ def find_job(client: Client, text: str) -> JobView:
     except NotFound:
         pass
     found = [job for job in islice(client.jobs(query=text), 1000) if job.id.startswith(text) or job.name == text]
+    named = [job for job in found if job.name == text]
+    found = named if len(named) == 1 else found
     if not found:
         raise NotFound(f"there is no job {text!r}; `orchestrator ls` lists them")
     if len(found) > 1:
@@ -66,6 +87,11 @@ def find_job(client: Client, text: str) -> JobView:
 
 def print_json(document: BaseModel | dict[str, object]) -> None:
     typer.echo(json.dumps(jsonable(document), indent=2, ensure_ascii=False))
+
+
+def print_items(found: Iterable[BaseModel]) -> None:
+    """All of a list, as one page of it."""
+    print_json({"items": [jsonable(each) for each in found], "next_cursor": None})
 
 
 def print_json_line(document: BaseModel | dict[str, object]) -> None:

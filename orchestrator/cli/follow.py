@@ -16,7 +16,7 @@ from rich.text import Text
 from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line
 from orchestrator.cli.render import clean, coloured, console, duration, event_line, speed, steps
 from orchestrator.client import Client
-from orchestrator.wire import EventView, JobView
+from orchestrator.wire.jobs import EventView, JobView, name_replicas
 
 _INTERRUPTED = 130
 _OUTAGE_S = 600.0  # how long the service may be away while we watch
@@ -52,14 +52,14 @@ def _follow(client: Client, job: JobView, display: Display) -> JobView:
     with display:
         while True:
             for event in tail.new():
-                display.event(event)
+                display.event(job, event)
             display.job(job)
             if job.ended:
                 break
             time.sleep(_LOOK_EVERY_S)
             job = client.job(job.id, patience_s=_OUTAGE_S)
         for event in tail.new():  # what came between the last two looks
-            display.event(event)
+            display.event(job, event)
     return job
 
 
@@ -87,7 +87,7 @@ class Display(Protocol):
 
     def __enter__(self) -> object: ...
     def __exit__(self, *error: object) -> None: ...
-    def event(self, event: EventView) -> None: ...
+    def event(self, job: JobView, event: EventView) -> None: ...
     def job(self, job: JobView) -> None: ...
 
 
@@ -108,7 +108,7 @@ class _JsonLines:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def event(self, event: EventView) -> None:
+    def event(self, job: JobView, event: EventView) -> None:
         print_json_line({"event": jsonable(event)})
 
     def job(self, job: JobView) -> None:
@@ -127,8 +127,8 @@ class _PlainLines:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def event(self, event: EventView) -> None:
-        typer.echo(event_line(event).plain)
+    def event(self, job: JobView, event: EventView) -> None:
+        typer.echo(event_line(event, named=name_replicas(job, [event])).plain)
 
     def job(self, job: JobView) -> None:
         now = time.monotonic()
@@ -151,8 +151,8 @@ class _LiveLine:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def event(self, event: EventView) -> None:
-        console().print(event_line(event), soft_wrap=True)
+    def event(self, job: JobView, event: EventView) -> None:
+        console().print(event_line(event, named=name_replicas(job, [event])), soft_wrap=True)
 
     def job(self, job: JobView) -> None:
         grid = Table.grid(padding=(0, 1))

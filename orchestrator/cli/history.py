@@ -6,29 +6,44 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobId, find_job, jsonable, print_json, print_json_line, reading
+from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, print_json_line, reading
 from orchestrator.cli.render import print_events, print_snapshots
+from orchestrator.client import LogChoice
+from orchestrator.wire.jobs import JobView
 
 
 def logs(
     job_id: JobId,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines are written.")] = False,
+    replica: Annotated[int | None, typer.Option(min=0, help="Of one node's workers only.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Of one worker only.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines only.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Of one attempt; default: the newest.")] = None,
+    grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines that hold it only.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Logs written to since 2026-01-31T12:00Z.")] = None,
+    agent: Annotated[bool, typer.Option("--agent", help="What the agents wrote, not their workers.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print what a job's workers wrote."""
+    which = LogChoice(
+        attempt=attempt,
+        replica=replica,
+        rank=rank,
+        tail=tail,
+        grep=grep,
+        since=since,
+        stream="agent" if agent else None,
+    )
     with reading() as client:
         job = find_job(client, job_id)
         if not follow:
-            text = client.logs(job.id, rank=rank, tail=tail, attempt=attempt)
+            text = client.logs(job.id, **which)
             if as_json:
                 print_json({"job": job.id, "lines": text.splitlines()})
             else:
                 typer.echo(text, nl=bool(text) and not text.endswith("\n"))
             return
-        for line in client.follow_logs(job.id, rank=rank, tail=tail, attempt=attempt):
+        for line in client.follow_logs(job.id, **which):
             if as_json:
                 print_json_line({"line": line})
             else:
@@ -38,20 +53,35 @@ def logs(
 def events(job_id: JobId, as_json: AsJson = False) -> None:
     """Tell what happened to a job."""
     with reading() as client:
-        found = list(client.events(find_job(client, job_id).id))
+        job = find_job(client, job_id)
+        found = list(client.events(job.id))
     if as_json:
-        print_json({"items": [jsonable(event) for event in found], "next_cursor": None})
+        print_items(found)
     else:
-        print_events(found)
+        print_events(job, found)
 
 
-def snapshots(job_id: JobId, as_json: AsJson = False) -> None:
+def snapshots(
+    job_id: JobId,
+    with_deleted: Annotated[bool, typer.Option("--all", help="Those that were deleted, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """List a job's snapshots."""
     with reading() as client:
-        found = list(client.snapshots(find_job(client, job_id).id))
+        job = find_job(client, job_id)
+        told = list(client.snapshots(job.id))
+    found = [snapshot for snapshot in told if with_deleted or snapshot.exists]
     if as_json:
-        print_json({"items": [jsonable(snapshot) for snapshot in found], "next_cursor": None})
+        print_items(found)
     elif found:
         print_snapshots(found)
+    elif told:
+        typer.echo("No snapshot is left: all were deleted; --all lists them.", err=True)
     else:
-        typer.echo("No snapshots yet.", err=True)
+        typer.echo(_tell_none(job), err=True)
+
+
+def _tell_none(job: JobView) -> str:
+    if job.state.terminal:
+        return "No snapshot was taken."
+    return f"No snapshots yet; `orchestrator snapshot {job.id}` asks for one while the job runs."

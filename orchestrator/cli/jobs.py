@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobId, find_job, jsonable, print_json, reading, writing
+from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, reading, writing
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render import print_job, print_jobs
+from orchestrator.client import Client
 from orchestrator.domain.job import JobState
+from orchestrator.wire.jobs import JobView
 
+_NEWEST_STEPS = 20
 Follow = Annotated[bool, typer.Option("--follow", help="Stay until it ends, and show progress and events.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until it ends; the exit status is the job's.")]
 
@@ -34,16 +37,24 @@ def ls(
         jobs = list(islice(found, limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
     if as_json:
-        print_json({"items": [jsonable(job) for job in jobs], "next_cursor": None})
+        print_items(jobs)
     elif quiet:
         for job in jobs:
             typer.echo(job.id)
     elif jobs:
         print_jobs(jobs)
     else:
-        typer.echo("No jobs. Submit one: orchestrator submit FILE", err=True)
+        is_filtered = any((state, project, cluster, label, search))
+        typer.echo("No job matches." if is_filtered else "No jobs. Submit one: orchestrator submit FILE", err=True)
     if more:
-        typer.echo(f"There are more than {limit}: give --limit or a filter.", err=True)
+        typer.echo(f"There are more than {limit}: give a larger --limit or a filter.", err=True)
+
+
+def _newest_metrics(client: Client, job: JobView) -> dict[str, float]:
+    if job.step is None:
+        return {}
+    since = max(-1, job.step - _NEWEST_STEPS)
+    return client.metrics(job.id, since_step=since, points=_NEWEST_STEPS).newest()
 
 
 def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJson = False) -> None:
@@ -55,4 +66,4 @@ def show(job_id: JobId, wait: Wait = False, follow: Follow = False, as_json: AsJ
         if as_json:
             print_json(job)
         else:
-            print_job(job, client.url)
+            print_job(job, client.url, _newest_metrics(client, job))

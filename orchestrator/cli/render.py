@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
 
@@ -13,8 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.client.profiles import Profiles
 from orchestrator.domain.job import JobState
-from orchestrator.wire import ClusterView, EventView, JobView, MemoryView, NodeView, PlanView, SnapshotView
+from orchestrator.domain.split import describe_split
+from orchestrator.wire.clusters import ClusterView, NodeView
+from orchestrator.wire.history import SnapshotView
+from orchestrator.wire.jobs import EventView, JobView, name_replicas
 
 _COLOURS = {
     JobState.QUEUED: "yellow",
@@ -73,7 +76,8 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
     )
 
 
-def print_job(job: JobView, url: str) -> None:
+def print_job(job: JobView, url: str, newest: Mapping[str, float]) -> None:
+    """`newest` is what the latest steps measured."""
     facts = {
         "job": job.id,
         "project": job.project,
@@ -91,6 +95,8 @@ def print_job(job: JobView, url: str) -> None:
         "step": steps(job),
         "loss": "" if job.loss is None else f"{job.loss:.4f}",
         "speed": speed(job),
+        "mfu": f"{newest['mfu']:.1%}" if "mfu" in newest else "",
+        "step time": step_time(newest),
         "remaining": duration(job.eta_s) if job.eta_s is not None and not job.state.terminal else "",
         "snapshot": job.newest_snapshot or "",
         "budgets": budgets(job),
@@ -107,14 +113,18 @@ def print_job(job: JobView, url: str) -> None:
             console().print(Text(clean(job.failure.traceback)), soft_wrap=True)
 
 
-def print_events(events: Iterable[EventView]) -> None:
+def print_events(job: JobView, events: Sequence[EventView]) -> None:
+    named = name_replicas(job, events)
     for event in events:
-        console().print(event_line(event), soft_wrap=True)
+        console().print(event_line(event, named=named), soft_wrap=True)
 
 
-def event_line(event: EventView) -> Text:
+def event_line(event: EventView, *, named: bool) -> Text:
+    """`named`: with the replica that tells it, unless the sentence says so itself."""
+    replica, sentence = f"replica {event.replica}", clean(event.sentence.rstrip())
+    is_said = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
     line = Text(f"{moment(event.at)}  ", style="bright_black")
-    return line.append(Text(clean(event.sentence.rstrip()), style="default"))
+    return line.append(Text(f"{replica}: {sentence}" if named and not is_said else sentence, style="default"))
 
 
 def print_snapshots(snapshots: Iterable[SnapshotView]) -> None:
@@ -143,6 +153,14 @@ def print_clusters(clusters: Iterable[ClusterView]) -> None:
     )
 
 
+def print_profiles(profiles: Profiles) -> None:
+    rows = (
+        (one.name, one.url, "yes" if one.token else "", "current" if one.name == profiles.current else "")
+        for one in profiles.by_name.values()
+    )
+    print_table(("PROFILE", "URL", "TOKEN", ""), rows)
+
+
 def print_nodes(found: Iterable[NodeView]) -> None:
     print_table(
         ("NODE", "CLUSTER", "AVOIDED UNTIL", "FAILURES", "LAST", "REASON"),
@@ -158,29 +176,6 @@ def print_nodes(found: Iterable[NodeView]) -> None:
             for node in found
         ),
     )
-
-
-def print_plan(plan: PlanView) -> None:
-    out = console()
-    for warning in plan.warnings:
-        out.print(Text(f"warning: {clean(warning)}", style="yellow"), soft_wrap=True)
-    if plan.memory is not None:
-        print_memory(plan.memory)
-    out.print(f"rendezvous {plan.rendezvous_id} at {plan.rendezvous_endpoint}", soft_wrap=True)
-    for replica in plan.replicas:
-        out.print(Text(f"\nreplica {replica.replica}", style="bold"))
-        out.print(Text(clean(shlex.join(replica.command))), soft_wrap=True)
-        for name, value in replica.env.items():
-            out.print(Text(clean(f"  {name}={value}")), soft_wrap=True)
-    out.print(Text(f"\n{plan.native_kind}", style="bold"))
-    out.print(Text(clean(plan.native_request.rstrip())), soft_wrap=True)
-
-
-def print_memory(memory: MemoryView) -> None:
-    """The parts that there are at the worst moment, and the sentence."""
-    parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
-    console().print(Text(f"memory {clean(memory.advice)}"), soft_wrap=True)
-    console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)
 
 
 def coloured(state: JobState) -> Text:
@@ -214,6 +209,13 @@ def steps(job: JobView) -> str:
 
 def speed(job: JobView) -> str:
     return "" if job.tokens_per_s is None else f"{job.tokens_per_s:,.0f} tokens/s"
+
+
+def step_time(newest: Mapping[str, float]) -> str:
+    if "step_s" not in newest:
+        return ""
+    split = describe_split(newest)
+    return f"{newest['step_s']:.3g} s" + (f": {split}" if split else "")
 
 
 def moment(at: datetime) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator import bootstrap, process
+from orchestrator import process
+from orchestrator.bootstrap import database
 from orchestrator.settings import Settings, load_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -29,7 +30,7 @@ def serve(
 
 
 db = typer.Typer(
-    help="Upgrade the service's database, or check it.",
+    help="Upgrade the service's database, check it, back it up, or restore it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
@@ -41,15 +42,44 @@ def upgrade(
     config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False
 ) -> None:
     """Bring the tables to this version's state. The service must not be running."""
-    name = bootstrap.upgrade_database(_settings(config, root=root, database_url=database_url))
+    name = database.upgrade_database(_settings(config, root=root, database_url=database_url))
     _tell({"database": name, "status": "upgraded"}, f"{name} is up to date", as_json)
 
 
 @db.command()
 def check(config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Say whether the tables are of this version; exit with 2 if not."""
-    bootstrap.check_database(_settings(config, root=root, database_url=database_url))
+    database.check_database(_settings(config, root=root, database_url=database_url))
     _tell({"status": "current"}, "the database is of this version", as_json)
+
+
+@db.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
+    config: Config = None,
+    root: Root = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the database as it is at one moment into a file. The service may be running."""
+    how = database.back_up_database(_settings(config, root=root, database_url=database_url), file)
+    _tell({"file": str(file), "restore": how}, f"{file} holds the database; to restore it: {how}", as_json)
+
+
+@db.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A copy that `db backup` or pg_dump has made.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Also over a database that holds jobs.")] = False,
+    config: Config = None,
+    root: Root = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give the database the content of a copy. No service may be running; jobs may."""
+    name = database.restore_database(_settings(config, root=root, database_url=database_url), file, replace=replace)
+    _tell(
+        {"database": name, "status": "restored"}, f"{name} is as {file} has it; now: orchestrator db upgrade", as_json
+    )
 
 
 def _tell(document: dict[str, str], sentence: str, as_json: bool) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import yaml
 
+from orchestrator.core_schema import use_core_schema
 from orchestrator.domain.errors import InvalidSpec, Refused
 from orchestrator.domain.spec import MAX_SPEC_BYTES
 from orchestrator.domain.validation import check_plain
 
-_TAG = "tag:yaml.org,2002:"
 _TEXTS = ("run.env.", "labels.")  # fields whose values are texts: `--set run.env.N=1` needs no quotes
 _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
 
@@ -37,6 +37,24 @@ def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
         raise InvalidSpec(problems)
     _make_workdir_absolute(document)
     return document
+
+
+def read_patch(source: str | None, changes: Sequence[str] = ()) -> dict[str, object] | None:
+    """What is to change in a job's spec (RFC 7396): the document of a file with `changes` made; None where nothing is
+    given. Raises Refused."""
+    document = None if source is None else _parse(_read(source), source)
+    if document is not None and not isinstance(document, dict):
+        raise Refused(f"{source} holds {_kind(document)}, must hold a mapping, {_EXAMPLE}")
+    patch: dict[str, object] = document or {}
+    for change in changes:
+        _apply(patch, change)
+    problems = check_plain(patch)
+    if problems:
+        raise InvalidSpec(problems)
+    run = patch.get("run")
+    if isinstance(run, dict) and isinstance(run.get("workdir"), str):
+        _make_workdir_absolute(patch)
+    return patch or None
 
 
 def _read(source: str) -> str:
@@ -75,7 +93,7 @@ def _parse(text: str, source: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's core schema, and no key twice."""
+    """SafeLoader with the core schema and merges, and no key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
@@ -88,15 +106,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.yaml_implicit_resolvers = {}
-for _kind_of_scalar, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", r"[-+]?([0-9]*\.[0-9]+|[0-9]+\.|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
-    ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
-    ("merge", r"<<", "<"),
-):
-    _Loader.add_implicit_resolver(f"{_TAG}{_kind_of_scalar}", re.compile(f"^(?:{_pattern})$"), list(_first))
+use_core_schema(_Loader)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
 
 
 def _apply(document: dict[str, object], change: str) -> None:

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json, reading, writing
+from orchestrator.cli.clearing import clear
+from orchestrator.cli.common import AsJson, find_job, print_json, reading, writing
 from orchestrator.cli.follow import attend
-from orchestrator.cli.render import print_plan
+from orchestrator.cli.render_plan import print_against, print_plan
 from orchestrator.cli.spec import read_spec
 from orchestrator.domain.errors import Refused
+from orchestrator.domain.validation import parse_spec
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; '-' reads standard input.")]
 Changes = Annotated[
@@ -26,17 +28,23 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again with the same key and file gives the same job.")
     ] = None,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Try its place first; keep it off the nodes that fail.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit the job of a YAML or JSON file ('-': standard input).
 
     `run.workdir` counts from the current folder. With --wait or --follow the exit status is the job's: 0 succeeded,
-    1 failed or cancelled.
+    1 failed or cancelled. With --preflight it is 1 too where the job's place failed, and nothing is submitted.
     """
     if idempotency_key == "":
         raise Refused("--idempotency-key is empty; leave it away or give a text")
-    spec = read_spec(file, changes or ())
+    if idempotency_key is not None and preflight:
+        raise Refused("--preflight may change where the job runs, and --idempotency-key wants the same job: use one")
+    document = read_spec(file, changes or ())
     with writing() as client:
+        spec = clear(client, parse_spec(document), say=_tell) if preflight else document
         job = client.submit(spec, idempotency_key=idempotency_key)
         if not as_json:
             typer.echo(job.id)
@@ -46,12 +54,26 @@ def submit(
             attend(client, job, follow=follow, as_json=as_json)
 
 
-def plan(file: File, changes: Changes = None, as_json: AsJson = False) -> None:
+def _tell(sentence: str) -> None:
+    """Beside what the command prints of its own, which a script may read."""
+    typer.echo(sentence, err=True)
+
+
+def plan(
+    file: File,
+    changes: Changes = None,
+    diff: Annotated[
+        str | None, typer.Option("--diff", metavar="ID", help="Show what it would change of this job.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show what a job's file would launch; submit nothing."""
     spec = read_spec(file, changes or ())
     with reading() as client:
-        planned = client.plan(spec)
+        planned = client.plan(spec, against=None if diff is None else find_job(client, diff).id)
     if as_json:
         print_json(planned)
+    elif planned.against is not None:
+        print_against(planned.against)
     else:
         print_plan(planned)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, Literal
 
 import typer
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_json, writing
 from orchestrator.cli.render import clean
+from orchestrator.cli.spec import read_patch
+from orchestrator.domain.counted import counted
+from orchestrator.domain.errors import Refused
 from orchestrator.domain.job import JobState
-from orchestrator.wire import JobView
+from orchestrator.wire.jobs import JobView
+from trainer.contract.chaos import Fault
 
 
 def cancel(job_id: JobId, as_json: AsJson = False) -> None:
@@ -17,6 +22,29 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     with writing() as client:
         job = client.cancel(find_job(client, job_id).id)
     _tell(job, "is being cancelled" if job.cancelling else clean(job.reason), as_json)
+
+
+def delete(
+    job_id: JobId,
+    snapshots: Annotated[
+        Literal["keep", "delete"], typer.Option(help="What becomes of the job's folder: snapshots and logs.")
+    ] = "keep",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the record of a job that has ended."""
+    with writing() as client:
+        job = find_job(client, job_id)
+        what = "its record, its snapshots and its logs" if snapshots == "delete" else "its record"
+        if not yes and not (sys.stdin.isatty() and typer.confirm(f"Delete {job.id}: {what}?", err=True)):
+            raise Refused(f"nothing was deleted; --yes says that you mean {what}")
+        deletion = client.delete(job.id, snapshots=snapshots)
+    if as_json:
+        print_json(deletion)
+    else:
+        left = "its files go in a moment" if deletion.files_due else "its files stay where they are"
+        where = "".join(f"\n  {clean(folder)}" for folder in deletion.folders)
+        typer.echo(f"{deletion.job_id} is deleted; {left}{where}")
 
 
 def suspend(job_id: JobId, as_json: AsJson = False) -> None:
@@ -38,11 +66,18 @@ def retry(
     restore_from: Annotated[
         str | None, typer.Option(metavar="SNAPSHOT", help="One of `orchestrator snapshots ID`; default: the newest.")
     ] = None,
+    patch: Annotated[
+        str | None, typer.Option(metavar="FILE", help="YAML or JSON: fields of the job that change; null takes away.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a job another attempt."""
+    changed = read_patch(patch, changes or ())
     with writing() as client:
-        job = client.retry(find_job(client, job_id).id, restore_from=restore_from)
+        job = client.retry(find_job(client, job_id).id, restore_from=restore_from, patch=changed)
     _tell(job, f"another attempt is asked for; watch it: orchestrator show {job.id} --follow", as_json)
 
 
@@ -53,6 +88,19 @@ def snapshot(job_id: JobId, as_json: AsJson = False) -> None:
     _tell(job, f"a snapshot is asked for; see them: orchestrator snapshots {job.id}", as_json)
 
 
+def chaos(
+    job_id: JobId,
+    fault: Annotated[Fault, typer.Argument(metavar="FAULT", help=f"One of {', '.join(each.value for each in Fault)}.")],
+    rank: Annotated[int | None, typer.Option(min=0, help="The rank to strike; default: the last one.")] = None,
+    node: Annotated[str | None, typer.Option(help="The node to strike, by its number in the job or its name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Inject a fault into a running job, to see it recover."""
+    with writing() as client:
+        job = client.chaos(find_job(client, job_id).id, fault.value, rank=rank, node=node)
+    _tell(job, f"{fault.value} is asked for; see what comes of it: orchestrator why {job.id}", as_json)
+
+
 def scale(
     job_id: JobId,
     nodes: Annotated[str, typer.Argument(metavar="NODES", help="A number, or a range as 2:8.")],
@@ -61,8 +109,16 @@ def scale(
     """Give a job another number of nodes, or a range as 2:8."""
     with writing() as client:
         job = client.scale(find_job(client, job_id).id, nodes)
-    when = "goes on with them from a snapshot" if "scale" in job.pending else "has them from its next attempt on"
-    _tell(job, f"{job.asked} nodes are asked for; it {when if job.nodes != job.asked else 'has them'}", as_json)
+    _tell(job, _tell_size(job), as_json)
+
+
+def _tell_size(job: JobView) -> str:
+    size = counted(job.asked, "node")
+    if job.nodes == job.asked:
+        return f"it has {size}"
+    if "scale" in job.pending:
+        return f"it is to go on with {size}, from a snapshot"
+    return f"it is to have {size} from its next attempt on"
 
 
 def _tell(job: JobView, sentence: str, as_json: bool) -> None:

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from orchestrator.dashboard import curve, present
-from orchestrator.wire import Problem
+from orchestrator.dashboard import ledger, present, timeline
+from orchestrator.domain.counted import counted
+from orchestrator.wire.problems import Problem
 
 _HERE = Path(__file__).parent
-_MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
     content: bytes
+    packed: bytes  # by gzip
     media_type: str
     tag: str
 
 
 def _read_asset(path: Path) -> Asset:
     content = path.read_bytes()
-    return Asset(content, _MEDIA_TYPES[path.suffix], hashlib.sha256(content).hexdigest()[:12])
+    packed = gzip.compress(content, 9, mtime=0)
+    return Asset(content, packed, _MEDIA_TYPES[path.suffix], hashlib.sha256(content).hexdigest()[:12])
 
 
 ASSETS = {path.name: _read_asset(path) for path in sorted((_HERE / "static").iterdir()) if path.suffix in _MEDIA_TYPES}
+
+
+def _read_release() -> str:
+    """Differs between versions of the pages: one that is open while the service is upgraded is told to load again."""
+    files = sorted(path for path in _HERE.rglob("*") if path.suffix in {".html", *_MEDIA_TYPES})
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
+
+
+RELEASE = _read_release()
 
 
 def render_page(template: str, *, fragment: bool = False, **values: object) -> str:
     return _environment.get_template(template).render(fragment=fragment, **values)
 
 
-def render_problem(problem: Problem) -> str:
-    """A problem document as a page."""
-    return render_page("problem.html", problem=problem)
+def render_problem(problem: Problem, missing_job: str | None = None) -> str:
+    """A problem document as a page; with a search for the job that is not there."""
+    return render_page("problem.html", problem=problem, missing_job=missing_job)
 
 
 def _address_of(name: str) -> str:
@@ -52,14 +70,27 @@ _environment = Environment(
 )
 _environment.globals.update(
     asset=_address_of,
-    picture={name: getattr(curve, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
+    bin_fills=present.BIN_FILLS,
+    lag_shapes=present.LAG_SHAPES,
+    pin_names=present.PIN_NAMES,
+    pin_shapes=present.PIN_SHAPES,
+    release=RELEASE,
 )
 _environment.filters.update(
     ago=present.show_ago,
     amount=present.show_bytes,
+    bin=ledger.show_bin,
+    brief=present.show_brief,
     clock=present.show_clock,
+    command=present.show_command,
+    counted=counted,
     duration=present.show_duration,
+    hours=present.show_hours,
     number=present.show_number,
+    percent=present.show_percent,
+    pretty=present.show_json,
+    settings=present.list_settings,
+    shape=timeline.shape_of,
     text=present.show_text,
     utc=present.show_time,
 )

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Sequence
 from datetime import datetime
 
+from orchestrator.dashboard.grid import Lag
+from orchestrator.dashboard.timeline import Shape
+from orchestrator.domain.access import Verdict, find_rule, judge
+from orchestrator.domain.goodput import Bin
+from orchestrator.domain.identity import Principal
+
 ABSENT = "–"
+# A shape for each, so that colour is never all there is. All of them are in every system's fonts.
+LAG_SHAPES = {Lag.DONE: "✓", Lag.LEVEL: "●", Lag.BEHIND: "◐", Lag.FAR: "▲", Lag.SILENT: "✕", Lag.GONE: "○"}
+PIN_SHAPES = {
+    Shape.FAILURE: "✕",
+    Shape.RECOVERY: "↻",
+    Shape.SNAPSHOT: "◆",
+    Shape.DAMAGE: "▲",
+    Shape.WISH: "●",
+}
+# The names of the patterns of job.html that lie over a colour, for the bins that mean a loss.
+BIN_FILLS = {Bin.RE_DONE: "hatch", Bin.RECOVERING: "dots", Bin.STALLED: "lines"}
+PIN_NAMES = {
+    Shape.FAILURE: "failure",
+    Shape.RECOVERY: "recovery",
+    Shape.SNAPSHOT: "snapshot",
+    Shape.DAMAGE: "failed or damaged snapshot",
+    Shape.WISH: "user request",
+}
 
 
 def show_duration(seconds: float | None) -> str:
@@ -18,6 +45,11 @@ def show_duration(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def show_brief(seconds: float) -> str:
+    """A duration of which tenths matter while it is short."""
+    return f"{seconds:.1f} s" if seconds < 60 else show_duration(seconds)
 
 
 def show_ago(moment: datetime | None, now: datetime) -> str:
@@ -56,5 +88,31 @@ def show_number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
 
 
+def show_hours(hours: float) -> str:
+    if 0 < hours < 0.01:
+        return "<0.01"
+    return f"{hours:,.0f}" if hours >= 100 or hours == 0 else f"{hours:.{1 if hours >= 10 else 2}f}"
+
+
 def show_text(value: object) -> str:
     return ABSENT if value is None or value == "" else str(value)
+
+
+def show_percent(share: float | None) -> str:
+    return ABSENT if share is None else f"{share:.0%}"
+
+
+def show_json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def list_settings(caller: Principal) -> Sequence[tuple[str, str]]:
+    """The pages of settings that a caller may open, each with its name: as the rules of their routes say."""
+    pages = {"/projects": "Projects", "/tokens": "Tokens", "/secrets": "Secrets", "/webhooks": "Webhooks"}
+    allowed = {path: judge(find_rule("GET", path), caller) is Verdict.ALLOWED for path in pages}
+    return [(path, name) for path, name in pages.items() if allowed[path]]
+
+
+def show_command(words: Sequence[str]) -> str:
+    """As a shell takes it."""
+    return shlex.join(words)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.counted import counted
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import workers_per_node
 
@@ -119,20 +120,22 @@ class _Books:
         if held:
             self._give_back(job, held)
         self.take(job, nodes * wpn)
-        if self._free is None:
+        slots = self._limits.slots
+        if slots is None:
             return Admission(True, "the cluster queues it", nodes)
+        verb = "is" if nodes * wpn == 1 else "are"
         part = "" if nodes == most else f" (for {nodes} of up to {most} nodes)"
-        return Admission(True, f"{nodes * wpn} of {self._limits.slots} slots are free for it{part}", nodes)
+        return Admission(True, f"{nodes * wpn} of {counted(slots, 'slot')} {verb} free for it{part}", nodes)
 
     def _too_few(self, job: Job, needed: int, held: int) -> Admission:
         """For what a job waits that does not fit. It holds the others up only where its turn can come."""
         slots, free = self._limits.slots, max(0, self._free or 0) + held
         if slots is not None and needed > slots:
-            return Admission(False, f"needs {needed} slots, the cluster has {slots}: scale or cancel it")
+            return Admission(False, f"needs {counted(needed, 'slot')}, the cluster has {slots}: scale or cancel it")
         if slots is not None and free < needed:
-            return Admission(False, f"waits for {needed} of {slots} slots; {free} free now", blocks=True)
-        project = job.spec.project
-        return Admission(False, f"needs {needed} devices, more than project {project} may use: scale or cancel it")
+            return Admission(False, f"waits for {needed} of {counted(slots, 'slot')}; {free} free now", blocks=True)
+        limit = f"project {job.spec.project} may use"
+        return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
 
     def over_quota(self, job: Job) -> Admission | None:
         """What of the cluster's or its project's limits the job would exceed with its least number of nodes."""
@@ -141,26 +144,24 @@ class _Books:
         needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
         devices = self._devices[project]
         if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
-            return Admission(False, f"waits: the cluster runs {self._jobs.total()} of at most {limits.max_jobs} jobs")
+            most = counted(limits.max_jobs, "job")
+            return Admission(False, f"waits: the cluster runs {self._jobs.total()} of at most {most}")
         if quota.max_jobs is not None and self._jobs[project] >= quota.max_jobs:
-            return Admission(
-                False, f"waits: project {project} runs {self._jobs[project]} of at most {quota.max_jobs} jobs"
-            )
+            most = counted(quota.max_jobs, "job")
+            return Admission(False, f"waits: project {project} runs {self._jobs[project]} of at most {most}")
         if quota.max_devices is not None and needed > quota.max_devices:
-            sentence = (
-                f"needs {needed} devices, more than the {quota.max_devices} of project {project}: scale or cancel it"
-            )
-            return Admission(False, sentence)
+            limit = f"the {quota.max_devices} of project {project}"
+            return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
         if quota.max_devices is not None and devices + needed > quota.max_devices:
-            sentence = f"waits: project {project} uses {devices} of at most {quota.max_devices} devices; needs {needed}"
-            return Admission(False, sentence)
+            most = counted(quota.max_devices, "device")
+            return Admission(False, f"waits: project {project} uses {devices} of at most {most}; needs {needed}")
         return None
 
     def room(self, claimant: Claimant) -> Admission:
         """How many nodes a running elastic job could have now. Nothing is taken: it asks again when it has ended."""
         held = claimant.held_devices(self._limits.gpus_per_node)
         nodes = self._fitting(claimant.job, held)
-        return Admission(False, f"could have {nodes} nodes", nodes)
+        return Admission(False, f"could have {counted(nodes, 'node')}", nodes)
 
     def _fitting(self, job: Job, held: int) -> int:
         """Nodes of the job that fit into what is free and the devices it holds, within its project's quota."""

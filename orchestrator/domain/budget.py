@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.counted import counted
 from orchestrator.domain.job import Job
 from orchestrator.domain.observation import Training
 from trainer.contract.failure import Failure, FailureKind, is_taken_port
@@ -127,8 +128,7 @@ def overspent(job: Job, failure: Failure) -> str | None:
     limit = getattr(job.spec.supervise.budgets, budget)
     if limit is None or job.spent.get(budget, 0) <= limit:
         return None
-    times = "failure" if limit == 1 else "failures"
-    return f"its budget of {limit} {budget} {times} is spent"
+    return f"its budget of {counted(limit, f'{budget} failure')} is spent"
 
 
 def backoff_s(job: Job, attempt_number: int) -> float:

@@ -36,7 +36,12 @@ def _moments(s: Situation, live: Attempt, seen: Observation) -> Iterator[datetim
     limit_s = deadline_s(training, supervise)
     if training.progress_at is not None and limit_s is not None:
         yield max(training.progress_at, seen.heard_since) + timedelta(seconds=limit_s)
-    if live.started_at is not None and supervise.grow_back_after_s is not None and s.admission is not None:
+    if (
+        live.started_at is not None
+        and supervise.grow_back_after_s is not None
+        and s.live is not None
+        and s.room(s.live) is not None
+    ):
         yield max(live.started_at, training.resized_at or live.started_at) + timedelta(
             seconds=supervise.grow_back_after_s
         )

@@ -9,11 +9,11 @@ from orchestrator.domain.decision import Decision
 from orchestrator.domain.rules.ends import adopt_end, adopt_success, end_leftovers, notice_failed_launch, notice_loss
 from orchestrator.domain.rules.kinds import Rule
 from orchestrator.domain.rules.live import (
-    ask_for_snapshot,
     mark_lost_nodes,
     note_pending,
     note_running,
     submit_intended,
+    tell_agents,
 )
 from orchestrator.domain.rules.starts import (
     begin_retry,
@@ -54,7 +54,7 @@ POLICY: tuple[Rule, ...] = (
     note_running,
     resize,
     grow_back,
-    ask_for_snapshot,
+    tell_agents,
     begin_retry,
     finish_cancelled,
     give_up,
@@ -67,10 +67,11 @@ POLICY: tuple[Rule, ...] = (
 
 
 def decide(s: Situation, policy: tuple[Rule, ...] = POLICY) -> Decision:
-    """The first rule of the policy that has an opinion decides."""
+    """The first rule of the policy that has an opinion decides. A disturbed attempt puts no node into the records."""
     for rule in policy:
         decision = rule(s)
         if decision is not None:
             look_again_at = decision.look_again_at or next_deadline(s)
-            return replace(decision, rule=rule.__name__, look_again_at=look_again_at)
+            blames = () if s.disturbed else decision.blames
+            return replace(decision, rule=rule.__name__, look_again_at=look_again_at, blames=blames)
     raise AssertionError("the policy ends with a rule that always decides")

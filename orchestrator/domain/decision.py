@@ -38,8 +38,8 @@ class MarkNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class AskForSnapshot:
-    """Pass the owner's wish for a snapshot on to the agents."""
+class TellAgents:
+    """Pass on to the agents what is wished of a running attempt: a snapshot, stacks, a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,7 @@ class BeginRetry:
 
 
 Action = (
-    Wait
-    | Start
-    | Submit
-    | NotePending
-    | NoteRunning
-    | MarkNodes
-    | AskForSnapshot
-    | Stop
-    | EndAttempt
-    | Finish
-    | BeginRetry
+    Wait | Start | Submit | NotePending | NoteRunning | MarkNodes | TellAgents | Stop | EndAttempt | Finish | BeginRetry
 )
 
 

@@ -6,6 +6,9 @@ OrchestratorError
 │   ├── InvalidSpec         fields are wrong: `problems` lists pointer and message
 │   ├── LaunchRefused       the cluster will never start this: a missing folder or program
 │   └── Conflict            it contradicts what is there (another body under one key, a terminal job)
+├── Unauthenticated     who asks is not known: no token, or one that does not hold any more
+├── Forbidden           who asks is known and may not do this; the text says what it takes
+│   └── AttemptOver         the token of an attempt that has ended
 ├── InvalidTransition   a state was asked to change along no edge of its table: a bug
 ├── Unavailable         something outside does not answer: evidence of nothing
 │   ├── BackendUnavailable
@@ -54,6 +57,18 @@ class LaunchRefused(Refused):
 
 
 class Conflict(Refused):
+    pass
+
+
+class Unauthenticated(OrchestratorError):
+    pass
+
+
+class Forbidden(OrchestratorError):
+    pass
+
+
+class AttemptOver(Forbidden):
     pass
 
 

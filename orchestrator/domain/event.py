@@ -18,10 +18,18 @@ class EventKind(StrEnum):
     RETRY_REQUESTED = "retry.requested"
     SCALE_REQUESTED = "scale.requested"
     SNAPSHOT_REQUESTED = "snapshot.requested"
+    STACKS_REQUESTED = "stacks.requested"
+    CHAOS_REQUESTED = "chaos.requested"
     ATTEMPT_STATE = "attempt.state"
     RECOVERED = "recovery.attempt"  # a new attempt's workers are up: with the seconds since the last end was seen
     GREW_BACK = "recovery.grown"  # an attempt makes room for a larger one
     NODE_MARKED = "node.marked"
+    REMOVED = "retention.removed"  # something that an ended job had left, after its time
+    FIRST_STEP = "step.first"  # of an attempt: told to the service's own listeners, never stored
+
+
+_OURS = frozenset(kind.value for kind in EventKind)
+REPLICA = "replica"  # in the evidence of what agents and their workers tell: which of the attempt's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +42,12 @@ class Event:
     attempt: int | None = None
     generation: int | None = None
     evidence: dict[str, object] = field(default_factory=dict)
+    actor: str | None = None  # who asked for it; None: nobody, the service or an agent did it
+
+    @property
+    def replica(self) -> int | None:
+        """Whose agent, or which of its workers, told it; None: the service did, or a store that kept no such thing."""
+        told = self.evidence.get(REPLICA)
+        if not isinstance(told, int) or isinstance(told, bool) or self.kind in _OURS:
+            return None
+        return told

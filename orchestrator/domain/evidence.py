@@ -81,4 +81,4 @@ def _exits(live: Watched) -> Liveness:
     ended = len(live.exits())
     if ended == 0:
         return Liveness.UNKNOWN
-    return Liveness.DEAD if ended >= live.attempt.max_nodes else Liveness.ALIVE
+    return Liveness.DEAD if ended >= live.nodes else Liveness.ALIVE

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from orchestrator.domain.errors import InvalidTransition
 from orchestrator.domain.spec import JobSpec
+from trainer.contract.chaos import Fault
 from trainer.contract.failure import Failure
 
 
@@ -84,12 +85,33 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StacksWish:
+    """Where the ranks of one attempt stand; `number` is that of the wish, `rank` None means all of them."""
+
+    number: int
+    attempt: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosWish:
+    """A fault for one attempt; `number` is that of the wish. `rank` and `replica` None: the agents choose."""
+
+    number: int
+    attempt: int
+    fault: Fault
+    rank: int | None = None
+    replica: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
     """What the API wishes of a job; the supervisor never writes it.
 
     `number` rises with every wish, a changed spec included: whoever writes one names the number that it has seen.
     `retry_number` counts the owner's retries: the supervisor acts while its own count (`Job.retries_done`) is behind.
     `snapshot_number` counts the snapshots asked for: it is passed on to the agents, who compare it with their own.
+    Of stacks and of chaos the newest wish stands here; it is for the attempt that it names and for no later one.
     """
 
     number: int = 0
@@ -98,6 +120,13 @@ class Desired:
     retry_number: int = 0
     restore_from: str | None = None  # a snapshot's name: the upper bound of the next restore
     snapshot_number: int = 0
+    stacks: StacksWish | None = None
+    chaos: ChaosWish | None = None
+
+    def errand(self, attempt: int) -> int:
+        """The number of the newest wish for stacks or chaos of this attempt; 0: there is none."""
+        wishes = (self.stacks, self.chaos)
+        return max((wish.number for wish in wishes if wish is not None and wish.attempt == attempt), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +141,7 @@ class Job:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None = None
+    owner: str | None = None  # who submitted it; None: nobody was asked
     retries_done: int = 0
     spent: dict[str, int] = field(default_factory=dict)  # failures by budget class since the last retry
     fruitless: int = 0  # attempts in a row that ended before their first completed step: what back-off grows with

@@ -7,22 +7,31 @@ The rendezvous settings are what makes a torch group reliable, for our agent and
 * TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart; with the shared one a restarted
   rank may read the dead group's addresses (pytorch issue 135712).
 * short last call and keep-alive: survivors of a lost node form again within seconds, with five missed beats allowed.
+* `join_timeout` is the cluster's: where nodes come one by one, the first agents wait for the last.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import overload
 
 from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.job import Job
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.spec import JobSpec, Placement, Resources
+from orchestrator.domain.worker_token import issue_worker_token
 from trainer.contract import env
+from trainer.contract.config import render_config
 from trainer.contract.failure import Pattern
 from trainer.contract.launch import LaunchPolicy
+from trainer.contract.location import join
 
-RENDEZVOUS_CONF = "join_timeout=120,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+# In a value of `run.env` it stands for the job's id, which nobody knows when the spec is written. torchx's own word.
+JOB_ID_MACRO = "${app_id}"
+PROCESSES = "processes"  # of this machine: a native request that is the replicas' own commands
+RENDEZVOUS_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +47,41 @@ class Site:
     stop_timeout_s: float
     log_limit_bytes: int
     failure_patterns: tuple[Pattern, ...] = ()  # consulted before the built-in ones
+    join_timeout_s: int = 120  # how long agents wait until there are enough of them
+    local_address: str | None = None  # of a node, as the others reach it; None: the rendezvous host's
+    worker_key: bytes | None = field(default=None, repr=False)  # what agents' tokens are made with; None: without any
+
+
+@dataclass(frozen=True, slots=True)
+class Environments(Sequence[dict[str, str]]):
+    """Of every replica, made when it is asked for: they differ in the replica's number, and there may be thousands."""
+
+    common: Mapping[str, str]
+    replicas: int
+
+    def __len__(self) -> int:
+        return self.replicas
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, str] | list[dict[str, str]]:
+        if isinstance(index, slice):
+            return [self._of(replica) for replica in range(self.replicas)[index]]
+        return self._of(range(self.replicas)[index])
+
+    def _of(self, replica: int) -> dict[str, str]:
+        return {**self.common, env.REPLICA: str(replica)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What a backend needs to start an attempt. `commands[r]` and `environments[r]` belong to replica r."""
+    """What a backend needs to start an attempt. `commands[r]` and `environments[r]` belong to replica r.
+
+    `secrets` belong into every replica's environment too, and nowhere else: into no script, no text, no log. A plan
+    that is only shown has none.
+    """
 
     key: AttemptKey
     name: str
@@ -56,20 +95,24 @@ class LaunchPlan:
     job_dir: str
     workdir: str
     commands: tuple[tuple[str, ...], ...]
-    environments: tuple[dict[str, str], ...]
+    environments: Sequence[dict[str, str]]
     policy: LaunchPolicy
+    resources: Resources
+    placement: Placement
+    image: str | None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeRequest:
     """What the cluster is really told: a text that a person can read and, where there is one, a file to submit."""
 
-    kind: str  # "processes", "sbatch", "manifest"
+    kind: str  # PROCESSES, "sbatch", "manifest"
     text: str
 
 
-def build_plan(job: Job, attempt: Attempt, site: Site) -> LaunchPlan:
-    """Make the attempt concrete. The same job, attempt and site give the same plan."""
+def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str] | None = None) -> LaunchPlan:
+    """Make the attempt concrete. The same job, attempt, site and secrets give the same plan."""
     supervise = job.spec.supervise
     policy = LaunchPolicy(
         max_restarts=restarts_left(job),
@@ -95,6 +138,10 @@ def build_plan(job: Job, attempt: Attempt, site: Site) -> LaunchPlan:
         commands=_commands(job, attempt, site, policy),
         environments=_environments(job, attempt, site),
         policy=policy,
+        resources=job.spec.resources,
+        placement=job.spec.placement,
+        image=job.spec.run.image,
+        secrets=dict(secrets or {}),
     )
 
 
@@ -133,8 +180,8 @@ def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
         f"--rdzv-id={attempt.rendezvous_id}",
-        f"--rdzv-conf=is_host={int(is_host)},{RENDEZVOUS_CONF}",
-        f"--local-addr={site.rendezvous_host}",
+        f"--rdzv-conf=is_host={int(is_host)},join_timeout={site.join_timeout_s},{RENDEZVOUS_CONF}",
+        f"--local-addr={site.local_address or site.rendezvous_host}",
         f"--max-restarts={policy.max_restarts}",
         "--monitor-interval=0.1",
     )
@@ -144,7 +191,7 @@ def _target(spec: JobSpec) -> tuple[str, ...]:
     """What the launcher starts once per worker, in torchrun's own words."""
     config = spec.trainer_config()
     if config is not None:
-        return ("--module", "trainer", "--config", json.dumps(asdict(config), sort_keys=True))
+        return ("--module", "trainer", "--config", json.dumps(render_config(config), sort_keys=True))
     if spec.run.module is not None:
         return ("--module", spec.run.module, *spec.run.args)
     if spec.run.script is not None:
@@ -160,10 +207,8 @@ def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
     return ("--no-python", site.python, "-I", "-S", site.child, *program)
 
 
-def _environments(job: Job, attempt: Attempt, site: Site) -> tuple[dict[str, str], ...]:
-    """They differ in the replica's number alone."""
-    common = _environment(job, attempt, site)
-    return tuple({**common, env.REPLICA: str(replica)} for replica in range(attempt.max_nodes))
+def _environments(job: Job, attempt: Attempt, site: Site) -> Environments:
+    return Environments(_environment(job, attempt, site), attempt.max_nodes)
 
 
 def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
@@ -173,15 +218,17 @@ def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
     if wanted.keep_every is not None:
         snapshots[env.SNAPSHOT_KEEP_EVERY] = str(wanted.keep_every)
     if wanted.dir is not None:
-        snapshots[env.SNAPSHOT_DIR] = str(Path(wanted.dir) / job.id)
+        snapshots[env.SNAPSHOT_DIR] = join(wanted.dir, job.id)
     restore_from = attempt.restore_from or wanted.source
     restore = {} if restore_from is None else {env.RESTORE_FROM: restore_from}
     report = {} if site.report_url is None else {env.REPORT_URL: site.report_url}
+    if report and site.worker_key is not None:
+        report[env.REPORT_TOKEN] = issue_worker_token(site.worker_key, attempt.key, attempt.nonce)
     return {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        **job.spec.run.env,
+        **{name: value.replace(JOB_ID_MACRO, job.id) for name, value in job.spec.run.env.items()},
         env.JOB_ID: job.id,
         env.JOB_DIR: str(job_dir),
         env.ATTEMPT: str(attempt.key.number),

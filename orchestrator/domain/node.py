@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,8 +13,6 @@ from trainer.contract.failure import FailureKind
 # Failures that speak against the machine itself: one is enough. Any other needs company from a second attempt.
 GRAVE = frozenset({FailureKind.NODE, FailureKind.INFRASTRUCTURE})
 _OTHERS_NEEDED = 2
-# A cluster that loses a switch must not run out of nodes by our own doing.
-_LARGEST_SHARE = 0.25
 _MOST_DOUBLINGS = 5
 
 
@@ -37,17 +35,27 @@ class Exclusion:
     sentence: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A part of a cluster that has a queue of its own, as its scheduler tells of it now."""
+
+    name: str
+    is_default: bool
+    nodes: int
+    idle: int
+    broken: Mapping[str, str]  # nodes that take no jobs, each with the reason
+    gpus: Mapping[str, int]  # by type
+
+
 def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
     """What is older than the longest exclusion lasts does not count any more."""
     return now - timedelta(seconds=cooldown_s * 2**_MOST_DOUBLINGS)
 
 
-def exclude(
-    record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float, cluster_nodes: int | None = None
-) -> list[Exclusion]:
+def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) -> list[Exclusion]:
     """The nodes that new attempts avoid now, by name. They come back after a cool-down, which doubles with each mark.
 
-    Where the size of the cluster is known, never more than a quarter of it, the most recently marked ones first.
+    A switch that fails may mark all nodes: to avoid them is a wish, and backends start an attempt that has no others.
     """
     by_node: defaultdict[str, list[NodeFailure]] = defaultdict(list)
     for failure in record:
@@ -55,9 +63,7 @@ def exclude(
     exclusions = [
         exclusion for node, marks in by_node.items() if (exclusion := _exclusion(node, marks, now, cooldown_s))
     ]
-    most = None if cluster_nodes is None else int(cluster_nodes * _LARGEST_SHARE)
-    latest_first = sorted(exclusions, key=lambda exclusion: (exclusion.until, exclusion.node), reverse=True)
-    return sorted(latest_first[:most], key=lambda exclusion: exclusion.node)
+    return sorted(exclusions, key=lambda exclusion: exclusion.node)
 
 
 def _exclusion(node: str, marks: list[NodeFailure], now: datetime, cooldown_s: float) -> Exclusion | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from orchestrator.domain.attempt import AttemptKey
 from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
 from trainer.contract.silence import Pace
+
+UNHEARD_AFTER = timedelta(seconds=30)  # agents report every two seconds, with news or without
 
 
 class Liveness(StrEnum):
@@ -47,6 +49,8 @@ class Sighting:
     evidence: str
     replicas: tuple[ReplicaSighting, ...] = ()
     cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
+    nodes: int | None = None  # how many the cluster gave it, where that may be fewer than were asked for
+    spare_nodes: tuple[str, ...] | None = None  # free now for a larger attempt, where a cluster that queues can tell
 
     @property
     def leftovers(self) -> bool:
@@ -68,13 +72,15 @@ class RankWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What the attempt's journals told so far. `progress_at` is the newest line's arrival here, on our clock."""
+    """What the attempt's journals told so far. `progress_at` is the newest line's arrival here, on our clock;
+    `heard_at` that of the newest report of any of its agents, who report every few seconds, also without news."""
 
     generation: int | None = None
     step: int | None = None
     total_steps: int | None = None
     formed_at: datetime | None = None  # when the first generation was journalled
     progress_at: datetime | None = None
+    heard_at: datetime | None = None
     phase: str | None = None
     step_s: float | None = None  # seconds of one step, a recent mean
     restarts: int = 0  # in place, after a worker failed
@@ -84,16 +90,22 @@ class Training:
     snapshots: int = 0  # committed by this attempt
     pace: Mapping[str, Pace] = field(default_factory=dict)  # by phase; the first steps of a generation do not count
 
+    def heard_lately(self, now: datetime) -> bool:
+        """Whether a report came lately. One agent's shows that agents reach us."""
+        return self.heard_at is not None and now - self.heard_at <= UNHEARD_AFTER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """All that is known of a live attempt at one moment. `exits` by replica are the truth where they exist.
 
-    `heard_since`: from when on we have listened without a gap; what was silent before may have spoken unheard.
+    `heard_since`: from when on we have listened without a gap; what was silent before may have spoken unheard. Where
+    an attempt is known by its agents' reports alone and none comes (`unheard`), that is now: the road may be closed.
     """
 
     sighting: Sighting
     training: Training
     exits: Mapping[int, ExitRecord]
     heard_since: datetime
+    unheard: bool = False
     ranks: tuple[RankWord, ...] = ()  # looked up only where a hang is suspected

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from orchestrator.domain.admission import Admission
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job
-from orchestrator.domain.observation import Presence
+from orchestrator.domain.observation import Liveness, Presence
 from orchestrator.domain.watched import Watched
 
 
@@ -23,6 +23,8 @@ class Situation:
     admission: Admission | None  # of a job that could start, or grow
     stop_timeout_s: float
     submit_timeout_s: float = 0.0  # so long after a submission nobody can tell that it did not happen
+    repeat_s: float | None = None  # so long after it, it may be made again, by a cluster that takes a name once
+    avoided: frozenset[str] = frozenset()  # nodes that its next attempt would not run on
 
     @property
     def retry_wished(self) -> bool:
@@ -37,6 +39,20 @@ class Situation:
             return "its owner asked for another attempt"
         return "suspended by its owner" if self.job.desired.suspended else None
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether a fault was wished of this very attempt: its troubles are evidence against no node."""
+        chaos = self.job.desired.chaos
+        return chaos is not None and self.attempt is not None and chaos.attempt == self.attempt.key.number
+
+    def room(self, live: Watched) -> int | None:
+        """How many nodes an elastic job could have if it began now; None: nobody can tell."""
+        spare, replicas = live.seen.sighting.spare_nodes, live.seen.sighting.replicas
+        if spare is None:
+            return None if self.admission is None else self.admission.nodes
+        held = {one.node for one in replicas if one.liveness is Liveness.ALIVE and one.node is not None}
+        return min(self.job.spec.topology.max_nodes, len((held | set(spare)) - self.avoided))
+
     def overdue(self, live: Watched) -> bool:
         """Whether the attempt was asked to end and has had its time."""
         since = live.attempt.stopping_since
@@ -49,6 +65,12 @@ class Situation:
     def look_up_at(self, attempt: Attempt) -> datetime:
         """From when on a look-up tells whether the newest submission happened."""
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=self.submit_timeout_s)
+
+    def submit_again_at(self, attempt: Attempt) -> datetime:
+        """From when on an attempt that does not show may be submitted again, whether it was under way or not."""
+        if self.repeat_s is None:
+            return self.look_up_at(attempt)
+        return (attempt.tried_at or attempt.created_at) + timedelta(seconds=min(self.repeat_s, self.submit_timeout_s))
 
     def at_rest(self) -> bool:
         return self.job.state.terminal and not self.retry_wished

@@ -46,7 +46,7 @@ class Run(_Part):
     workdir: Text = "."
     image: Text | None = None
     env: dict[EnvName, Argument] = Field(default_factory=dict, max_length=500)
-    secrets: tuple[EnvName, ...] = ()
+    secrets: Annotated[tuple[EnvName, ...], Field(max_length=100)] = ()  # names; values are in the service's store
 
     @field_validator("trainer")
     @classmethod
@@ -65,9 +65,9 @@ class Run(_Part):
             raise ValueError(f"would be read as an option; write './{value}'")
         return value
 
-    @field_validator("env")
+    @field_validator("env", "secrets")
     @classmethod
-    def _env_is_the_users(cls, value: dict[str, str]) -> dict[str, str]:
+    def _env_is_the_users(cls, value: dict[str, str] | tuple[str, ...]) -> dict[str, str] | tuple[str, ...]:
         for name in value:
             if name.startswith(("ORCHESTRATOR_", "TORCHELASTIC_")) or name in _GROUP_ENV:
                 raise ValueError(f"{name}: is set by the launcher")
@@ -81,6 +81,9 @@ class Run(_Part):
         if len(given) != 1:
             found = " and ".join(given) if given else "none of them"
             raise ValueError(f"needs exactly one of trainer, script, module and command; found {found}")
+        twice = sorted(self.env.keys() & set(self.secrets))
+        if twice:
+            raise ValueError(f"{twice[0]} stands in env and in secrets; remove one of them")
         if self.args and given[0] in ("trainer", "command"):
             raise ValueError(f"args go with script and module; put them into {given[0]}")
         return self
@@ -133,14 +136,23 @@ class Resources(_Part):
 
 
 class Placement(_Part):
+    """Where a scheduler is to put the job. `options` are its own, by their long names, for what has no field here."""
+
     partition: Text | None = None
     account: Text | None = None
     qos: Text | None = None
+    reservation: Text | None = None
+    nodelist: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
+    exclusive: bool = False
+    time_limit_s: Seconds | None = None  # of one attempt; the next one goes on
+    dependency: Text | None = None  # on the scheduler's own jobs, in its own words
+    options: dict[Label, Text] = Field(default_factory=dict, max_length=100)
     queue: Text | None = None
     exclude: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     constraint: Text | None = None
     node_selector: dict[Label, Text] = Field(default_factory=dict, max_length=100)
     tolerations: Annotated[tuple[dict[str, object], ...], Field(max_length=100)] = ()
+    overlay: dict[str, object] = Field(default_factory=dict, max_length=100)  # a patch of Kubernetes' Job
 
 
 class Snapshot(_Part):
@@ -196,7 +208,7 @@ class Supervise(_Part):
 
 
 class JobSpec(_Part):
-    """A training job. API.md of every release holds an example; `orchestrator plan FILE` checks one."""
+    """A training job. docs/job.md tells of every field; `orchestrator plan FILE` checks one."""
 
     name: Name
     project: Name = "default"

@@ -25,6 +25,7 @@ class Told:
     world_size: int | None = None
     formed_at: datetime | None = None
     progress_at: datetime | None = None  # the newest line's arrival, by our clock
+    heard_at: datetime | None = None  # the newest report's arrival, with news or without, by our clock
     phase: str | None = None
     step: int | None = None
     step_generation: int | None = None  # of `step`: a new generation may begin at an earlier one
@@ -48,6 +49,7 @@ class Told:
             total_steps=self.total_steps,
             formed_at=self.formed_at,
             progress_at=self.progress_at,
+            heard_at=self.heard_at,
             phase=self.phase,
             step_s=self.step_s,
             restarts=self.restarts,
@@ -59,8 +61,10 @@ class Told:
         )
 
     def tell_line(self, line: Progress, arrived_at: datetime) -> None:
-        """Take one progress line into account. Lines of an earlier generation count as signs of life only."""
-        self.progress_at = arrived_at
+        """Take one progress line into account. Lines of an earlier generation count as signs of life only, and notes of
+        measurements not even as these: who is judged by signs of life has to give them."""
+        is_note = line.phase is Phase.NOTE
+        self.progress_at = self.progress_at if is_note else arrived_at
         generation = fitting(line.generation)
         if generation is None or generation < (self.generation or 0):
             return
@@ -69,7 +73,7 @@ class Told:
         self.world_size = fitting(line.world_size)
         self.total_steps = fitting(line.total_steps) or self.total_steps
         # Rank 0 takes part in everything: while it writes a snapshot, the others may already wait in the next step.
-        if line.rank == 0 or newer or self.phase is None:
+        if not is_note and (line.rank == 0 or newer or self.phase is None):
             self.phase = line.phase.value
         # Metrics are global values of a step: whoever tells them first.
         self.loss = _finite(line.metrics.get("loss"), self.loss)
@@ -78,7 +82,7 @@ class Told:
         self.formed_at = self.formed_at or at  # workers begin once the group has formed, whoever lost the event of it
         if step is not None:
             self._take_step(step, generation, at, line.metrics.get("step_s"))
-        if line.rank == 0:
+        if line.rank == 0 and not is_note:
             self.pace.enter(line, at)
 
     def tell_event(self, event: JournalEvent, arrived_at: datetime) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,9 +15,12 @@ from orchestrator.domain.spec import JobSpec
 from trainer.contract.config import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
+_Place = tuple["_Place | None", object]  # where it lies in, and the key or index there
 
 MAX_DEPTH = 32
 MAX_NODES = 200_000
+MOST_PROBLEMS = 100  # that are told one by one
+MOST_LEAVES = 50  # of a patch
 _FOUND_LENGTH = 80
 
 
@@ -33,7 +37,11 @@ def parse_model(model: type[Model], document: object, *, prefix: str = "") -> Mo
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise InvalidSpec(_merged(_problem(detail, document, prefix) for detail in error.errors())) from error
+        first = islice(error.errors(), MOST_PROBLEMS)
+        problems = _merged(_problem(detail, document, prefix) for detail in first)
+        untold = error.error_count() - MOST_PROBLEMS
+        rest = [FieldProblem(prefix, f"holds {untold} more wrong fields")] if untold > 0 else []
+        raise InvalidSpec([*problems, *rest]) from error
 
 
 def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
@@ -41,15 +49,16 @@ def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
 
     Stops at the first; walks without recursion, so that depth cannot hurt.
     """
-    stack: list[tuple[object, str, int]] = [(document, prefix, 0)]
+    # Places are chains and no texts: below one long key there may be a hundred thousand values.
+    stack: list[tuple[object, _Place | None, int]] = [(document, None, 0)]
     for _ in range(MAX_NODES):
         if not stack:
             return []
-        value, pointer, depth = stack.pop()
+        value, place, depth = stack.pop()
         message = _not_plain(value, depth)
         if message is not None:
-            return [FieldProblem(pointer, message)]
-        stack.extend((child, pointer + key, depth + 1) for key, child in _children(value))
+            return [FieldProblem(prefix + _render_place(place), message)]
+        stack.extend((child, (place, key), depth + 1) for key, child in _children(value))
     return [FieldProblem(prefix, f"holds more than {MAX_NODES} values")]
 
 
@@ -71,11 +80,17 @@ def merge_patch(target: object, patch: object) -> object:
     return merged
 
 
-def leaves(patch: object, pointer: str = "") -> list[str]:
-    """Pointers of the fields that a merge patch sets."""
+def leaves(patch: object) -> list[str]:
+    """Pointers of the first fields that a merge patch sets, for people: their long parts are cut."""
+    return list(islice(_leaves(patch, ""), MOST_LEAVES))
+
+
+def _leaves(patch: object, pointer: str) -> Iterator[str]:
     if not isinstance(patch, Mapping) or not patch:
-        return [pointer]
-    return [leaf for key, value in patch.items() for leaf in leaves(value, pointer + _token(key))]
+        yield pointer
+        return
+    for key, value in patch.items():
+        yield from _leaves(value, pointer + _token(str(key)[:_FOUND_LENGTH]))
 
 
 def _not_plain(value: object, depth: int) -> str | None:
@@ -95,11 +110,19 @@ def _not_plain(value: object, depth: int) -> str | None:
     return f"is a {type(value).__name__}, must be text, a number, true, false, null, a list or an object"
 
 
-def _children(value: object) -> Iterator[tuple[str, object]]:
+def _children(value: object) -> Iterator[tuple[object, object]]:
     if isinstance(value, Mapping):
-        yield from ((_token(key), child) for key, child in value.items())
+        yield from value.items()
     elif isinstance(value, list):
-        yield from ((f"/{index}", child) for index, child in enumerate(value))
+        yield from enumerate(value)
+
+
+def _render_place(place: _Place | None) -> str:
+    parts: list[object] = []
+    while place is not None:
+        place, part = place
+        parts.append(part)
+    return pointer_to(parts[::-1])
 
 
 def _torn(text: str) -> bool:
@@ -116,8 +139,9 @@ def _problem(detail: Mapping[str, Any], document: object, prefix: str) -> FieldP
     if detail["type"] == "missing":
         return FieldProblem(pointer, "is required")
     message = str(detail["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return FieldProblem(pointer, message if cause is not None else f"{message}{_found(detail['input'])}")
+    if cause is not None:  # our own words, which may begin with a variable's name
+        return FieldProblem(pointer, message)
+    return FieldProblem(pointer, f"{message[:1].lower()}{message[1:]}{_found(detail['input'])}")
 
 
 def _suggestion(location: Sequence[object]) -> str:

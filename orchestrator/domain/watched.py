@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
 from trainer.contract.exit_record import ExitRecord, Outcome
-from trainer.contract.failure import FailureKind, is_collateral, is_taken_port
+from trainer.contract.failure import FailureKind, is_collateral, is_echo, is_taken_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,12 @@ class Watched:
     @property
     def stopping(self) -> bool:
         return self.attempt.stopping_since is not None
+
+    @property
+    def nodes(self) -> int:
+        """How many replicas it has."""
+        given = self.seen.sighting.nodes
+        return self.attempt.max_nodes if given is None else given
 
     def exits(self) -> list[ExitRecord]:
         """The exit records of the attempt, refused double starts aside, earliest first."""
@@ -49,7 +55,7 @@ class Watched:
     def vanished(self) -> str | None:
         """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
         gone = self.gone()
-        spare = self.attempt.max_nodes - self.attempt.min_nodes
+        spare = self.nodes - self.attempt.min_nodes
         if not gone or (len(gone) <= spare and self.presence is not Presence.GONE):
             return None
         return "; ".join(seen.evidence for seen in gone)
@@ -59,6 +65,10 @@ class Watched:
         told = {replica for replica, end in self.seen.exits.items() if end.outcome is not Outcome.REFUSED}
         replicas = self.seen.sighting.replicas
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
+
+    def lost_nodes(self) -> tuple[str, ...]:
+        """Where those were, as far as anybody knows."""
+        return tuple(sorted({one.node for one in self.gone() if one.node is not None}))
 
     def node_of(self, replica: int) -> str | None:
         return next((one.node for one in self.seen.sighting.replicas if one.replica == replica), None)
@@ -72,12 +82,16 @@ class Watched:
         if self.presence in (Presence.ABSENT, Presence.GONE):
             return False
         judged = {seen.replica for seen in self.seen.sighting.replicas if seen.liveness is not Liveness.UNKNOWN}
-        return any(number not in judged | self.seen.exits.keys() for number in range(self.attempt.max_nodes))
+        return any(number not in judged | self.seen.exits.keys() for number in range(self.nodes))
 
 
 def is_consequence(record: ExitRecord) -> bool:
-    """Whether an agent ended because another one did: it lost a peer, or the store that the peer held."""
+    """Whether an agent ended because another one did: it lost a peer, or the store that the peer held, or says so."""
     failure = record.failure
     if failure is None:
         return False
-    return is_collateral(failure) or (failure.kind is FailureKind.RENDEZVOUS and not is_taken_port(failure))
+    return (
+        is_collateral(failure)
+        or is_echo(failure)
+        or (failure.kind is FailureKind.RENDEZVOUS and not is_taken_port(failure))
+    )

@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
 SECRET_PREFIX = "whsec_"  # standardwebhooks.com: what follows is the key in base64
 _MIN_KEY_BYTES = 16
@@ -33,6 +34,20 @@ class Webhook:
 def webhooks_for(kind: str, notify: Collection[str], configured: Iterable[Webhook]) -> list[str]:
     """The names of those that are told of an event of this kind, of a job with this `notify`."""
     return [hook.name for hook in configured if hook.wants(kind) and (hook.all_jobs or hook.name in notify)]
+
+
+def why_no_endpoint(url: str) -> str | None:
+    """What is wrong with a URL as a webhook's, in a phrase; None where nothing is."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises ValueError for one that is no number
+    except ValueError as error:
+        return f"is no URL: {error}"
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(char.isspace() for char in url):
+        return "must be an http or https URL"
+    if "@" in parts.netloc:
+        return "must hold no user and password: messages are signed"
+    return None
 
 
 def parse_key(secret: str) -> bytes:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.errors import Conflict
 from orchestrator.domain.event import EventKind
-from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.job import ChaosWish, Desired, Job, JobState, StacksWish
 from orchestrator.domain.spec import JobSpec
+from trainer.contract.chaos import Chaos
+from trainer.contract.launch import DesiredDocument, DesiredState
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def wish_cancel(job: Job) -> Wish | None:
 
 
 def wish_suspend(job: Job) -> Wish | None:
-    _require_going_on(job, "suspend")
+    require_going_on(job, "suspend")
     if job.desired.suspended:
         return None
     sentence = "its owner asked to suspend it"
@@ -48,7 +50,7 @@ def wish_suspend(job: Job) -> Wish | None:
 
 
 def wish_resume(job: Job) -> Wish | None:
-    _require_going_on(job, "resume")
+    require_going_on(job, "resume")
     if not job.desired.suspended:
         return None
     sentence = "its owner asked to resume it"
@@ -56,7 +58,7 @@ def wish_resume(job: Job) -> Wish | None:
 
 
 def wish_snapshot(job: Job, told: int | None) -> Wish | None:
-    _require_going_on(job, "take a snapshot of")
+    require_going_on(job, "take a snapshot of")
     if told is None:
         raise Conflict(f"job {job.id} is {job.state}: nothing of it runs, so there is nothing to take a snapshot of")
     if job.desired.snapshot_number > told:
@@ -65,9 +67,26 @@ def wish_snapshot(job: Job, told: int | None) -> Wish | None:
     return Wish(desired, EventKind.SNAPSHOT_REQUESTED, "its owner asked for a snapshot")
 
 
+def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) -> DesiredDocument:
+    """What the agents of one attempt are told of their job's wishes."""
+    stacks, chaos = desired.stacks, desired.chaos
+    mine = stacks if stacks is not None and stacks.attempt == attempt else None
+    return DesiredDocument(
+        state=DesiredState.STOP if stop else DesiredState.RUN,
+        snapshot=desired.snapshot_number,
+        number=desired.number,
+        stacks=0 if mine is None else mine.number,
+        stacks_rank=None if mine is None else mine.rank,
+        chaos=None
+        if chaos is None or chaos.attempt != attempt
+        else Chaos(number=chaos.number, fault=chaos.fault, rank=chaos.rank, replica=chaos.replica),
+    )
+
+
 def pending_wishes(job: Job, attempt: Attempt | None) -> list[str]:
     """What is wished and not carried out yet, by the verb. `attempt`: the job's newest."""
     desired, live = job.desired, attempt is not None and not attempt.state.terminal
+    stacks, chaos = desired.stacks, desired.chaos
     rests = job.state is JobState.SUSPENDED
     rows = (
         ("cancel", desired.cancelled and not job.state.terminal),
@@ -75,12 +94,18 @@ def pending_wishes(job: Job, attempt: Attempt | None) -> list[str]:
         ("resume", rests and not desired.suspended and not desired.cancelled),
         ("retry", desired.retry_number > job.retries_done),
         ("snapshot", attempt is not None and live and desired.snapshot_number > attempt.snapshots_told),
+        ("stacks", attempt is not None and live and stacks is not None and _is_untold(stacks, attempt)),
+        ("chaos", attempt is not None and live and chaos is not None and _is_untold(chaos, attempt)),
         ("scale", attempt is not None and live and attempt.asked != job.spec.topology.nodes),
     )
     return [verb for verb, is_pending in rows if is_pending]
 
 
-def _require_going_on(job: Job, verb: str) -> None:
+def _is_untold(wish: StacksWish | ChaosWish, attempt: Attempt) -> bool:
+    return wish.attempt == attempt.key.number and wish.number > attempt.errand_told
+
+
+def require_going_on(job: Job, verb: str) -> None:
     if job.state.terminal:
         raise Conflict(f"job {job.id} has ended {job.state}; there is nothing to {verb}")
     if job.desired.cancelled:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.ports import Clock
+from orchestrator.ports.clock import Clock
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record
 from trainer.contract.clock import render_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from orchestrator.ports import Clock
+from orchestrator.ports.clock import Clock
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 

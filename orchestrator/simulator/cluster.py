@@ -15,7 +15,7 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
-from orchestrator.ports import Clock
+from orchestrator.ports.clock import Clock
 from orchestrator.simulator.group import FakeAttempt, Stall
 from orchestrator.simulator.lineage import FakeLineage
 from trainer.contract import layout

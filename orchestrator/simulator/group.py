@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
-from orchestrator.ports import Clock
+from orchestrator.ports.clock import Clock
 from orchestrator.simulator.agents import AgentState, FakeAgent
 from orchestrator.simulator.lineage import FakeLineage, StaleTerm
 from trainer.contract import env

@@ -12,7 +12,8 @@ from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.observation import Training
 from orchestrator.domain.spec import JobSpec
-from orchestrator.ports import JobFilter, JobStanding, JournalBatch, JournalOffsets, Wished
+from orchestrator.ports.jobs import JobFilter, JobOrder, JobStanding, Wished
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.simulator.tables import Tables, ingest
 
 
@@ -78,12 +79,12 @@ class MemoryStore:
         return True
 
     def standings(
-        self, where: JobFilter, *, limit: int, cursor: str | None, newest_first: bool = True
+        self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
     ) -> tuple[Sequence[JobStanding], str | None]:
         """One page with all of them; of the filter, state and cluster count."""
-        if cursor is not None:
-            raise Refused("the simulator has one page only")
-        jobs = sorted(self.answering().jobs.values(), key=lambda job: (job.created_at, job.id), reverse=newest_first)
+        if cursor is not None or order is not JobOrder.NEWEST:
+            raise Refused("the simulator has one page only, the newest job first")
+        jobs = sorted(self.answering().jobs.values(), key=lambda job: (job.created_at, job.id), reverse=True)
         wanted = [job for job in jobs if where.state in (None, job.state) and where.cluster in (None, job.spec.cluster)]
         return [self.standing(job.id) for job in wanted[:limit]], None
 
@@ -105,8 +106,18 @@ class MemoryStore:
         tables = self.answering()
         return {job_id: _wished(tables, job_id) for job_id in job_ids if job_id in tables.jobs}
 
-    def count_by_state(self) -> Mapping[JobState, int]:
-        states = [job.state for job in self.answering().jobs.values()]
+    def sources(self) -> Mapping[str, str]:
+        jobs = self.answering().jobs.values()
+        going_on = [job for job in jobs if not job.state.terminal or job.desired.retry_number > job.retries_done]
+        return {job.id: source for job in going_on if (source := job.spec.snapshot.source) is not None}
+
+    def awaiting(self, job_id: str) -> str | None:
+        jobs = self.answering().jobs.values()
+        return min((job.id for job in jobs if job_id in job.spec.after and not job.state.terminal), default=None)
+
+    def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
+        jobs = self.answering().jobs.values()
+        states = [job.state for job in jobs if projects is None or job.spec.project in projects]
         return {state: states.count(state) for state in set(states)}
 
     def attempts_of(self, job_id: str) -> list[Attempt]:

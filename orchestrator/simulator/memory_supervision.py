@@ -12,7 +12,8 @@ from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.lease import Lease, LeaseStanding
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.observation import RankWord, Training
-from orchestrator.ports import Change, Clock, Supervised
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.tables import Tables, exits_of
 

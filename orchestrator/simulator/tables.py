@@ -13,7 +13,7 @@ from orchestrator.domain.lease import Lease
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.observation import RankWord
 from orchestrator.domain.told import Told, time_of
-from orchestrator.ports import JournalBatch, JournalOffsets
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.progress import Progress
 
@@ -74,6 +74,8 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
     journal, told = journals.get(life, Journal()), tables.told[key]
     progress_to = 0 if batch.progress_cut else journal.offsets.progress
     events_to = 0 if batch.events_cut else journal.offsets.events
+    if batch.reported:
+        told.heard_at = arrived_at
     if batch.events_from <= events_to:
         for event in [event for end, event in batch.events if end > events_to]:
             told.tell_event(event, arrived_at)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from orchestrator.domain.admission import Claimant
 from orchestrator.domain.job import JobState
 from orchestrator.domain.node import NodeFailure
+from orchestrator.ports.clusters import ClusterAges
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import attempt_of, job_of, node_failure_of
-from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow
+from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow, SnapshotRow
 
 _LIVE = tuple(state.value for state in JobState if not state.terminal)
 
@@ -48,3 +49,33 @@ class SqlClusterReader:
         query = select(NodeFailureRow).where(NodeFailureRow.at >= since).order_by(NodeFailureRow.at)
         with self._database.read() as session:
             return [node_failure_of(row) for row in session.scalars(query)]
+
+    def ages(self) -> Sequence[ClusterAges]:
+        with self._database.read() as session:
+            queued = dict(session.execute(_QUEUED_SINCE).all())
+            snapshots = {name: at for name, at in session.execute(_SNAPSHOT_AT) if at is not None}
+        return [
+            ClusterAges(cluster=name, queued_since=queued.get(name), snapshot_at=snapshots.get(name))
+            for name in sorted(queued.keys() | snapshots.keys())
+        ]
+
+
+def _select_snapshot_at() -> Select[str, datetime | None]:
+    newest = (
+        select(SnapshotRow.at)
+        .where(SnapshotRow.job_id == JobRow.id, SnapshotRow.state == "committed")
+        .order_by(SnapshotRow.step.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    running = select(JobRow.cluster, newest.label("at")).where(JobRow.state == JobState.RUNNING.value).subquery()
+    return select(running.c.cluster, func.min(running.c.at)).group_by(running.c.cluster)
+
+
+# Built once: building an expression costs more than running it.
+_QUEUED_SINCE = (
+    select(JobRow.cluster, func.min(JobRow.created_at))
+    .where(JobRow.state == JobState.QUEUED.value, JobRow.retries_done == 0)
+    .group_by(JobRow.cluster)
+)
+_SNAPSHOT_AT = _select_snapshot_at()

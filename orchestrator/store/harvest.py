@@ -5,17 +5,18 @@ Gathered over many attempts, then written at once. Every write may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.event import Event
+from orchestrator.domain.event import REPLICA, Event
+from orchestrator.domain.event import EventKind as OwnKind
 from orchestrator.domain.told import Told, time_of
-from orchestrator.ports import JournalBatch
-from orchestrator.store.sanitize import clean_integer, clean_text
-from orchestrator.store.upserts import Journal, Values, write_metrics, write_snapshots, write_workers
+from orchestrator.ports.journals import JournalBatch
+from orchestrator.store.sanitize import clean_integer, clean_share, clean_text
+from orchestrator.store.upserts import Journal, Values, write_metrics, write_snapshots, write_verified, write_workers
 from trainer.contract.exit_record import EventKind, JournalEvent, render_exit_record
 from trainer.contract.manifest import parse_snapshot_name
 from trainer.contract.progress import Progress
@@ -25,6 +26,13 @@ _SNAPSHOT_STATES = {
     EventKind.SNAPSHOT_QUARANTINED.value: "quarantined",
     EventKind.SNAPSHOT_DELETED.value: "deleted",
 }
+_MAX_VERIFIED = 1000  # of one event
+# What an agent may tell listeners: nothing in the service's own name.
+_NEWS = frozenset(kind.value for kind in EventKind)
+# Every agent of the group tells these; news they are once.
+_OF_THE_GROUP = frozenset(
+    {EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, EventKind.GROUP_GREW.value}
+)
 
 
 class Harvest:
@@ -32,22 +40,34 @@ class Harvest:
 
     def __init__(self, arrived_at: datetime) -> None:
         self.events: list[tuple[str, Event]] = []
+        self.news: list[tuple[str, Event]] = []  # what listeners hear of
         self._arrived_at = arrived_at
         self._workers: list[Values] = []
         self._metrics: list[Values] = []
         self._snapshots: list[Values] = []
+        self._verified: dict[tuple[str, str], Values] = {}
 
     def take(self, batch: JournalBatch, journal: Journal, told: Told) -> None:
         """Take what is new in a batch; `journal` and `told` are brought up to date."""
         lines, events = _new(batch, journal)
+        if batch.reported:
+            told.heard_at = self._arrived_at
         for event in events:
+            changed = told.changed_generation
             told.tell_event(event, self._arrived_at)
             self.events.append((batch.key.job_id, self._event(batch, event)))
+            if event.kind in _NEWS and (event.kind not in _OF_THE_GROUP or told.changed_generation > changed):
+                self.news.append(self.events[-1])
             snapshot = _snapshot(batch.key, event, self._arrived_at)
             if snapshot is not None:
                 self._snapshots.append(snapshot)
+            self._verified |= _verified(batch.key.job_id, event, self._arrived_at)
+        waits = told.step_s is None
         for line in lines:
             told.tell_line(line, self._arrived_at)
+            if waits and told.step_s is not None:
+                waits = False
+                self.news.append((batch.key.job_id, self._first_step(batch, line)))
         fitting = [line for line in lines if _fits(line)]
         newest = {line.local_rank: line for line in fitting}
         self._workers += [_worker(batch, line, self._arrived_at) for line in newest.values()]
@@ -61,6 +81,7 @@ class Harvest:
         # In one order everywhere, so that two attempts of one job never block each other.
         write_metrics(session, sorted(self._metrics, key=lambda row: (str(row["job_id"]), int(str(row["step"])))))
         write_snapshots(session, self._snapshots)
+        write_verified(session, [self._verified[key] for key in sorted(self._verified)])
 
     def _event(self, batch: JournalBatch, event: JournalEvent) -> Event:
         return Event(
@@ -69,8 +90,23 @@ class Harvest:
             sentence=event.sentence,
             attempt=batch.key.number,
             generation=event.generation,
-            evidence=event.evidence,
+            evidence=_with_replica(batch.replica, event.evidence),
         )
+
+    def _first_step(self, batch: JournalBatch, line: Progress) -> Event:
+        return Event(
+            at=time_of(line.at, self._arrived_at),
+            kind=OwnKind.FIRST_STEP,
+            sentence=f"attempt {batch.key.number} has completed a step",
+            attempt=batch.key.number,
+            generation=line.generation,
+            evidence={"step": line.step},
+        )
+
+
+def _with_replica(replica: int, evidence: Mapping[str, object]) -> dict[str, object]:
+    """Whose word it is, first, where shortening leaves it; what the agent itself says of it does not count."""
+    return {REPLICA: replica} | {name: value for name, value in evidence.items() if name != REPLICA}
 
 
 def _new(batch: JournalBatch, journal: Journal) -> tuple[Sequence[Progress], Sequence[JournalEvent]]:
@@ -102,6 +138,7 @@ def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values
         "phase": line.phase.value,
         "step": line.step,
         "memory_bytes": clean_integer(line.memory_bytes),
+        "utilisation": clean_share(line.utilisation),
         "at": time_of(line.at, arrived_at),
         "heard_at": arrived_at,
     }
@@ -144,7 +181,7 @@ def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Val
     if parsed is None or parsed.term.attempt >= 2**31:
         return None
     step, generation = clean_integer(parsed.step), clean_integer(parsed.term.generation)
-    size = event.evidence.get("size_bytes")
+    size, world = event.evidence.get("size_bytes"), event.evidence.get("world_size")
     if step is None or generation is None:
         return None
     return {
@@ -155,5 +192,23 @@ def _snapshot(key: AttemptKey, event: JournalEvent, arrived_at: datetime) -> Val
         "generation": generation,
         "state": state,
         "size_bytes": clean_integer(size) if type(size) is int else None,
+        "world_size": clean_integer(world) if type(world) is int else None,
         "at": time_of(event.at, arrived_at),
+        "verified_at": None,
+    }
+
+
+def _verified(job_id: str, event: JournalEvent, arrived_at: datetime) -> dict[tuple[str, str], Values]:
+    """The snapshots whose bytes were compared for this event: who restores one or keeps it has verified it."""
+    if event.kind == EventKind.RESTORED.value:
+        names = [event.evidence.get("name")]
+    else:
+        told = event.evidence.get("verified") if event.kind == EventKind.SNAPSHOT_DELETED.value else None
+        names = told[:_MAX_VERIFIED] if isinstance(told, list) else []
+    parsed = (parse_snapshot_name(clean_text(name, max_chars=255)) for name in names if isinstance(name, str))
+    at = time_of(event.at, arrived_at)
+    return {
+        (job_id, str(name)): {"of_job": job_id, "of_name": str(name), "verified_at": at}
+        for name in parsed
+        if name is not None
     }

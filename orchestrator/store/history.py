@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sqlalchemy import func, select
 
-from orchestrator.ports import AttemptStanding, MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
+from orchestrator.ports.history import (
+    AttemptStanding,
+    MetricPoint,
+    StoredEvent,
+    StoredReplica,
+    StoredSnapshot,
+    StoredWorker,
+)
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import (
+    agents_of,
     attempt_of,
     metric_point_of,
     stored_event_of,
+    stored_replica_of,
     stored_snapshot_of,
     stored_worker_of,
     training_of,
 )
 from orchestrator.store.paging import Key, Listing
-from orchestrator.store.tables import AttemptRow, EventRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
+from orchestrator.store.tables import AttemptRow, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
+from trainer.contract.exit_record import EventKind
 
 Row = TypeVar("Row", AttemptRow, EventRow, SnapshotRow, WorkerRow)
 Item = TypeVar("Item")
@@ -33,6 +44,9 @@ _SNAPSHOTS = (
     Key(SnapshotRow.generation, int, descending=True),
     Key(SnapshotRow.name, str),
 )
+# Rows are many: objects of the ORM cost more than reading.
+_POINTS = select(MetricRow.step, MetricRow.attempt, MetricRow.generation, MetricRow.at, MetricRow.measured)
+_REPLICAS = (Key(JournalRow.replica, int), Key(JournalRow.incarnation, int))
 _WORKERS = (Key(WorkerRow.attempt, int, descending=True), Key(WorkerRow.replica, int), Key(WorkerRow.local_rank, int))
 
 
@@ -62,21 +76,59 @@ class SqlHistoryReader:
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
         return self._page(WorkerRow, _WORKERS, stored_worker_of, job_id, limit, cursor)
 
-    def metrics(self, job_id: str, *, since_step: int, points: int) -> Sequence[MetricPoint]:
-        """Oldest step first. Of n steps, each n/points-th counted back from the newest."""
-        points = max(1, points)
+    def replicas(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredReplica], str | None]:
         with self._database.read() as session:
             require_job(session, job_id)
-            wanted = (MetricRow.job_id == job_id) & (MetricRow.step > since_step)
-            total = session.scalar(select(func.count()).select_from(MetricRow).where(wanted)) or 0
-            query = select(MetricRow).where(wanted)
+            newest = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
+            mine = (JournalRow.job_id == job_id) & (JournalRow.attempt == newest)
+            listing = Listing(f"replicas-{job_id}-{newest}", _REPLICAS)
+            rows, behind = listing.page(session, select(JournalRow).where(mine), _itself, limit=limit, cursor=cursor)
+            started = select(EventRow).where(
+                EventRow.job_id == job_id,
+                EventRow.attempt == newest,
+                EventRow.kind == EventKind.AGENT_STARTED.value,
+            )
+            agents = agents_of(session.scalars(started.order_by(EventRow.id)))
+            workers = select(WorkerRow).where(WorkerRow.job_id == job_id, WorkerRow.attempt == newest)
+            ranks: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+            for worker in session.scalars(workers.order_by(WorkerRow.rank)):
+                ranks[worker.replica, worker.incarnation].append(worker.rank)
+            return [stored_replica_of(row, agents, ranks) for row in rows], behind
+
+    def newest_of_kind(self, job_id: str, kind: str, *, limit: int) -> Sequence[StoredEvent]:
+        with self._database.read() as session:
+            require_job(session, job_id)
+            wanted = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind)
+            return [stored_event_of(row) for row in session.scalars(wanted.order_by(EventRow.id.desc()).limit(limit))]
+
+    def metrics(
+        self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
+    ) -> Sequence[MetricPoint]:
+        """Oldest step first. Of n steps, each n/points-th counted back from the newest."""
+        points = max(1, points)
+        wanted = (MetricRow.job_id == job_id) & (MetricRow.step > since_step)
+        if until_step is not None:
+            wanted &= MetricRow.step <= until_step
+        with self._database.read() as session:
+            require_job(session, job_id)
+            first, last = (session.scalar(select(end(MetricRow.step)).where(wanted)) for end in (func.min, func.max))
+            evenly = [] if first is None or last is None else _spread(first, last, points)
+            if evenly:  # where no step is missing, they are found by themselves, however many there are
+                # By these alone: SQLite would rather walk all that lie between two bounds than look up each.
+                picked = (MetricRow.job_id == job_id) & MetricRow.step.in_(evenly)
+                found = session.execute(_POINTS.where(picked).order_by(MetricRow.step)).all()
+                if len(found) == points:
+                    return [metric_point_of(row) for row in found]
+            query = _POINTS.where(wanted)
+            total = session.scalar(select(func.count()).where(wanted)) or 0
+            # Exactly `points` of the ages below n fulfil (age * points) mod n < points; age 0 is one of them.
             if total > points:
                 age = func.row_number().over(order_by=MetricRow.step.desc()) - 1
                 ages = select(MetricRow.step, age.label("age")).where(wanted).subquery()
-                # Exactly `points` of the ages below n fulfil (age * points) mod n < points; age 0 is one of them.
-                kept = select(ages.c.step).where((ages.c.age * points) % total < points)
-                query = query.where(MetricRow.step.in_(kept))
-            return [metric_point_of(row) for row in session.scalars(query.order_by(MetricRow.step))]
+                query = query.where(
+                    MetricRow.step.in_(select(ages.c.step).where((ages.c.age * points) % total < points))
+                )
+            return [metric_point_of(row) for row in session.execute(query.order_by(MetricRow.step))]
 
     def _page(
         self,
@@ -93,3 +145,13 @@ class SqlHistoryReader:
             require_job(session, job_id)
             query = select(table).where(table.job_id == job_id)
             return listing.page(session, query, item_of, limit=limit, cursor=cursor)
+
+
+def _itself(row: JournalRow) -> JournalRow:
+    return row
+
+
+def _spread(first: int, last: int, points: int) -> list[int]:
+    """So many steps between the two, the ages behind the last one as even as they get; none where there are fewer."""
+    total = last - first + 1
+    return [last - -(-place * total // points) for place in range(points)] if total > points else []

@@ -79,6 +79,7 @@ def _insert(session: Session, job: Job, idempotency_key: str | None, digest: str
     columns = {
         "id": job.id,
         "created_at": job.created_at,
+        "owner": job.owner,
         "idempotency_key": idempotency_key,
         "digest": digest,
         **asked_columns(job.spec),

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.told import Told
-from orchestrator.ports import JournalBatch, JournalOffsets
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.harvest import Harvest
 from orchestrator.store.lookups import append_events
@@ -68,7 +68,7 @@ class SqlJournalStore:
             write_trainings(session, trainings)
             write_journals(session, {life: journals[life] for life in map(_life, batches)})
             harvest.write(session)
-            append_events(session, harvest.events)
+            append_events(session, harvest.events, news=harvest.news)
 
 
 def _life(batch: JournalBatch) -> Life:

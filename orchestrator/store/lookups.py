@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.event import Event
 from orchestrator.store.clock import is_postgres
-from orchestrator.store.engine import subscriptions_of
+from orchestrator.store.engine import News, add_news, subscriptions_of
 from orchestrator.store.outbox import owe
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
@@ -32,13 +32,14 @@ def require_job(session: Session, job_id: str) -> JobRow:
     return row
 
 
-def append_events(session: Session, events: Sequence[tuple[str, Event]]) -> None:
-    """Write events as the last act of a transaction.
+def append_events(session: Session, events: Sequence[tuple[str, Event]], *, news: News | None = None) -> None:
+    """Write events as the last act of a transaction. Listeners hear of them, or of `news` instead.
 
     PostgreSQL gives ids before transactions commit: without taking turns, a reader could pass an id that becomes
     visible later. Nothing may wait for another lock behind this one, hence "last". What webhooks are owed of the events
     is written with them.
     """
+    add_news(session, events if news is None else news)
     if not events:
         return
     session.flush()
@@ -62,6 +63,7 @@ def _columns(job_id: str, event: Event) -> dict[str, object]:
         "kind": event.kind,
         "sentence": event.sentence,
         "evidence": shorten_evidence(event.evidence),
+        "actor": event.actor,
     }
 
 

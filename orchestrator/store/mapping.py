@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
 
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.job import ChaosWish, Desired, Job, JobState, StacksWish
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.observation import RankWord, Training
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.told import Told
-from orchestrator.ports import MetricPoint, StoredEvent, StoredSnapshot, StoredWorker
+from orchestrator.ports.history import MetricPoint, StoredEvent, StoredReplica, StoredSnapshot, StoredWorker
 from orchestrator.store.tables import (
     AttemptRow,
     EventRow,
     JobRow,
-    MetricRow,
+    JournalRow,
     NodeFailureRow,
     SnapshotRow,
     TrainingRow,
     WorkerRow,
 )
+from trainer.contract.chaos import Fault
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind, parse_failure, render_failure
 from trainer.contract.silence import Pace, PaceBook
@@ -39,6 +41,7 @@ def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
         created_at=row.created_at,
         updated_at=row.updated_at,
         finished_at=row.finished_at,
+        owner=row.owner,
         retries_done=row.retries_done,
         spent={name: int(str(count)) for name, count in row.spent.items()},
         fruitless=row.fruitless,
@@ -57,7 +60,13 @@ def desired_of(row: JobRow) -> Desired:
         retry_number=row.desired_retry_number,
         restore_from=row.desired_restore_from,
         snapshot_number=row.desired_snapshot_number,
+        stacks=None if row.desired_stacks is None else StacksWish(**row.desired_stacks),  # type: ignore[arg-type]  # our own document
+        chaos=None if row.desired_chaos is None else _chaos_of(row.desired_chaos),
     )
+
+
+def _chaos_of(document: Mapping[str, Any]) -> ChaosWish:
+    return ChaosWish(**{**document, "fault": Fault(document["fault"])})
 
 
 def asked_columns(spec: JobSpec) -> dict[str, object]:
@@ -66,6 +75,7 @@ def asked_columns(spec: JobSpec) -> dict[str, object]:
         "name": spec.name,
         "project": spec.project,
         "cluster": spec.cluster,
+        "priority": spec.priority,
         "spec": spec.model_dump(mode="json", by_alias=True),
     }
 
@@ -78,6 +88,10 @@ def desired_columns(desired: Desired) -> dict[str, object]:
         "desired_retry_number": desired.retry_number,
         "desired_restore_from": desired.restore_from,
         "desired_snapshot_number": desired.snapshot_number,
+        "desired_stacks": None if desired.stacks is None else asdict(desired.stacks),
+        "desired_chaos": None
+        if desired.chaos is None
+        else {**asdict(desired.chaos), "fault": desired.chaos.fault.value},
     }
 
 
@@ -119,6 +133,7 @@ def attempt_of(row: AttemptRow) -> Attempt:
         excluded_nodes=tuple(row.excluded_nodes),
         marked_nodes=tuple(row.marked_nodes),
         snapshots_told=row.snapshots_told,
+        errand_told=row.errand_told,
     )
 
 
@@ -143,6 +158,7 @@ def attempt_columns(attempt: Attempt) -> dict[str, object]:
         "excluded_nodes": list(attempt.excluded_nodes),
         "marked_nodes": list(attempt.marked_nodes),
         "snapshots_told": attempt.snapshots_told,
+        "errand_told": attempt.errand_told,
     }
 
 
@@ -155,6 +171,7 @@ def training_of(row: TrainingRow | None) -> Training:
         total_steps=row.total_steps,
         formed_at=row.formed_at,
         progress_at=row.progress_at,
+        heard_at=row.heard_at,
         phase=row.phase,
         step_s=row.step_s,
         restarts=row.restarts,
@@ -199,6 +216,7 @@ def stored_event_of(row: EventRow) -> StoredEvent:
         attempt=row.attempt,
         generation=row.generation,
         evidence=dict(row.evidence),
+        actor=row.actor,
     )
     return StoredEvent(id=row.id, job_id=row.job_id, event=event)
 
@@ -211,7 +229,9 @@ def stored_snapshot_of(row: SnapshotRow) -> StoredSnapshot:
         generation=row.generation,
         state=row.state,
         size_bytes=row.size_bytes,
+        world_size=row.world_size,
         at=row.at,
+        verified_at=row.verified_at,
     )
 
 
@@ -227,7 +247,43 @@ def stored_worker_of(row: WorkerRow) -> StoredWorker:
         phase=row.phase,
         step=row.step,
         memory_bytes=row.memory_bytes,
+        utilisation=row.utilisation,
         at=row.at,
+    )
+
+
+AgentPlace = tuple[str | None, int | None]  # its node's name, its pid
+_LIFE = ("replica", "incarnation")
+
+
+def agents_of(started: Iterable[EventRow]) -> dict[tuple[int, int], AgentPlace]:
+    """Who the agents are, by replica and incarnation, from their own words; agents of old told no replica."""
+    found: dict[tuple[int, int], AgentPlace] = {}
+    for row in started:
+        replica, incarnation, pid = (row.evidence.get(name) for name in (*_LIFE, "pid"))
+        host = row.evidence.get("host")
+        if isinstance(replica, int) and isinstance(incarnation, int):
+            found[replica, incarnation] = (
+                host if isinstance(host, str) else None,
+                pid if isinstance(pid, int) else None,
+            )
+    return found
+
+
+def stored_replica_of(
+    row: JournalRow, agents: Mapping[tuple[int, int], AgentPlace], ranks: Mapping[tuple[int, int], Sequence[int]]
+) -> StoredReplica:
+    life = (row.replica, row.incarnation)
+    name, pid = agents.get(life, (None, None))
+    outcome = None if row.exit_record is None else row.exit_record.get("outcome")
+    return StoredReplica(
+        attempt=row.attempt,
+        replica=row.replica,
+        incarnation=row.incarnation,
+        name=name,
+        pid=pid,
+        ranks=ranks.get(life, ()),
+        ended=outcome if isinstance(outcome, str) else None,
     )
 
 
@@ -265,11 +321,12 @@ def node_failure_columns(mark: NodeFailure) -> dict[str, object]:
     }
 
 
-def metric_point_of(row: MetricRow) -> MetricPoint:
+def metric_point_of(row: Any) -> MetricPoint:
+    """Of a MetricRow, or of its columns."""
     return MetricPoint(
         step=row.step, attempt=row.attempt, generation=row.generation, at=row.at, values=_floats(row.measured)
     )
 
 
 def _floats(measured: Mapping[str, object]) -> dict[str, float]:
-    return {name: float(str(value)) for name, value in measured.items()}
+    return {name: value if isinstance(value, float) else float(str(value)) for name, value in measured.items()}

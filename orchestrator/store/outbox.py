@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
 from orchestrator.domain.event import Event
 from orchestrator.domain.webhook import Webhook, webhooks_for
-from orchestrator.ports import Delivery
+from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.clock import store_time
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import stored_event_of
@@ -109,13 +109,11 @@ class SqlOutboxStore:
             oldest = session.scalar(select(func.min(DeliveryRow.created_at)).where(due))
             return None if oldest is None else max(0.0, (now - oldest).total_seconds())
 
-    def sweep(self, *, delivered_s: float, owed_s: float) -> int:
+    def sweep(self, *, owed_s: float) -> int:
         with self._database.write() as session:
-            now = store_time(session)
-            old = and_(DeliveryRow.due_at.is_(None), DeliveryRow.delivered_at < now - timedelta(seconds=delivered_s))
-            stale = and_(DeliveryRow.delivered_at.is_(None), DeliveryRow.created_at < now - timedelta(seconds=owed_s))
-            gone = session.scalars(delete(DeliveryRow).where(or_(old, stale)).returning(DeliveryRow.id)).all()
-            return len(gone)
+            limit = store_time(session) - timedelta(seconds=owed_s)
+            stale = DeliveryRow.due_at.is_not(None) & (DeliveryRow.created_at < limit)
+            return len(session.scalars(delete(DeliveryRow).where(stale).returning(DeliveryRow.id)).all())
 
 
 def _notify(session: Session, job_ids: set[str]) -> dict[str, list[str]]:

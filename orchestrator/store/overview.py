@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.job import JobState
 from orchestrator.domain.spec import JobSpec
-from orchestrator.ports import Supervised
+from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import exits_of
 from orchestrator.store.mapping import attempt_of, job_of, training_of

@@ -7,43 +7,76 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, or_, select
+from sqlalchemy import JSON, Select, bindparam, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
+from orchestrator.domain.access import JobPlace
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job import JobState
-from orchestrator.ports import JobFilter, JobStanding, Wished
+from orchestrator.domain.worker_token import AttemptStay
+from orchestrator.ports.jobs import JobCourse, JobFilter, JobOrder, JobStanding, Wished
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import attempt_of, desired_of, job_of, training_of
 from orchestrator.store.paging import Key, Listing
-from orchestrator.store.tables import AttemptRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
+from orchestrator.store.tables import AttemptRow, DeletionRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
 
-_NEWEST_FIRST = Listing(
-    "jobs-newest", (Key(JobRow.created_at, datetime, descending=True), Key(JobRow.id, str, descending=True))
-)
-_OLDEST_FIRST = Listing("jobs-oldest", (Key(JobRow.created_at, datetime), Key(JobRow.id, str)))
+_UP = (Key(JobRow.created_at, datetime), Key(JobRow.id, str))
+_DOWN = (Key(JobRow.created_at, datetime, descending=True), Key(JobRow.id, str, descending=True))
+# All keys of an order go in one direction, so that an index can be walked.
+_LISTINGS = {
+    order: Listing(f"jobs-{order}", keys)
+    for order, keys in {
+        JobOrder.NEWEST: _DOWN,
+        JobOrder.OLDEST: _UP,
+        JobOrder.UPDATED: (Key(JobRow.updated_at, datetime), Key(JobRow.id, str)),
+        JobOrder.UPDATED_DOWN: (
+            Key(JobRow.updated_at, datetime, descending=True),
+            Key(JobRow.id, str, descending=True),
+        ),
+        JobOrder.NAME: (Key(JobRow.name, str), *_UP),
+        JobOrder.NAME_DOWN: (Key(JobRow.name, str, descending=True), *_DOWN),
+        JobOrder.STATE: (Key(JobRow.state, str), *_UP),
+        JobOrder.STATE_DOWN: (Key(JobRow.state, str, descending=True), *_DOWN),
+        JobOrder.PROJECT: (Key(JobRow.project, str), *_UP),
+        JobOrder.PROJECT_DOWN: (Key(JobRow.project, str, descending=True), *_DOWN),
+        JobOrder.CLUSTER: (Key(JobRow.cluster, str), *_UP),
+        JobOrder.CLUSTER_DOWN: (Key(JobRow.cluster, str, descending=True), *_DOWN),
+        JobOrder.PRIORITY: (Key(JobRow.priority, int), *_UP),
+        JobOrder.PRIORITY_DOWN: (Key(JobRow.priority, int, descending=True), *_DOWN),
+    }.items()
+}
 _FEW = 2000  # jobs with one label, which are sorted in no time
 
 _IN_ONE_QUESTION = 500  # job ids
 
 
 class SqlJobReader:
-    """Implements ports.JobReader. A page costs three queries, however long it is, and one more for a label."""
+    """Implements ports.JobReader, CourseReader, PlaceReader. A page costs three queries, and one more for a label."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def standings(
-        self, where: JobFilter, *, limit: int, cursor: str | None, newest_first: bool = True
+        self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
     ) -> tuple[Sequence[JobStanding], str | None]:
-        listing = _NEWEST_FIRST if newest_first else _OLDEST_FIRST
         with self._database.read() as session:
-            rows, behind = listing.page(session, _matching(session, where), _itself, limit=limit, cursor=cursor)
+            rows, behind = _LISTINGS[order].page(
+                session, _matching(session, where), _itself, limit=limit, cursor=cursor
+            )
             return _standings(session, rows), behind
 
     def standing(self, job_id: str) -> JobStanding:
         with self._database.read() as session:
             return _standings(session, [require_job(session, job_id)])[0]
+
+    def course(self, job_id: str) -> JobCourse:
+        with self._database.read() as session:
+            row = session.execute(_COURSE, {"job_id": job_id}).one_or_none()
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=not row.at_work)
 
     def wished(self, job_ids: Collection[str]) -> Mapping[str, Wished]:
         found: dict[str, Wished] = {}
@@ -55,10 +88,39 @@ class SqlJobReader:
                     found[row.id] = Wished(desired=desired_of(row), newest=row.newest, stopping=row.stopping)
         return found
 
-    def count_by_state(self) -> Mapping[JobState, int]:
+    def sources(self) -> Mapping[str, str]:
         with self._database.read() as session:
-            rows = session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all()
-            return {JobState(state): count for state, count in rows}
+            return {job_id: source for job_id, source in session.execute(_SOURCES) if source}
+
+    def awaiting(self, job_id: str) -> str | None:
+        """Of those that wait: a job that has begun needs the others no more, until its owner retries it."""
+        with self._database.read() as session:
+            waiting: Iterable[Any] = session.execute(_WAITING)
+            return min((name for name, spec in waiting if job_id in spec.get("after", ())), default=None)
+
+    def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
+        query = select(JobRow.state, func.count()).group_by(JobRow.state)
+        if projects is not None:
+            query = query.where(JobRow.project.in_(sorted(projects)))
+        with self._database.read() as session:
+            return {JobState(state): count for state, count in session.execute(query).all()}
+
+    def places(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
+        ids, found = sorted(job_ids), dict[str, JobPlace]()
+        with self._database.read() as session:
+            for start in range(0, len(ids), _IN_ONE_QUESTION):
+                rows: Iterable[Any] = session.execute(_PLACES, {"ids": ids[start : start + _IN_ONE_QUESTION]})
+                found.update({row.id: JobPlace(project=row.project, owner=row.owner) for row in rows})
+            missing = [each for each in ids if each not in found]
+            for start in range(0, len(missing), _IN_ONE_QUESTION):
+                deleted: Iterable[Any] = session.execute(_DELETED, {"ids": missing[start : start + _IN_ONE_QUESTION]})
+                found.update({row.job_id: JobPlace(project=row.project, owner=row.owner) for row in deleted})
+        return found
+
+    def stay(self, key: AttemptKey) -> AttemptStay | None:
+        with self._database.read() as session:
+            row = session.execute(_STAY, {"job_id": key.job_id, "number": key.number}).one_or_none()
+            return None if row is None else AttemptStay(nonce=row.nonce, ended_at=row.ended_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +138,8 @@ def _matching(session: Session, where: JobFilter) -> Select[JobRow]:
     query = select(JobRow)
     if where.state is not None:
         query = query.where(JobRow.state == where.state.value)
+    if where.projects is not None:
+        query = query.where(JobRow.project.in_(sorted(where.projects)))
     if where.project is not None:
         query = query.where(JobRow.project == where.project)
     if where.cluster is not None:
@@ -167,3 +231,23 @@ def _select_newest_snapshots() -> Select[str, str]:
 _NEWEST_ATTEMPTS = _select_newest_attempts()
 _NEWEST_SNAPSHOTS = _select_newest_snapshots()
 _WISHED = _select_wished()
+_AT_WORK = or_(
+    JobRow.state.not_in([state.value for state in JobState if state.terminal]),
+    JobRow.desired_retry_number > JobRow.retries_done,
+)
+_COURSE = select(
+    JobRow.project,
+    JobRow.cluster,
+    select(func.max(AttemptRow.number)).where(AttemptRow.job_id == JobRow.id).scalar_subquery().label("newest"),
+    _AT_WORK.label("at_work"),
+).where(JobRow.id == bindparam("job_id"))
+_WAITING = select(JobRow.id, JobRow.spec).where(_AT_WORK)
+_SOURCE = type_coerce(JobRow.spec, JSON)[("snapshot", "from")].as_string()
+_SOURCES = select(JobRow.id, _SOURCE).where(_AT_WORK, _SOURCE.is_not(None))
+_PLACES = select(JobRow.id, JobRow.project, JobRow.owner).where(JobRow.id.in_(bindparam("ids", expanding=True)))
+_DELETED = select(DeletionRow.job_id, DeletionRow.project, DeletionRow.owner).where(
+    DeletionRow.job_id.in_(bindparam("ids", expanding=True))
+)
+_STAY = select(AttemptRow.nonce, AttemptRow.ended_at).where(
+    AttemptRow.job_id == bindparam("job_id"), AttemptRow.number == bindparam("number")
+)

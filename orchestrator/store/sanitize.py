@@ -49,6 +49,11 @@ def clean_json(value: object, *, max_chars: int = MAX_TEXT_CHARS, max_depth: int
             return clean_text(str(value), max_chars=max_chars)
 
 
+def clean_share(value: float | None) -> float | None:
+    """A share between 0 and 1; None for what is none."""
+    return value if value is not None and 0 <= value <= 1 else None
+
+
 def shorten_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
     """Evidence of at most MAX_EVIDENCE_BYTES: long texts lose their middle, then large values go, and it says so."""
     if _size(evidence) <= MAX_EVIDENCE_BYTES:

@@ -46,6 +46,18 @@ def check(url: str) -> None:
     _compare(found, database.name)
 
 
+def require_ours(url: str) -> None:
+    """Raises SchemaMismatch unless the tables are ours, of this version or an older one."""
+    database = Database(url, migrating=True)
+    try:
+        with database.read() as session:
+            found = MigrationContext.configure(session.connection()).get_current_revision()
+    finally:
+        database.dispose()
+    if found not in _known():
+        _compare(found, database.name)
+
+
 def upgrade(url: str, *, revision: str = "head") -> None:
     """Bring the tables up to date (or up to `revision`). Idempotent; concurrent calls take turns.
 

@@ -57,6 +57,12 @@ def _mountinfo() -> str:
         return ""
 
 
+def create_private(database: str | None) -> None:
+    """Make the file before SQLite does: what it holds is its owner's alone. One that is there stays as it is."""
+    if database and not database.startswith(":") and Path(database).parent.is_dir():
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT, 0o600))
+
+
 def listen(engine: Engine, *, foreign_keys: bool) -> None:
     """Set up each new connection, and let SQLAlchemy's transactions begin as the execution option BEGIN says.
 

@@ -17,7 +17,7 @@ from orchestrator.domain.lease import Lease
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.observation import RankWord
 from orchestrator.domain.told import Told
-from orchestrator.ports import Change, Supervised
+from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.leases import require_lease
 from orchestrator.store.lookups import append_events, require_job

@@ -54,13 +54,15 @@ class JobRow(Base):
     __tablename__ = "jobs"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]  # name, project and cluster repeat the spec, for filters
+    name: Mapped[str]  # name, project, cluster and priority repeat the spec, for filters and orders
     project: Mapped[str]
     cluster: Mapped[str]
+    priority: Mapped[int]
     spec: Mapped[Json]
     created_at: Mapped[datetime]
     idempotency_key: Mapped[str | None]  # unique within the project
     digest: Mapped[str]  # of the request body that made the job
+    owner: Mapped[str | None]  # who submitted it
 
     desired_number: Mapped[int]  # rises with every wish
     desired_cancelled: Mapped[bool]
@@ -68,6 +70,8 @@ class JobRow(Base):
     desired_retry_number: Mapped[int]
     desired_restore_from: Mapped[str | None]
     desired_snapshot_number: Mapped[int]
+    desired_stacks: Mapped[Json | None]
+    desired_chaos: Mapped[Json | None]
 
     state: Mapped[str]
     reason: Mapped[str]
@@ -83,9 +87,13 @@ class JobRow(Base):
 
     __table_args__ = (
         UniqueConstraint("project", "idempotency_key"),
-        Index(None, "created_at", "id"),  # the order of every list, and below with the filters of most
+        Index(None, "created_at", "id"),  # one for each order of the list, which are the filters of most as well
+        Index(None, "updated_at", "id"),
+        Index(None, "name", "created_at", "id"),
         Index(None, "state", "created_at", "id"),
         Index(None, "project", "created_at", "id"),
+        Index(None, "cluster", "created_at", "id"),
+        Index(None, "priority", "created_at", "id"),
         Index(None, "cluster", "state"),
         Index(
             "ix_jobs_retry_wished",
@@ -133,6 +141,7 @@ class AttemptRow(Base):
     excluded_nodes: Mapped[Names]
     marked_nodes: Mapped[Names]
     snapshots_told: Mapped[int]
+    errand_told: Mapped[int]
 
     __table_args__ = (Index(None, "state"),)
 
@@ -163,6 +172,7 @@ class EventRow(Base):
     kind: Mapped[str]
     sentence: Mapped[str]
     evidence: Mapped[Json]
+    actor: Mapped[str | None]  # who asked for it
 
     # AUTOINCREMENT: SQLite would otherwise give the id of a deleted newest row again.
     __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
@@ -198,6 +208,7 @@ class TrainingRow(Base):
     world_size: Mapped[int | None]
     formed_at: Mapped[datetime | None]
     progress_at: Mapped[datetime | None]  # the newest line's arrival, by our clock
+    heard_at: Mapped[datetime | None]  # the newest report's arrival, with news or without, by our clock
     phase: Mapped[str | None]
     step: Mapped[int | None]
     step_generation: Mapped[int | None]  # of `step`: a new generation may begin at an earlier one
@@ -235,6 +246,7 @@ class WorkerRow(Base):
     phase: Mapped[str]
     step: Mapped[int | None]
     memory_bytes: Mapped[int | None]
+    utilisation: Mapped[float | None]
     at: Mapped[datetime]
     heard_at: Mapped[datetime]  # its arrival, by our clock
 
@@ -335,6 +347,83 @@ class SnapshotRow(Base):
     generation: Mapped[int]
     state: Mapped[str]
     size_bytes: Mapped[int | None]
+    world_size: Mapped[int | None]  # of the group that took it
     at: Mapped[datetime]
+    verified_at: Mapped[datetime | None]  # when all of its bytes were last compared with its manifest
 
     __table_args__ = (Index(None, "job_id", "step"),)
+
+
+class TokenRow(Base):
+    """What a caller signs in with. The API writes it; the token itself was shown once and is not here."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    digest: Mapped[str]  # SHA-256 of the whole token
+    grants: Mapped[Json]  # role by project
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    revoked_by: Mapped[str | None]
+
+
+class SessionRow(Base):
+    """A browser's sign-in. The API writes it."""
+
+    __tablename__ = "sessions"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the cookie
+    token_id: Mapped[str]  # the first token, which is a setting, has an id and no row
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+    __table_args__ = (Index(None, "token_id"), Index(None, "expires_at"))
+
+
+class SecretRow(Base):
+    """A project's secret, sealed by a key that is not in the database. The API writes it."""
+
+    __tablename__ = "secrets"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[str]
+    updated_at: Mapped[datetime]
+    updated_by: Mapped[str]
+
+
+class DeletionRow(Base):
+    """A job whose record was deleted, and by whom. The API writes it; the supervisor notes that the files are gone."""
+
+    __tablename__ = "deletions"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    project: Mapped[str]
+    cluster: Mapped[str]
+    owner: Mapped[str | None]
+    state: Mapped[str]  # the job's last
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime]
+    deleted_by: Mapped[str]
+    snapshot_dir: Mapped[str | None]  # of its spec: where its snapshots are, if not in its folder
+    files_due: Mapped[bool]  # its files are to go and are there, as far as anybody knows
+
+    __table_args__ = (Index(None, "cluster", "files_due"),)
+
+
+class WebhookRow(Base):
+    """A webhook that was made by request, beside those of the settings. The API writes it."""
+
+    __tablename__ = "webhooks"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    events: Mapped[Names]  # patterns
+    all_jobs: Mapped[bool]
+    sealed: Mapped[str]  # its URL, and the key that signs
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]

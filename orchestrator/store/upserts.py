@@ -1,12 +1,18 @@
-"""The statements by which journals are written: one for many rows, built once for each database."""
+"""The statements by which journals are written: one for many rows, built once for each database.
+
+PostgreSQL is given a list for each column (`unnest`): a statement for each row costs a round trip each, and VALUES of a
+thousand rows cost the driver more than those. SQLite, in our own process, takes row after row.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, Table, Update, bindparam, func, inspect, or_, update
+from sqlalchemy import Column, ColumnElement, Table, Update, bindparam, column, func, inspect, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -31,8 +37,10 @@ class Journal:
 
 def write_trainings(session: Session, trainings: Mapping[AttemptKey, Told]) -> None:
     """Bring the rows, which are there, up to date."""
-    rows = [{"of_job": key.job_id, "of_attempt": key.number, **told_columns(told)} for key, told in trainings.items()]
-    _execute(session, _update_training(), rows)
+    rows: list[Values] = [
+        {"job_id": key.job_id, "attempt": key.number, **told_columns(told)} for key, told in trainings.items()
+    ]
+    _write(session, _upsert_training(_dialect(session)), rows)
 
 
 def write_journals(session: Session, journals: Mapping[Life, Journal]) -> None:
@@ -49,27 +57,51 @@ def write_journals(session: Session, journals: Mapping[Life, Journal]) -> None:
         }
         for (key, replica, life), journal in journals.items()
     ]
-    _execute(session, _upsert_journal(_dialect(session)), rows)
+    _write(session, _upsert_journal(_dialect(session)), rows)
 
 
 def write_workers(session: Session, rows: Sequence[Values]) -> None:
     """The newest word of each worker, unless a later life of its agent has spoken already."""
-    _execute(session, _upsert_worker(_dialect(session)), rows)
+    _write(session, _upsert_worker(_dialect(session)), rows)
 
 
 def write_metrics(session: Session, rows: Sequence[Values]) -> None:
     """One point a step. A later term's point replaces an earlier one's, never the other way round."""
-    _execute(session, _upsert_metric(_dialect(session)), rows)
+    _write(session, _upsert_metric(_dialect(session)), rows)
 
 
 def write_snapshots(session: Session, rows: Sequence[Values]) -> None:
     """Snapshots go from committed to quarantined to deleted; a late line moves none of them back."""
-    _execute(session, _upsert_snapshot(_dialect(session)), rows)
+    _write(session, _upsert_snapshot(_dialect(session)), rows)
 
 
-def _execute(session: Session, statement: Insert | Update, rows: Sequence[Values]) -> None:
+def write_verified(session: Session, rows: Sequence[Values]) -> None:
+    """When snapshots were verified; of a name that this job has not, nothing is kept: it is another job's."""
     if rows:
-        session.connection().execute(statement, rows)
+        session.connection().execute(_update_verified(), rows)
+
+
+def _write(session: Session, statement: Insert, rows: Sequence[Values]) -> None:
+    connection = session.connection()
+    if connection.dialect.name != "postgresql":
+        if rows:
+            connection.execute(statement, rows)
+        return
+    for wave in _waves(rows, [key.name for key in _keys(statement)]):
+        connection.execute(statement, {name: [row[name] for row in wave] for name in wave[0]})
+
+
+def _waves(rows: Sequence[Values], keys: Sequence[str]) -> list[list[Values]]:
+    """The rows in their order, cut so that no key comes twice in one wave: a statement may touch a row only once."""
+    waves: list[list[Values]] = []
+    times: Counter[tuple[object, ...]] = Counter()
+    for row in rows:
+        key = tuple(row[name] for name in keys)
+        if times[key] == len(waves):
+            waves.append([])
+        waves[times[key]].append(row)
+        times[key] += 1
+    return waves
 
 
 def _dialect(session: Session) -> str:
@@ -77,10 +109,8 @@ def _dialect(session: Session) -> str:
 
 
 @lru_cache
-def _update_training() -> Update:
-    table = table_of(TrainingRow)
-    mine = (table.c.job_id == bindparam("of_job")) & (table.c.attempt == bindparam("of_attempt"))
-    return update(table).where(mine).values({name: bindparam(name) for name in told_columns(Told())})
+def _upsert_training(dialect: str) -> Insert:
+    return _upsert(_insert(dialect, TrainingRow))
 
 
 @lru_cache
@@ -110,19 +140,35 @@ def _upsert_snapshot(dialect: str) -> Insert:
     return _upsert(insert, where=onward, change={"state": insert.excluded.state, "size_bytes": size})
 
 
-def _insert(dialect: str, table: type[Base]) -> Insert:
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+@lru_cache
+def _update_verified() -> Update:
+    table = table_of(SnapshotRow)
+    mine = (table.c.job_id == bindparam("of_job")) & (table.c.name == bindparam("of_name"))
+    return update(table).where(mine).values(verified_at=bindparam("verified_at"))
+
+
+def _insert(dialect: str, row: type[Base]) -> Insert:
+    table = table_of(row)
+    if dialect != "postgresql":
+        return sqlite.insert(table)
+    lists = [bindparam(each.name, type_=postgresql.ARRAY(each.type, dimensions=1)) for each in table.columns]
+    rows = func.unnest(*lists).table_valued(*(column(each.name, each.type) for each in table.columns))
+    return postgresql.insert(table).from_select(table.columns.keys(), select(*rows.render_derived().c))
 
 
 def _upsert(
     insert: Insert, *, where: ColumnElement[bool] | None = None, change: Mapping[str, object] | None = None
 ) -> Insert:
     """Insert a row; where one is there already and `where` holds, replace it (or only what `change` names)."""
-    assert isinstance(insert.table, Table)
-    keys = list(insert.table.primary_key.columns)
+    keys = _keys(insert)
     if change is None:
-        change = {column.name: insert.excluded[column.name] for column in insert.table.columns if column not in keys}
+        change = {each.name: insert.excluded[each.name] for each in insert.table.columns if each not in keys}
     return insert.on_conflict_do_update(index_elements=keys, set_=change, where=where)
+
+
+def _keys(insert: Insert) -> list[Column[Any]]:
+    assert isinstance(insert.table, Table)
+    return list(insert.table.primary_key.columns)
 
 
 def table_of(row: type[Base]) -> Table:

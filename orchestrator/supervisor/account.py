@@ -10,8 +10,10 @@ from orchestrator.domain.decision import Decision, Stop
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.evidence import weigh
 from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.masking import Mask
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.situation import Situation
+from orchestrator.ports.supervision import Change
 from trainer.contract.failure import render_failure
 
 
@@ -39,8 +41,11 @@ def attempt_event(attempt: Attempt, decision: Decision, now: datetime, what: str
     )
 
 
-def intended(attempt: Attempt, decision: Decision, now: datetime) -> Event:
+def intended(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> Event:
+    """What the attempt will be; of a job's first one, how long the job waited for it."""
+    waited = {"waited_s": _seconds(job.created_at, now)} if attempt.key.number == 1 else {}
     place: dict[str, object] = {
+        **waited,
         "port": attempt.port,
         "rendezvous_id": attempt.rendezvous_id,
         "nodes": attempt.nodes,
@@ -48,6 +53,12 @@ def intended(attempt: Attempt, decision: Decision, now: datetime) -> Event:
     }
     avoiding = f", avoiding {', '.join(attempt.excluded_nodes[:8])}" if attempt.excluded_nodes else ""
     return attempt_event(attempt, decision, now, f"will meet at port {attempt.port}{avoiding}", place)
+
+
+def living(attempt: Attempt, decision: Decision, now: datetime) -> Event:
+    """The first sight of an agent, with the seconds that the cluster took for it."""
+    waited: dict[str, object] = {"waited_s": _seconds(attempt.created_at, now)}
+    return attempt_event(attempt, decision, now, "has a living agent", waited)
 
 
 def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]:
@@ -75,7 +86,7 @@ def recovered(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> 
     """The third rung of the ladder, with its seconds: a new attempt has its workers up where another one ended."""
     if job.recovering_since is None:
         return []
-    seconds = round((now - job.recovering_since).total_seconds(), 3)
+    seconds = _seconds(job.recovering_since, now)
     sentence = (
         f"attempt {attempt.key.number} has its workers up {seconds:.1f} s after the end of the one before was seen"
     )
@@ -88,3 +99,24 @@ def node_marked(mark: NodeFailure) -> Event:
     evidence: dict[str, object] = {"node": mark.node, "kind": mark.kind.value, "cluster": mark.cluster}
     sentence = f"node {mark.node} has this in its record: {mark.sentence}"
     return Event(at=mark.at, kind=EventKind.NODE_MARKED, sentence=sentence, attempt=mark.key.number, evidence=evidence)
+
+
+def _seconds(since: datetime, now: datetime) -> float:
+    return round(max(0.0, (now - since).total_seconds()), 3)
+
+
+def hidden(change: Change, mask: Mask) -> Change:
+    """The same without the project's secrets: what a cluster or an agent said last may hold one."""
+    return replace(
+        change,
+        job=replace(
+            change.job, reason=mask.hide(change.job.reason), last_failure=mask.hide_in_failure(change.job.last_failure)
+        ),
+        attempt=None if change.attempt is None else _hidden_attempt(change.attempt, mask),
+        events=[mask.hide_in_account(event) for event in change.events],
+        node_failures=[replace(mark, sentence=mask.hide(mark.sentence)) for mark in change.node_failures],
+    )
+
+
+def _hidden_attempt(attempt: Attempt, mask: Mask) -> Attempt:
+    return replace(attempt, reason=mask.hide(attempt.reason), failure=mask.hide_in_failure(attempt.failure))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -18,7 +18,6 @@ import structlog
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.budget import charge, recognise
 from orchestrator.domain.decision import (
-    AskForSnapshot,
     BeginRetry,
     Decision,
     EndAttempt,
@@ -29,16 +28,21 @@ from orchestrator.domain.decision import (
     Start,
     Stop,
     Submit,
+    TellAgents,
     Wait,
 )
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan, workers_per_node
+from orchestrator.domain.masking import NOTHING
 from orchestrator.domain.node import Exclusion, NodeFailure
 from orchestrator.domain.observation import Presence, Training
 from orchestrator.domain.situation import Situation
-from orchestrator.ports import Backend, Change, RunDirectories, SupervisorStore
+from orchestrator.domain.wish import desired_of_attempt
+from orchestrator.ports.cluster import Backend, RunDirectories
+from orchestrator.ports.secrets import SecretReader
+from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.supervisor import account
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.launch import DesiredDocument, DesiredState
@@ -47,7 +51,8 @@ log = structlog.get_logger()
 
 
 class Actor:
-    """Acts on one cluster. `in_office` raises LeaseLost once another service supervises it."""
+    """Acts on one cluster. `in_office` raises LeaseLost once another service supervises it. Without `secrets` there are
+    none: a job that names one cannot start."""
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Actor:
         *,
         ports: range,
         in_office: Callable[[], None] = lambda: None,
+        secrets: SecretReader | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -65,6 +71,7 @@ class Actor:
         self._site = site
         self._ports = ports
         self._in_office = in_office
+        self._secrets = secrets
 
     def act(self, s: Situation, decision: Decision, exclusions: Sequence[Exclusion]) -> None:  # noqa: C901  # one arm for each action
         """Carry out. Raises LeaseLost, StoreUnavailable, BackendUnavailable, Refused, OSError; the next pass then
@@ -85,8 +92,8 @@ class Actor:
                 self._note_running(s, decision, action)
             case MarkNodes():
                 self._mark_nodes(s, decision)
-            case AskForSnapshot():
-                self._ask_for_snapshot(s, decision)
+            case TellAgents():
+                self._tell_agents(s)
             case Stop():
                 self._stop(s, decision, action)
             case EndAttempt():
@@ -123,7 +130,8 @@ class Actor:
         job = job.to(JobState.STARTING, reason=decision.sentence, now=s.now)
         self._in_office()
         self._folders.fence(job.id, key.number)
-        self._apply(job, attempt, [account.job_event(job, decision, s.now), account.intended(attempt, decision, s.now)])
+        intended = account.intended(job, attempt, decision, s.now)
+        self._apply(job, attempt, [account.job_event(job, decision, s.now), intended])
         self._submit(replace(s, job=job, attempt=attempt), decision, attempt)
 
     def _submit_again(self, s: Situation, decision: Decision) -> None:
@@ -135,7 +143,7 @@ class Actor:
         """Submit the intended attempt. When the cluster does not answer it stays intended: a later look tells."""
         self._in_office()
         try:
-            handle = self._backend.submit(build_plan(s.job, attempt, self._site))
+            handle = self._backend.submit(build_plan(s.job, attempt, self._site, self._reveal(s.job)))
         except LaunchRefused as error:
             failure = Failure(kind=FailureKind.LAUNCH, message=str(error))
             ending = EndAttempt(AttemptState.FAILED, JobState.RECOVERING, failure)
@@ -144,6 +152,14 @@ class Actor:
         submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=s.now), handle=handle)
         event = account.attempt_event(submitted, decision, s.now, f"was submitted as {handle}", {"handle": handle})
         self._apply(s.job, submitted, [event])
+
+    def _reveal(self, job: Job) -> Mapping[str, str]:
+        names = job.spec.run.secrets
+        if not names:
+            return {}
+        if self._secrets is None:
+            raise LaunchRefused(f"this service keeps no secrets; the job names {', '.join(names)}")
+        return self._secrets.reveal(job.spec.project, names)
 
     def _note_pending(self, s: Situation, decision: Decision) -> None:
         attempt = _live(s).to(AttemptState.PENDING, reason=decision.sentence, now=s.now)
@@ -155,7 +171,7 @@ class Actor:
         running = attempt.to(AttemptState.RUNNING, reason=decision.sentence, now=s.now)
         events = []
         if attempt.state is not AttemptState.RUNNING:
-            events.append(account.attempt_event(running, decision, s.now, "has a living agent", {}))
+            events.append(account.living(running, decision, s.now))
         if action.formed:
             job = job.to(JobState.RUNNING, reason=decision.sentence, now=s.now)
             events += [account.job_event(job, decision, s.now), *account.recovered(job, running, decision, s.now)]
@@ -163,17 +179,15 @@ class Actor:
         self._apply(job.to(job.state, reason=decision.sentence, now=s.now), running, events)
 
     def _mark_nodes(self, s: Situation, decision: Decision) -> None:
-        attempt = _live(s)
-        marked = replace(attempt, marked_nodes=(*attempt.marked_nodes, *decision.blames))
         failure = Failure(kind=FailureKind.NODE, message=decision.sentence)
-        self._apply(s.job, marked, [], self._marks(s, decision, failure))
+        self._apply(s.job, _marked(_live(s), decision), [], self._marks(s, decision, failure))
 
-    def _ask_for_snapshot(self, s: Situation, decision: Decision) -> None:
-        wished = s.job.desired
+    def _tell_agents(self, s: Situation) -> None:
+        wished, attempt = s.job.desired, _live(s)
         self._in_office()
-        document = DesiredDocument(snapshot=wished.snapshot_number, number=wished.number)
-        self._folders.write_desired(s.job.id, _live(s).key.number, document)
-        self._apply(s.job, replace(_live(s), snapshots_told=wished.snapshot_number), [])
+        self._folders.write_desired(s.job.id, attempt.key.number, desired_of_attempt(wished, attempt.key.number))
+        told = max(attempt.errand_told, wished.errand(attempt.key.number))
+        self._apply(s.job, replace(attempt, snapshots_told=wished.snapshot_number, errand_told=told), [])
 
     def _stop(self, s: Situation, decision: Decision, action: Stop) -> None:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
@@ -185,7 +199,7 @@ class Actor:
             events = account.stopping(attempt, decision, s.now) if first else []
             marks = self._marks(s, decision, action.failure) if first else []
             if first:
-                stopping = replace(stopping, stopping_since=s.now, failure=action.failure)
+                stopping = replace(_marked(stopping, decision), stopping_since=s.now, failure=action.failure)
             self._apply(job.to(job.state, reason=decision.sentence, now=s.now), stopping, events, marks)
         self._in_office()
         try:
@@ -210,7 +224,7 @@ class Actor:
         failure = action.failure
         if failure is not None and attempt.started_at is not None:
             failure = recognise(s.job, failure, ran_s=(s.now - attempt.started_at).total_seconds())
-        attempt = attempt.to(action.state, reason=decision.sentence, now=s.now, failure=failure)
+        attempt = _marked(attempt, decision).to(action.state, reason=decision.sentence, now=s.now, failure=failure)
         charged = charge(s.job, attempt, training, failure, s.now)
         job = charged.to(action.job_state, reason=decision.sentence, now=s.now)
         if action.job_state is JobState.RECOVERING:
@@ -251,8 +265,15 @@ class Actor:
         ]
 
     def _apply(self, job: Job, attempt: Attempt | None, events: list[Event], marks: Sequence[NodeFailure] = ()) -> None:
-        told = [account.node_marked(mark) for mark in marks]
-        self._store.apply(Change(job=job, attempt=attempt, events=[*events, *told], node_failures=marks))
+        told = [*events, *(account.node_marked(mark) for mark in marks)]
+        mask = NOTHING if self._secrets is None else self._secrets.mask_of_project(job.spec.project)
+        change = Change(job=job, attempt=attempt, events=told, node_failures=marks)
+        self._store.apply(change if not mask else account.hidden(change, mask))
+
+
+def _marked(attempt: Attempt, decision: Decision) -> Attempt:
+    """The attempt with the nodes that get a mark for it."""
+    return replace(attempt, marked_nodes=tuple(dict.fromkeys((*attempt.marked_nodes, *decision.blames))))
 
 
 def _live(s: Situation) -> Attempt:

@@ -11,10 +11,11 @@ import structlog
 
 from orchestrator.domain.errors import LeaseLost, Unavailable
 from orchestrator.domain.lease import Lease
-from orchestrator.ports import Clock, LeaseStore
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.leases import LeaseStore
 from orchestrator.supervisor.office import Office
 from orchestrator.supervisor.reconcile import Reconciler
-from orchestrator.telemetry import Metrics
+from orchestrator.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -40,13 +41,24 @@ class SupervisorLoop:
         holder: str,
         poll_s: float,
         lease_s: float,
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
+        """`tidy` is called after each pass that was made under the lease; it takes a moment and raises nothing."""
         self._cluster = cluster
         self._clock = clock
         self._metrics = metrics
         self._supervision = supervision
         self._poll_s = poll_s
-        self._office = Office(leases, cluster, holder, ttl_s=lease_s, lively=lambda: self._silent_s() < _LIVELY_S)
+        self._tidy = tidy
+        self._office = Office(
+            leases,
+            cluster,
+            holder,
+            ttl_s=lease_s,
+            lively=lambda: self._silent_s() < _LIVELY_S,
+            on_loss=metrics.lease_losses.labels(cluster).inc,
+        )
+        metrics.lease_held.labels(cluster).set_function(lambda: float(self._office.held))
         self._reconciler: Reconciler | None = None
         self._news = threading.Event()
         self._ending = threading.Event()
@@ -104,6 +116,7 @@ class SupervisorLoop:
             if reconciler is not None:
                 look_again_at = reconciler.reconcile()
                 self._metrics.pass_seconds.labels(self._cluster).observe(time.monotonic() - started)
+                self._tidy()
         except LeaseLost:
             self._office.lose()
             self._reconciler = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +15,9 @@ from orchestrator.domain.hang import suspect
 from orchestrator.domain.job import JobState
 from orchestrator.domain.node import Exclusion, exclude, record_begins
 from orchestrator.domain.observation import Observation, Presence, Sighting
-from orchestrator.ports import Backend, Clock, Journals, Supervised, SupervisorStore
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.cluster import Backend, Journals
+from orchestrator.ports.supervision import Supervised, SupervisorStore
 
 log = structlog.get_logger()
 
@@ -43,6 +45,8 @@ class Observer:
     """Looks at one cluster. What it remembers is since when it has been listening; to forget that delays a verdict.
 
     A pass that comes later than `longest_pause_s` after the last one: the process slept, and began to listen anew.
+    `by_reports_alone`: nothing that its nodes write is read here. An attempt that does not report is then not listened
+    to: that nobody hears it may be the road's fault. One agent that is heard shows that the road is open.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Observer:
         *,
         node_cooldown_s: float = 3600.0,
         longest_pause_s: float = 30.0,
+        by_reports_alone: bool = False,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -63,6 +68,7 @@ class Observer:
         self._clock = clock
         self._node_cooldown_s = node_cooldown_s
         self._longest_pause_s = longest_pause_s
+        self._by_reports_alone = by_reports_alone
         self._heard_since: dict[AttemptKey, datetime] = {}
         self._last_look: datetime | None = None
 
@@ -84,7 +90,8 @@ class Observer:
             sightings[key] = _unknown(key, f"its run directory cannot be read: {reason}")
         supervised = self._store.supervised(self._cluster)
         now = self._clock.now()
-        self._listen(sightings, now)
+        unheard = {each.attempt.key for each in supervised if each.attempt is not None and self._unheard(each, now)}
+        self._listen(sightings, unheard, now)
         dependencies = dependencies_of([each.job for each in supervised])
         return Facts(
             supervised=supervised,
@@ -108,14 +115,25 @@ class Observer:
         key, since = sighting.key, self._heard_since[sighting.key]
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
         ranks = () if hang is None else tuple(self._store.ranks(key))
-        return Observation(sighting=sighting, training=each.training, exits=each.exits, heard_since=since, ranks=ranks)
+        return Observation(
+            sighting=sighting,
+            training=each.training,
+            exits=each.exits,
+            heard_since=since,
+            unheard=self._unheard(each, now),
+            ranks=ranks,
+        )
 
-    def _listen(self, sightings: Mapping[AttemptKey, Sighting], now: datetime) -> None:
+    def _unheard(self, each: Supervised, now: datetime) -> bool:
+        return self._by_reports_alone and not each.training.heard_lately(now)
+
+    def _listen(self, sightings: Mapping[AttemptKey, Sighting], unheard: Collection[AttemptKey], now: datetime) -> None:
         """Remember of each attempt since when nothing of it can have escaped us."""
         slept = self._last_look is None or (now - self._last_look).total_seconds() > self._longest_pause_s
         before = {} if slept else self._heard_since
         self._heard_since = {
-            key: now if seen.presence is Presence.UNKNOWN else before.get(key, now) for key, seen in sightings.items()
+            key: now if seen.presence is Presence.UNKNOWN or key in unheard else before.get(key, now)
+            for key, seen in sightings.items()
         }
         self._last_look = now
 

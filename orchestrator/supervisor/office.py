@@ -15,7 +15,7 @@ import structlog
 
 from orchestrator.domain.errors import LeaseLost, Unavailable
 from orchestrator.domain.lease import Lease
-from orchestrator.ports import LeaseStore
+from orchestrator.ports.leases import LeaseStore
 
 log = structlog.get_logger()
 
@@ -39,6 +39,7 @@ class Office:
         *,
         ttl_s: float,
         lively: Callable[[], bool] = lambda: True,
+        on_loss: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = _steady,
     ) -> None:
         self.cluster = cluster
@@ -47,6 +48,7 @@ class Office:
         self._holder = holder
         self._ttl_s = ttl_s
         self._lively = lively
+        self._on_loss = on_loss  # for every lease that went before it was given up
         self._monotonic = monotonic
         self._changing = threading.Lock()  # the keeper and the passes both change the next two
         self._lease: Lease | None = None
@@ -60,6 +62,7 @@ class Office:
 
     def take(self) -> Lease | None:
         """The lease, if it is to be had now. Raises StoreUnavailable."""
+        self.lose()  # its time is over, though nobody told us so
         asked = self._monotonic()
         lease = self._store.acquire(self.cluster, self._holder, ttl_s=self._ttl_s)
         with self._changing:
@@ -102,6 +105,7 @@ class Office:
             if self._lease is None or lease not in (None, self._lease):
                 return
             self._lease = None
+        self._on_loss()
         log.warning("another service may supervise the cluster now", cluster=self.cluster)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ followed by a pass that sees the same facts. Only who holds the cluster's lease 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -22,7 +22,8 @@ from orchestrator.domain.errors import BackendBusy, LeaseLost, Refused, StoreUna
 from orchestrator.domain.rules.kinds import Rule
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
-from orchestrator.ports import Clock, Supervised, SupervisorStore
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.supervision import Supervised, SupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Facts, Observer
 
@@ -38,6 +39,7 @@ class Terms:
     limits: Limits
     stop_timeout_s: float  # from asking an attempt to end to forcing it
     submit_timeout_s: float = 0.0  # so long after a submission nobody can tell that it did not happen
+    repeat_s: float | None = None  # so long after it, it may be made again; None: not before that can be told
     policy: tuple[Rule, ...] = POLICY
 
 
@@ -52,12 +54,22 @@ class _Outcome:
 class Reconciler:
     """Supervises one cluster. Not thread-safe: one thread per cluster."""
 
-    def __init__(self, store: SupervisorStore, observer: Observer, actor: Actor, clock: Clock, terms: Terms) -> None:
+    def __init__(
+        self,
+        store: SupervisorStore,
+        observer: Observer,
+        actor: Actor,
+        clock: Clock,
+        terms: Terms,
+        *,
+        sweep: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._observer = observer
         self._actor = actor
         self._clock = clock
         self._terms = terms
+        self._sweep = sweep  # the files of deleted jobs
 
     def reconcile(self) -> datetime | None:
         """One pass over the cluster, one decision for each job; returns when to look again at the latest.
@@ -70,6 +82,7 @@ class Reconciler:
         news = {job_id: each.stands_still for job_id, each in outcomes.items() if each.stands_still is not None}
         if news:
             self._store.note(news, self._clock.now())
+        self._sweep()
         return min((each.look_again_at for each in outcomes.values() if each.look_again_at is not None), default=None)
 
     def _admit(self, facts: Facts) -> Mapping[str, Admission]:
@@ -90,6 +103,8 @@ class Reconciler:
             admission=admissions.get(job.id),
             stop_timeout_s=self._terms.stop_timeout_s,
             submit_timeout_s=self._terms.submit_timeout_s,
+            repeat_s=self._terms.repeat_s,
+            avoided=frozenset(each.node for each in facts.exclusions if job.spec.supervise.exclude_bad_nodes),
         )
         if situation.at_rest():
             return _Outcome()

@@ -4,31 +4,48 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import yaml
 from torchx.runner.config import apply as apply_torchxconfig
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream, filter_regex
-from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
+from torchx.workspace.api import WorkspaceMixin
 
-from orchestrator.client import Client, ServiceUnreachable, connect
+from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect, written_url
 from orchestrator.domain.errors import InvalidSpec, NotFound, OrchestratorError
 from orchestrator.domain.validation import parse_spec
 from orchestrator.settings import Settings, load_settings
+from orchestrator.torchx_scheduler.preview import render_preview
 from orchestrator.torchx_scheduler.states import APP_STATES, describe
 from orchestrator.torchx_scheduler.torchrun import Untranslatable
-from orchestrator.torchx_scheduler.translate import translate
+from orchestrator.torchx_scheduler.translate import WORKDIR, translate
+from orchestrator.torchx_scheduler.workspace import (
+    Journey,
+    NoWorkspace,
+    TooMuch,
+    copy_code,
+    parse_workspace,
+    plan_journey,
+    travel,
+    weigh,
+)
 
 NAME = "orchestrator"
+WORKSPACES = ".workspaces"  # below the run directory
 _log = logging.getLogger(__name__)
 # torchx's own wait ends at the first error: a restart of the service must not reach it.
 _PATIENCE_S = 300
-_FIRST_PATIENCE_S = 10  # until the service has answered once: it may not be there at all
+_FIRST_PATIENCE_S = 30  # until the service has answered once: it may not be there at all
+_PREVIEW_PATIENCE_S = 1  # a dry run needs no service
+_END_S = 120.0  # of a job that is cancelled to be deleted
 _MOST_LISTED = 1000
 
 
@@ -39,6 +56,7 @@ class Request:
     spec: dict[str, object]
     url: str | None
     idempotency_key: str | None
+    journey: Journey | None = None  # of the workspace, made when it is submitted
 
     def __str__(self) -> str:
         return yaml.safe_dump(self.spec, sort_keys=False, allow_unicode=True)
@@ -49,10 +67,11 @@ class SchedulerError(SystemExit, Exception):
     traceback; as an Exception programs catch it like any other."""
 
 
-class OrchestratorScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc]  # torchx has no types
+class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc]  # no types
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
         self._answered = False
+        self._journeys: dict[str, Journey] = {}  # by their target
 
     def _run_opts(self) -> runopts:
         options = runopts()
@@ -62,10 +81,71 @@ class OrchestratorScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[mi
         options.add("priority", type_=int, default=None, help="-100 .. 100")
         options.add("launcher", type_=str, default=None, help="elasticrun (default) or torchrun")
         options.add("idempotency_key", type_=str, default=None, help="the same key and app again give the same job")
+        options.add(
+            "workspace_dir",
+            type_=str,
+            default=None,
+            help="where the workspace is copied to, as the service and its nodes see it; default: its run directory, "
+            "if that is on this machine, else the job runs in the workspace itself",
+        )
         return options
 
-    def _validate(self, app: AppDef, scheduler: str) -> None:
-        """Roles without resources are fine: the spec's own checks follow."""
+    def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
+        """The nightly gives `cfg`. Roles without resources are fine: the spec's own checks follow."""
+
+    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
+        """Plan the workspace's journey: it is made by `schedule`. Raises SchedulerError."""
+        try:
+            source = parse_workspace(workspace)
+        except NoWorkspace as error:
+            raise SchedulerError(f"{NAME}: {error}") from None
+        folder = self._workspaces(cfg)
+        role.metadata[WORKDIR] = str(source)
+        if folder is None:
+            return
+        apart = (folder, _settings(_text(cfg.get("url"))).root)
+        try:
+            weigh(source, without=apart)
+        except TooMuch as error:
+            if cfg.get("workspace_dir") is not None:
+                raise SchedulerError(f"{NAME}: {error}") from None
+            _log.warning("the job runs in the workspace itself: %s", error)
+            return
+        key = _text(cfg.get("idempotency_key"))
+        self._plan(
+            role,
+            plan_journey(partial(copy_code, source, without=apart), folder, name=role.name, key=key, source=source),
+        )
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
+    ) -> None:
+        """The nightly's. Several folders are merged when the job is submitted: its own way merges them into a folder
+        that is gone by then. Raises SchedulerError."""
+        workspace = role.workspace
+        if not workspace:
+            return
+        if workspace.is_unmapped_single_project():
+            self.build_workspace_and_update_role(role, str(workspace), cfg)
+            return
+        folder = self._workspaces(cfg)
+        if folder is None:
+            raise SchedulerError(f"{NAME}: a workspace of several folders needs a place to lie: -cfg workspace_dir=...")
+        key = _text(cfg.get("idempotency_key"))
+        self._plan(role, plan_journey(lambda to: workspace.merge_into(str(to)), folder, name=role.name, key=key))
+
+    def _plan(self, role: Role, journey: Journey) -> None:
+        role.metadata[WORKDIR] = str(journey.target)
+        self._journeys[str(journey.target)] = journey
+
+    def _workspaces(self, cfg: Mapping[str, CfgVal]) -> Path | None:
+        """Where copies go; None where no place is known that the service sees too."""
+        given = _text(cfg.get("workspace_dir"))
+        if given is not None:
+            return Path(given)
+        settings = _settings(_text(cfg.get("url")))
+        is_its_own = settings.url is None or settings.url == written_url(settings.root)
+        return settings.root / WORKSPACES if is_its_own and os.access(settings.root, os.W_OK) else None
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[Request]:
         try:
@@ -73,10 +153,25 @@ class OrchestratorScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[mi
             parse_spec(spec)
         except (Untranslatable, InvalidSpec) as error:
             raise SchedulerError(f"{NAME}: {error}") from None
-        return AppDryRunInfo(Request(spec, _text(cfg.get("url")), _text(cfg.get("idempotency_key"))), str)
+        journey = self._journeys.get(str(app.roles[0].metadata.get(WORKDIR)))
+        request = Request(spec, _text(cfg.get("url")), _text(cfg.get("idempotency_key")), journey)
+        return AppDryRunInfo(request, self._preview)
+
+    def _preview(self, request: Request) -> str:
+        """What will be submitted and, where the service answers, what it would tell its cluster."""
+        try:
+            with connect(_settings(request.url), patience_s=_PREVIEW_PATIENCE_S) as client:
+                return f"{request}\n{_ask_for_plan(client, request)}"
+        except OrchestratorError as error:
+            return f"{request}\n# what the cluster would be told is not known: {error}"
 
     def schedule(self, dryrun_info: AppDryRunInfo[Request]) -> str:
         request = dryrun_info.request
+        if request.journey is not None:
+            try:
+                travel(request.journey)
+            except OSError as error:
+                raise SchedulerError(f"{NAME}: the workspace cannot be copied: {error}") from None
         with self._client(request.url) as client:
             return client.submit(request.spec, idempotency_key=request.idempotency_key).id
 
@@ -104,6 +199,28 @@ class OrchestratorScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[mi
         with self._client() as client:
             client.cancel(app_id)
 
+    def _delete_existing(self, app_id: str) -> None:
+        """The nightly's: what runs is ended, then the record goes. Snapshots and logs stay. Raises SchedulerError."""
+        with self._client() as client:
+            if not client.job(app_id).ended:
+                client.cancel(app_id)
+                try:
+                    client.wait(app_id, timeout_s=_END_S)
+                except WaitTimeout:
+                    raise SchedulerError(
+                        f"{NAME}: job {app_id} is being cancelled; delete it once it has ended"
+                    ) from None
+            client.delete(app_id)
+
+    def describe_native(self, app_id: str) -> AppDryRunInfo[Request] | None:
+        """The nightly's: the job's spec as it stands."""
+        with self._client() as client:
+            try:
+                spec = client.job(app_id).spec
+            except NotFound:
+                return None
+            return AppDryRunInfo(Request(spec.model_dump(mode="json", exclude_defaults=True), client.url, None), str)
+
     def log_iter(
         self,
         app_id: str,
@@ -118,6 +235,8 @@ class OrchestratorScheduler(Scheduler[Mapping[str, CfgVal]]):  # type: ignore[mi
         """Lines of the k-th node's workers. Their two streams are one log; times are not kept."""
         if streams not in (None, Stream.COMBINED):
             raise ValueError(f"the log holds both streams: --streams is {streams.value}, must be combined")
+        if since is not None or until is not None:
+            raise ValueError("the log keeps no times of its lines: give no since and no until")
         lines = self._log_lines(app_id, k, should_tail)
         return filter_regex(regex, lines) if regex else lines
 
@@ -147,6 +266,15 @@ def create_scheduler(session_name: str, **_: object) -> OrchestratorScheduler:
     """torchx passes every variable TORCHX_* as an argument: none is ours."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # torchx shows INFO: a line for each of its many polls
     return OrchestratorScheduler(session_name)
+
+
+def _ask_for_plan(client: Client, request: Request) -> str:
+    """The service looks for the program where it still is: the workspace travels with a submission only."""
+    journey, run = request.journey, request.spec["run"]
+    if journey is None or journey.source is None or not isinstance(run, dict):
+        return render_preview(client.plan(request.spec))
+    here = {**request.spec, "run": {**run, "workdir": str(journey.source)}}
+    return f"# as if from {journey.source}, which will be copied\n{render_preview(client.plan(here))}"
 
 
 def _tell(failure: ServiceUnreachable) -> None:

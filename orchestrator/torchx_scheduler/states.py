@@ -10,7 +10,7 @@ from torchx.specs import NONE, AppState, ReplicaStatus, Resource, Role, RoleStat
 
 from orchestrator.domain.job import JobState
 from orchestrator.torchx_scheduler.translate import ROLE_LABEL
-from orchestrator.wire import JobView
+from orchestrator.wire.jobs import JobView
 
 _NONE = str(NONE)  # torchx's word for absent
 

@@ -36,11 +36,16 @@ _DROPPED = frozenset(
         *("event-log-handler", "monitor-interval", "start-method"),
     }
 )
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "trainer.elastic.elasticrun")
 _KEPT = frozenset({"nnodes", "nproc-per-node", "max-restarts"})
 _SWITCHES = frozenset({"standalone", "no-python", "module"})
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
-# What dist.ddp writes unquoted, for the shell of each node to resolve.
-_ENDPOINT = re.compile(r"^\${1,2}\{\$\{rank0_env\}:=localhost\}:\d+$")
+# What dist.ddp and our own component write unquoted, for the shell of each node to resolve.
+_FOR_THE_SHELL = re.compile(
+    r"^(\${1,2}\{\$\{rank0_env\}:(=localhost|\?names_no_first_host)\}:\d+"
+    r"|is_host=\$\$\(\(\$\{replica_id\}==0\)\),[\w,=]+"
+    r"|\$\{app_id\}-\$\$\{SLURM_RESTART_COUNT:-0\})$"
+)
 _SHELL = frozenset(";&|<>()$`*?[]{}~#!\n\\")
 
 
@@ -50,16 +55,16 @@ def split_shell(text: str) -> list[str] | None:
         words = shlex.split(text)
     except ValueError:
         return None
-    quoted = " ".join(word if _ENDPOINT.match(word) else shlex.quote(word) for word in words)
+    quoted = " ".join(word if _FOR_THE_SHELL.match(word) else shlex.quote(word) for word in words)
     return words if quoted == text or not _SHELL.intersection(text) else None
 
 
 def is_torchrun(words: Sequence[str]) -> int:
-    """How many words the launcher's name takes; 0 when this is another program."""
-    if words and words[0].rpartition("/")[2] == "torchrun":
+    """How many words the launcher's name takes; 0 when this is another program. elasticrun takes torchrun's flags."""
+    if words and words[0].rpartition("/")[2] in ("torchrun", "elasticrun"):
         return 1
     if len(words) > 2 and words[0].rpartition("/")[2].startswith("python") and words[1] == "-m":
-        return 3 if words[2] in ("torch.distributed.run", "torch.distributed.launch") else 0
+        return 3 if words[2] in _MODULES else 0
     return 0
 
 

@@ -6,8 +6,10 @@ single role becomes a command, one worker in each replica. Choices:
 - `memMB` of 1024 is what torchx's components say when the user says nothing: it is no limit. Any other value is one.
 - torchx's own image is what they say for "none": it is not carried.
 - `max_retries` and torchrun's --max_restarts, if given, become the budget of application failures.
-- Variables TORCHX_* are torchx's tracking of a run under an id that does not exist yet: left out. LOGLEVEL is kept.
-- ${img_root} is the working directory. The other macros are values of a launch; programs find them in variables.
+- Variables TORCHX_* are left out, but for those of configured trackers: TORCHX_JOB_ID holds ${app_id}, which the
+  service fills in. LOGLEVEL is kept.
+- ${img_root} is the working directory: the workspace's copy, where there is one. The other macros are values of a
+  launch; programs find them in variables.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from torchx.version import TORCHX_IMAGE
 
 from orchestrator.torchx_scheduler.torchrun import Torchrun, Untranslatable, is_torchrun, parse_torchrun, split_shell
 
-ROLE_LABEL = "torchx/role"
+ROLE_LABEL, PARENT_LABEL = "torchx/role", "torchx/parent"
+WORKDIR = "orchestrator/workdir"  # in a role's metadata: where its workspace will lie
+TRACKERS = "TORCHX_TRACKERS"
+_PARENT = "TORCHX_PARENT_RUN_ID"
+_OF_TRACKERS = re.compile(rf"^({TRACKERS}|{_PARENT}|TORCHX_JOB_ID|TORCHX_TRACKER_\w+_CONFIG)$")
+_LONGEST_LABEL = 255
 _DEFAULT_MEMORY_MB = 1024
 _MACROS = {  # macro of a launch: the variable that a worker reads instead
     "app_id": "the variable ORCHESTRATOR_JOB_ID",
@@ -41,13 +48,14 @@ def translate(app: AppDef, options: Mapping[str, object], *, workdir: str) -> di
     role = app.roles[0]
     if role.mounts:
         raise Untranslatable(f"role {role.name} has mounts; this service mounts nothing, give paths that exist there")
+    workdir = str(role.metadata.get(WORKDIR, workdir))
     torchrun = _torchrun(role)
     spec: dict[str, object] = {
         "name": _name(app.name),
         "run": _run(role, torchrun, workdir),
         "topology": _topology(role, torchrun),
         "resources": _resources(role),
-        "labels": {ROLE_LABEL: role.name, **_labels(app)},
+        "labels": {ROLE_LABEL: role.name, **_parent(role), **_labels(app)},
     }
     retries = max(role.max_retries, (torchrun.max_restarts if torchrun else None) or 0)
     if retries:
@@ -83,11 +91,23 @@ def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, objec
         args = [text(word, f"args of role {role.name}") for word in torchrun.args]
         run |= {"command": [program, *args]} if torchrun.kind == "command" else {torchrun.kind: program, "args": args}
     env = {name: value for name, value in role.env.items() if not name.startswith("TORCHX_")}
-    if env:
-        run["env"] = {name: text(value, f"env {name} of role {role.name}") for name, value in env.items()}
+    if env or TRACKERS in role.env:
+        kept = {name: text(value, f"env {name} of role {role.name}") for name, value in env.items()}
+        run["env"] = kept | _tracking(role.env)
     if role.image and role.image != TORCHX_IMAGE:
         run["image"] = role.image
     return run
+
+
+def _tracking(env: Mapping[str, str]) -> dict[str, str]:
+    """What torchx's trackers read in a worker; nothing where none is configured."""
+    return {name: value for name, value in env.items() if _OF_TRACKERS.match(name)} if TRACKERS in env else {}
+
+
+def _parent(role: Role) -> dict[str, str]:
+    """The run that this one belongs to, by which a tracker finds it."""
+    parent = role.env.get(_PARENT)
+    return {} if parent is None else {PARENT_LABEL: parent[:_LONGEST_LABEL]}
 
 
 def _without_macros(value: str, where: str, workdir: str) -> str:

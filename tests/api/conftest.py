@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,61 @@ import pytest
 from fastapi import FastAPI
 
 from orchestrator.api.app import create_app
-from orchestrator.api.deps import Services
+from orchestrator.api.deps import Identity, Services
 from orchestrator.clusters import Cluster
-from orchestrator.commands import Commands
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.deletions import Deletions
+from orchestrator.commands.jobs import Commands
+from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
+from orchestrator.dashboard.sign_in import build_sign_in
 from orchestrator.dashboard.views import build_router
 from orchestrator.domain.admission import Limits, Quota
 from orchestrator.domain.attempt import Attempt, AttemptKey
+from orchestrator.domain.identity import LOCAL, Role
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.node import NodeFailure
-from orchestrator.inventory import Inventory
-from orchestrator.logs import Logs
-from orchestrator.ports import Change
-from orchestrator.queries import Queries
+from orchestrator.domain.shares import Prices
+from orchestrator.identity.gate import Gate
+from orchestrator.identity.places import JobPlaces
+from orchestrator.identity.tokens import Tokens
+from orchestrator.identity.vault import Vault
+from orchestrator.identity.workers import Workers
+from orchestrator.logs.feed import Feeds
+from orchestrator.logs.reader import Logs
+from orchestrator.ports.supervision import Change
+from orchestrator.queries.accounts import Accounts
+from orchestrator.queries.books import Books
+from orchestrator.queries.inventory import Inventory
+from orchestrator.queries.jobs import Queries
+from orchestrator.queries.tail import Tail
 from orchestrator.store import schema
+from orchestrator.store.chronicles import SqlChronicleReader
 from orchestrator.store.clusters import SqlClusterReader
+from orchestrator.store.deletions import SqlDeletionStore
 from orchestrator.store.engine import Database
+from orchestrator.store.glances import SqlGlances
 from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
 from orchestrator.store.leases import SqlLeaseStore
 from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.secrets import SqlSecretStore
 from orchestrator.store.supervision import SqlSupervisorStore
-from orchestrator.telemetry import Metrics
+from orchestrator.store.tail import SqlHappeningReader
+from orchestrator.store.tokens import SqlTokenStore
+from orchestrator.store.webhooks import SqlWebhookStore
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.webhooks.hooks import Hooks
 from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
 from tests.builders import NOW, make_attempt
 from trainer.contract.failure import FailureKind
 
+FIRST_TOKEN = "the first admin's token"
+WORKER_KEY = b"of workers, in tests"
+SEAL = b"c2VhbHMgc2VjcmV0cyBpbiB0ZXN0cywgMzIgYnl0ZXM="
+PRICES = Prices(currency="EUR", device_hour=2.0)
 LIMITS = Limits(max_jobs=9, quotas={"research": Quota(max_jobs=2, max_devices=8)})
 
 
@@ -69,6 +97,16 @@ class World:
         answer = self.post_spec(**fields)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
+
+    def give(self, *grants: str, name: str = "alice", **fields: Any) -> dict[str, str]:
+        """The header of a new token with grants as `research=operator`."""
+        pairs = (grant.partition("=") for grant in grants)
+        given = {project: Role(role) for project, _, role in pairs}
+        _, text = self.services.identity.tokens.create(name, given, by=LOCAL, **{"expires_at": None, **fields})
+        return {"Authorization": f"Bearer {text}"}
+
+    def store_secret(self, name: str, value: str, project: str = "default") -> None:
+        self.services.identity.vault.put(project, name, value, by=LOCAL)
 
     def job(self, job_id: str) -> Job:
         return SqlJobStore(self.database).get(job_id)
@@ -123,7 +161,18 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(tmp_path: Path, empty_database: Path) -> Iterator[World]:
     shutil.copy(empty_database, tmp_path / "orchestrator.db")
     database = Database(f"sqlite:///{tmp_path / 'orchestrator.db'}")
-    built = _build_world(tmp_path, database)
+    built = build_world(tmp_path, database)
+    yield built
+    built.client.close()
+    database.dispose()
+
+
+@pytest.fixture
+def closed(tmp_path: Path, empty_database: Path) -> Iterator[World]:
+    """The same service where everybody needs a token."""
+    shutil.copy(empty_database, tmp_path / "orchestrator.db")
+    database = Database(f"sqlite:///{tmp_path / 'orchestrator.db'}")
+    built = build_world(tmp_path, database, is_open=False, first=FIRST_TOKEN)
     yield built
     built.client.close()
     database.dispose()
@@ -134,7 +183,14 @@ def client(world: World) -> Client:
     return world.client
 
 
-def _build_world(folder: Path, database: Database) -> World:
+def build_world(
+    folder: Path,
+    database: Database,
+    *,
+    is_open: bool = True,
+    first: str | None = None,
+    closing: Callable[[], bool] = lambda: False,
+) -> World:
     root, workdir = folder / "root", folder / "work"
     root.mkdir()
     workdir.mkdir()
@@ -143,21 +199,53 @@ def _build_world(folder: Path, database: Database) -> World:
     woken: list[None] = []
     clusters = {"local": _build_cluster(root, backend)}
     reader, history = SqlJobReader(database), SqlHistoryReader(database)
+    identity = _build_identity(database, clock, is_open=is_open, first=first)
+    logs = Logs(reader, history, clusters, mask_of=identity.vault.mask_of_project)
+    jobs = SqlJobStore(database)
+    hooks = Hooks(SqlWebhookStore(database), identity.vault, clock, subscribe=database.subscribe)
+    checks = Checks(jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names)
     services = Services(
-        commands=Commands(SqlJobStore(database), reader, clusters, clock, lambda: woken.append(None)),
-        queries=Queries(reader, history),
+        hooks=hooks,
+        deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),
+        commands=Commands(jobs, reader, checks, clock, lambda: woken.append(None), history=history),
+        plans=Plans(reader, checks),
+        identity=identity,
+        queries=Queries(reader, history, SqlGlances(database)),
+        accounts=Accounts(SqlChronicleReader(database), logs, clock, PRICES),
+        books=Books(SqlChronicleReader(database), clock, PRICES),
         inventory=Inventory(
             SqlClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
         ),
         intake=intake,
-        logs=Logs(reader, history, clusters),
+        logs=logs,
+        feeds=Feeds(logs),
+        tail=Tail(SqlHappeningReader(database), every_s=0),
         metrics=Metrics(),
         ready=lambda: (True, "all is well"),
         version="1.2.3",
+        closing=closing,
     )
-    pages = build_router(services.queries, services.inventory, services.commands, services.logs, clock)
-    app = create_app(services, pages=[pages], problem_page=render_problem)
+    signing = build_sign_in(identity.tokens)
+    app = create_app(services, pages=[build_router(services, clock), signing], problem_page=render_problem)
     return World(root, workdir, database, services, app, Client(app), intake, backend, clock, woken)
+
+
+def _build_identity(database: Database, clock: StandingClock, *, is_open: bool, first: str | None) -> Identity:
+    """As the service has it, but that nothing is remembered: a test sees at once what another hand has written."""
+    reader = SqlJobReader(database)
+    tokens, places = Tokens(SqlTokenStore(database), clock, first=first, keep_s=0), JobPlaces(reader)
+    return Identity(
+        gate=Gate(tokens, is_open=is_open),
+        tokens=tokens,
+        places=places,
+        workers=Workers(reader, clock, [WORKER_KEY], monotonic=_always_later()),
+        vault=Vault(SqlSecretStore(database), places, clock, [SEAL]),
+    )
+
+
+def _always_later() -> Callable[[], float]:
+    """A clock by which everything was long ago."""
+    return count(step=1000.0).__next__
 
 
 def _build_cluster(root: Path, backend: QuietBackend) -> Cluster:
@@ -179,4 +267,5 @@ def _build_cluster(root: Path, backend: QuietBackend) -> Cluster:
         plan=lambda job, attempt: build_plan(job, attempt, site),
         ports=range(20000, 20010),
         gpus=0,
+        max_jobs=LIMITS.max_jobs,
     )

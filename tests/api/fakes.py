@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Sighting
-from orchestrator.wire import DesiredView, ReportBody
+from orchestrator.wire.reports import DesiredView, ReportBody
 
 BASE_URL = "http://localhost:8700"
 
@@ -79,6 +79,12 @@ class Client:
 
     def post(self, path: str, **options: Any) -> httpx.Response:
         return self.request("POST", path, **options)
+
+    def delete(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("DELETE", path, **options)
+
+    def forget_cookies(self) -> None:
+        self._client.cookies.clear()
 
     def close(self) -> None:
         self._runner.run(self._client.aclose())

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from orchestrator.api.documents import parse_yaml
 from tests.api.conftest import World
 
 JSON = {"Content-Type": "application/json"}
@@ -41,6 +42,27 @@ def test_a_yaml_spec_with_aliases_is_refused(world: World) -> None:
     levels = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 30))
     assert "aliases" in refusal(world, 400, "l0: &l0 [x]\n" + levels, YAML)
     assert "aliases" in refusal(world, 400, "a: &a [*a]", YAML)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["".join(f"k{number}: 1\n" for number in range(10_001)), "[" + "[],1," * 7_000 + "]", "---\n" * 20_000],
+    ids=["keys", "lists", "documents"],
+)
+def test_yaml_of_very_many_values_is_refused_before_it_is_built(world: World, text: str) -> None:
+    assert "application/json" in refusal(world, 413, text, YAML)
+
+
+def test_a_long_text_in_yaml_is_one_value() -> None:
+    lines = "".join(f"line {number}\n" for number in range(40_000))
+    assert len(lines) > 400_000
+    assert parse_yaml("text: |\n" + "".join(f"  {line}\n" for line in lines.splitlines())) == {"text": lines}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029"], ids=ascii)
+def test_yaml_directives_are_refused_before_the_parser_compares_them(world: World, end: str) -> None:
+    text = f"#{end}" + "".join(f"%TAG !{number}! x{end}" for number in range(20_000)) + f"---{end}name: demo{end}"
+    assert "directives" in refusal(world, 400, text, YAML)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +160,8 @@ def test_a_report_may_be_longer_than_a_spec_but_not_endless(world: World) -> Non
 def test_a_report_is_passed_on_and_answered_with_what_is_desired(world: World) -> None:
     body = {"job_id": "x", "attempt": 2, "replica": 0, "incarnation": 1, "of_a_newer_agent": {"a": 1}}
     answer = world.client.post("/api/v1/reports?of=tomorrow", json=body)
-    assert answer.json() == {"desired": {"state": "stop", "snapshot": 2, "number": 7}}
+    nothing_more = {"stacks": 0, "stacks_rank": None, "chaos": None}
+    assert answer.json() == {"desired": {"state": "stop", "snapshot": 2, "number": 7, **nothing_more}}
     assert world.intake.bodies[0].attempt == 2
 
 

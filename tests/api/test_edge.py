@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from orchestrator.api.app import create_app
 from orchestrator.domain.errors import InvalidTransition, StoreUnavailable
+from orchestrator.domain.job import JobState
 from tests.api.conftest import World
 from tests.api.fakes import Client
+from tests.builders import make_batch, make_journal_event
+from trainer.contract.clock import render_time
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8700", "127.0.0.1:1", "[::1]:8700", "LOCALHOST"])
@@ -92,7 +97,8 @@ def test_a_defect_is_a_500_that_tells_nothing_of_the_inside(world: World, error:
     body = {"job_id": "x", "attempt": 1, "replica": 0, "incarnation": 1}
     with capture_logs() as logged:
         answer = world.client.post("/api/v1/reports", json=body, headers={"X-Request-ID": "r-1"})
-    assert [(entry["log_level"], entry["path"]) for entry in logged] == [("error", "/api/v1/reports")]
+    failed = [entry for entry in logged if entry["event"] == "request failed"]
+    assert [(entry["log_level"], entry["path"]) for entry in failed] == [("error", "/api/v1/reports")]
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
     assert "secret" not in answer.text
@@ -130,6 +136,56 @@ def test_the_numbers_count_jobs_requests_and_passes(world: World) -> None:
     assert 'orchestrator_requests_total{method="GET",route="/api/v1/jobs/{job_id}",status="404"} 2.0' in text
     assert 'orchestrator_pass_seconds_count{cluster="local"} 1.0' in text
     assert "absent-1" not in text
+
+
+def test_the_numbers_tell_how_long_an_answer_took_to_begin(world: World) -> None:
+    world.client.get("/api/v1/jobs/absent-1")
+    text = world.client.get("/metrics").text
+    assert 'orchestrator_request_seconds_count{method="GET",route="/api/v1/jobs/{job_id}"} 1.0' in text
+
+
+def test_the_levels_are_of_this_moment(world: World) -> None:
+    job_id = world.submit()
+    world.clock.moment += timedelta(seconds=90)
+    assert 'orchestrator_oldest_queued_seconds{cluster="local"} 90.0' in world.client.get("/metrics").text
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    world.start(job_id)
+    name = {"name": "step-00000001-a1-g1"}
+    told = make_journal_event("snapshot.committed", at=render_time(world.clock.now()), evidence=name)
+    world.journals.ingest([make_batch(job_id, events=[(50, told)])], arrived_at=world.clock.now())
+    world.clock.moment += timedelta(seconds=30)
+    text = world.client.get("/metrics").text
+    assert 'orchestrator_oldest_snapshot_seconds{cluster="local"} 30.0' in text
+    assert "orchestrator_oldest_queued_seconds{" not in text
+
+
+def test_numbers_without_a_store_tell_no_old_levels(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent() -> None:
+        raise StoreUnavailable("no answer")
+
+    world.submit()
+    assert "orchestrator_jobs{" in world.client.get("/metrics").text
+    monkeypatch.setattr(world.services.inventory, "ages", silent)
+    answer = world.client.get("/metrics")
+    assert answer.status_code == 200
+    assert "orchestrator_jobs{" not in answer.text
+    assert "orchestrator_requests_total{" in answer.text
+
+
+def test_a_change_leaves_a_line_with_its_request_and_job(world: World) -> None:
+    job_id = world.submit()
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        answer = world.client.post(f"/api/v1/jobs/{job_id}/cancel", headers={"X-Request-ID": "mine-1"})
+        world.client.get("/api/v1/jobs?q=what-a-query-holds")
+    told = [line for line in lines if line["event"] == "request"]
+    assert answer.headers["x-request-id"] == "mine-1"
+    assert [(line["log_level"], line["method"], line["status"]) for line in told] == [
+        ("info", "POST", 202),
+        ("debug", "GET", 200),
+    ]
+    assert (told[0]["request_id"], told[0]["job"]) == ("mine-1", job_id)
+    assert told[0]["route"] == "/api/v1/jobs/{job_id}/cancel"
+    assert "what-a-query-holds" not in str(told)
 
 
 def test_openapi_describes_bodies_and_problems(client: Client) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.commands import Commands
+from orchestrator.commands.jobs import Commands
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
 from tests.api.conftest import World

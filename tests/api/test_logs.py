@@ -44,6 +44,19 @@ def test_the_last_lines_are_given_in_order(world: World, job_id: str) -> None:
     assert read(world, job_id, "tail=0") == []
 
 
+def test_logs_that_were_not_written_to_since_are_left_out(world: World, job_id: str) -> None:
+    old = world.write_log(job_id, "old\n", where="1/g1/local-0/log")
+    os.utime(old, (1_000_000_000, 1_000_000_000))  # 2001-09-09T01:46:40Z
+    world.write_log(job_id, "new\n", where="1/g2/local-0/log")
+    assert read(world, job_id, "since=2001-09-09T01:46:40Z") == ["old", "new"]
+    assert read(world, job_id, "since=2001-09-09T01:46:41Z") == ["new"]
+    assert read(world, job_id, "since=2001-09-09T03:46:41%2B02:00") == ["new"]
+    assert read(world, job_id, "since=2999-01-01T00:00:00Z") == []
+    for wrong in ("yesterday", "2001-09-09T01:46:40", ""):
+        answer = world.client.get(f"/api/v1/jobs/{job_id}/logs?since={wrong}")
+        assert [error["pointer"] for error in answer.json()["errors"]] == ["/query/since"], wrong
+
+
 def test_a_line_without_an_end_is_given_too(world: World, job_id: str) -> None:
     world.write_log(job_id, "one\ntwo\nthr")
     assert read(world, job_id, "tail=2") == ["two", "thr"]

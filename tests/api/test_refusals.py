@@ -139,6 +139,8 @@ def test_a_snapshot_folder_that_cannot_be_written_is_refused(world: World) -> No
     blocked = str(world.workdir / "train.py" / "snapshots")
     assert "cannot be written" in problem_at(world, "/snapshot/dir", snapshot={"dir": blocked})
     assert "absolute" in problem_at(world, "/snapshot/dir", snapshot={"dir": "snapshots"})
+    assert "gone with the process" in problem_at(world, "/snapshot/dir", snapshot={"dir": "memory://snapshots"})
+    assert "names no place" in problem_at(world, "/snapshot/from", snapshot={"from": "s3://"})
 
 
 def test_a_check_of_the_snapshot_folder_leaves_nothing_behind(world: World, tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_names_that_are_no_names_are_refused(world: World, name: str) -> None:
         ("/resources/gpu_type", {"resources": {"gpu_type": "h100"}}),
         ("/resources/extra", {"resources": {"extra": {"rdma/hca": "1"}}}),
         ("/run/image", {"run": {"command": ["true"], "image": "x:1"}}),
-        ("/run/secrets", {"run": {"command": ["true"], "secrets": ["WANDB_API_KEY"]}}),
+        ("/run/secrets/0", {"run": {"command": ["true"], "secrets": ["WANDB_API_KEY"]}}),
         ("/topology/nodes", {"launcher": "torchrun", "topology": {"nodes": "1:2"}}),
     ],
 )

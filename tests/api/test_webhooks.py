@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+import httpx
 import pytest
+from sqlalchemy import text
 
 from orchestrator.api.app import create_app
-from orchestrator.commands import Commands
+from orchestrator.commands.jobs import Commands
+from orchestrator.commands.plans import Plans
+from orchestrator.domain.errors import Conflict
+from orchestrator.domain.identity import LOCAL
 from orchestrator.domain.job import JobState
+from orchestrator.domain.webhook import Webhook
 from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.outbox import SqlOutboxStore
 from orchestrator.store.readers import SqlJobReader
-from orchestrator.wire import WebhookView
+from orchestrator.store.webhooks import SqlWebhookStore
+from orchestrator.webhooks.hooks import Hooks
+from orchestrator.wire.webhooks import WebhookRequest, WebhookView
 from tests.api.conftest import World
 from tests.api.fakes import Client
 
@@ -21,11 +29,12 @@ VIEW = WebhookView(name="pager", host="pager.example:8443", events=["job.state",
 
 def _configure(world: World, *names: str) -> None:
     """The service again, with other webhooks in its configuration."""
-    clusters: Any = world.services.commands._clusters
     jobs, reader = SqlJobStore(world.database), SqlJobReader(world.database)
-    commands = Commands(jobs, reader, clusters, world.clock, lambda: None, webhooks=names)
+    checks = replace(world.services.commands._checks, webhooks=names)
+    commands = Commands(jobs, reader, checks, world.clock, lambda: None)
     world.client.close()
-    world.client = Client(create_app(replace(world.services, commands=commands, webhooks=[VIEW])))
+    plans = Plans(reader, checks)
+    world.client = Client(create_app(replace(world.services, commands=commands, plans=plans, webhooks=[VIEW])))
 
 
 def test_the_list_tells_names_hosts_and_events_and_nothing_else(world: World) -> None:
@@ -64,3 +73,92 @@ def test_a_job_outlives_a_webhook_that_it_names(world: World) -> None:
     added = world.client.post(retry, json={"patch": {"notify": ["pager", "gone"]}})
     assert [error["pointer"] for error in added.json()["errors"]] == ["/patch/notify/1"]
     assert world.client.post(retry, json={"patch": {"priority": 5}}).status_code == 202
+
+
+def make(world: World, **fields: object) -> httpx.Response:
+    return world.client.post("/api/v1/webhooks", json={"name": "pager", "url": "https://pager.example/in", **fields})
+
+
+def test_a_webhook_is_made_named_by_a_job_owed_its_events_and_removed(world: World) -> None:
+    made = make(world, events=["job.*"], all_jobs=True).json()
+    assert made.pop("secret").startswith("whsec_")
+    assert made == {"name": "pager", "host": "pager.example", "events": ["job.*"], "all_jobs": True}
+    assert world.client.get("/api/v1/webhooks").json()["items"] == [made], "its secret is told no more"
+    job_id = world.submit(notify=["pager"])
+    outbox = SqlOutboxStore(world.database)
+    (owed,) = outbox.claim("pager", limit=9, hold_s=0)
+    assert (owed.job["id"], owed.event.event.kind) == (job_id, "job.submitted")
+    (endpoint,) = world.services.hooks.endpoints()
+    assert endpoint.url == "https://pager.example/in"
+    assert world.client.delete("/api/v1/webhooks/pager").status_code == 204
+    assert world.client.get("/api/v1/webhooks").json()["items"] == []
+    assert outbox.oldest_due_s("pager") is None, "what it was owed is given up"
+    assert world.post_spec(notify=["pager"]).status_code == 422
+    assert world.client.delete("/api/v1/webhooks/pager").status_code == 404
+    world.submit()
+    assert outbox.oldest_due_s("pager") is None
+
+
+def test_neither_the_url_nor_the_secret_is_in_the_database(world: World) -> None:
+    secret = "whsec_" + "QUJD" * 8
+    assert make(world, url="https://pager.example/token-in-path", secret=secret).json()["secret"] == secret
+    with world.database.read() as session:
+        rows = session.execute(text("SELECT * FROM webhooks")).all()
+    assert rows
+    assert not any(told in str(rows) for told in ("token-in-path", "QUJD"))
+    (endpoint,) = world.services.hooks.endpoints()
+    assert endpoint.key == b"ABC" * 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"url": "ftp://pager.example"}, "/url"),
+        ({"url": "https://user:pass@pager.example/in"}, "/url"),
+        ({"url": "https://user@pager.example/in"}, "/url"),
+        ({"url": "https://pager.example:port/in"}, "/url"),
+        ({"url": "http://127.0.0.1:8700/in"}, "/url"),
+        ({"url": "http://169.254.169.254/latest"}, "/url"),
+        ({"url": "http://metadata.google.internal/"}, "/url"),
+        ({"url": "http://[::1]/in"}, "/url"),
+        ({"name": "Pager"}, "/name"),
+        ({"name": ""}, "/name"),
+        ({"secret": "short"}, "/secret"),
+        ({"secret": "whsec_???"}, "/secret"),
+        ({"events": []}, "/events"),
+        ({"every_job": True}, "/every_job"),
+    ],
+)
+def test_a_webhook_that_cannot_be_is_refused_by_field(world: World, fields: dict[str, object], pointer: str) -> None:
+    refused = make(world, **fields)
+    assert refused.status_code == 422
+    assert {error["pointer"] for error in refused.json()["errors"]} == {pointer}
+    assert str(fields.get("secret", "no secret")) not in refused.text
+
+
+def test_a_name_is_given_once_and_those_of_the_settings_stay(world: World) -> None:
+    assert make(world).status_code == 201
+    assert make(world).status_code == 409
+    hooks = Hooks(
+        SqlWebhookStore(world.database),
+        world.services.identity.vault,
+        world.clock,
+        configured=[Webhook(name="ops")],
+    )
+    assert sorted(hooks) == ["ops", "pager"]
+    assert len(hooks) == 2
+    with pytest.raises(Conflict, match="stands in the service's settings"):
+        hooks.remove("ops", by=LOCAL)
+    with pytest.raises(Conflict, match="there is a webhook ops already"):
+        hooks.create(WebhookRequest(name="ops", url="https://x.example/"), by=LOCAL)
+
+
+def test_a_webhook_that_no_key_opens_harms_no_other(world: World) -> None:
+    make(world)
+    make(world, name="moved")
+    with world.database.write() as session:
+        session.execute(text("UPDATE webhooks SET sealed = (SELECT sealed FROM webhooks WHERE name = 'pager')"))
+    assert [each.webhook.name for each in world.services.hooks.endpoints()] == ["pager"]
+    world.services.hooks.remove("moved", by=LOCAL)
+    world.services.hooks.reseal()
+    assert [each.webhook.name for each in world.services.hooks.endpoints()] == ["pager"]

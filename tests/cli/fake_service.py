@@ -17,17 +17,10 @@ from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job import JobState
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.validation import parse_spec
-from orchestrator.wire import (
-    EventView,
-    FailureView,
-    FieldError,
-    JobView,
-    MemoryView,
-    PlanView,
-    Problem,
-    ReplicaPlanView,
-    SnapshotView,
-)
+from orchestrator.wire.history import MetricsView, SnapshotView, StacksView
+from orchestrator.wire.jobs import DeletionView, EventView, FailureView, JobView
+from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
+from orchestrator.wire.problems import FieldError, Problem
 
 # What the service answers to a wish, as changes of the job's view.
 WISHES: dict[str, dict[str, object]] = {
@@ -37,6 +30,8 @@ WISHES: dict[str, dict[str, object]] = {
     "retry": {"retrying": True, "pending": ["retry"]},
     "snapshot": {"pending": ["snapshot"]},
     "scale": {"asked": "2:8", "pending": ["scale"]},
+    "chaos": {"pending": ["chaos"]},
+    "stacks": {"pending": ["stacks"]},
 }
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
@@ -64,19 +59,31 @@ def make_job(job_id: str = "gpt-0001", **changes: object) -> JobView:
     return JobView.model_validate({**values, **changes})
 
 
-def make_event(number: int, sentence: str, job_id: str = "gpt-0001") -> EventView:
-    return EventView(
-        id=number, job_id=job_id, at=AT, kind="job.state", sentence=sentence, attempt=1, generation=1, evidence={}
-    )
+def make_event(number: int, sentence: str, job_id: str = "gpt-0001", *, replica: int | None = None) -> EventView:
+    told = {"at": AT, "kind": "job.state", "sentence": sentence, "attempt": 1, "generation": 1, "evidence": {}}
+    return EventView.model_validate({"id": number, "job_id": job_id, "replica": replica, **told})
 
 
-def make_snapshot(name: str, step: int) -> SnapshotView:
-    return SnapshotView(name=name, step=step, attempt=1, generation=1, state="committed", size_bytes=2048, at=AT)
+def make_snapshot(name: str, step: int, state: str = "committed") -> SnapshotView:
+    return SnapshotView(name=name, step=step, attempt=1, generation=1, state=state, size_bytes=2048, at=AT)
 
 
 def make_failure() -> FailureView:
     return FailureView(
         kind="application", message="ValueError: boom", rank=1, exit_code=1, step=7, traceback="Traceback"
+    )
+
+
+def make_against(job_id: str) -> AgainstView:
+    return AgainstView(
+        job=job_id,
+        state=JobState.RUNNING,
+        attempt=2,
+        spec_changes=['-  "workers_per_node": 2', '+  "workers_per_node": 3'],
+        request_changes=[],
+        restores="step-00000010-a1-g1",
+        redo_steps=4,
+        redo_s=8.0,
     )
 
 
@@ -97,10 +104,18 @@ class FakeService:
         self.script: dict[str, list[JobView]] = {}
         self.events: dict[str, list[EventView]] = {}
         self.snapshots: dict[str, list[SnapshotView]] = {}
-        self.inventory: dict[str, list[dict[str, object]]] = {"clusters": [], "nodes": [], "projects": []}
+        self.stacks: list[list[StacksView]] = [[]]  # of any job: what each look gives, the last one for ever
+        self.measured: dict[str, float] = {}  # of the newest step of any job
+        self.inventory: dict[str, list[dict[str, object]]] = {
+            what: [] for what in ("clusters", "nodes", "projects", "webhooks", "secrets")
+        }
+        self.accounts: dict[str, BaseModel] = {}  # by the path below /api/v1
+        self.native_kind, self.native_request = "processes", "text"  # of any plan
         self.log = ""
         self.keys: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
+        self.queries: list[dict[str, str]] = []
+        self.tokens: list[str | None] = []  # the Authorization of each request
         self.bodies: list[dict[str, object]] = []
         self.refusals: list[Answer] = []  # given before anything else
         self.before_answer: Callable[[str], None] = lambda _: None
@@ -138,19 +153,32 @@ class FakeService:
 
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes, key: str | None) -> Answer:
         self.requests.append((method, path))
+        self.queries.append(query)
         if self.refusals:
             return self.refusals.pop(0)
         parts = path.removeprefix("/api/v1/").split("/")
         if body:
             self.bodies.append(json.loads(body))
         if parts in (["jobs"], ["plan"]) and method == "POST":
-            return self._submit(json.loads(body), key, plan=parts == ["plan"])
+            return self._submit(json.loads(body), key, plan=parts == ["plan"], against=query.get("against"))
         if parts == ["jobs"]:
             return _page(self._matching(query), query)
+        if "/".join(parts) in self.accounts:
+            return Answer(200, self.accounts["/".join(parts)])
+        if parts[0] == "secrets" and method != "GET":
+            stored = {"project": "p", "name": "KEY", "updated_at": AT.isoformat(), "updated_by": "alice"}
+            return Answer(201, stored) if method == "POST" else Answer(204)
+        if parts[0] == "webhooks" and method != "GET":
+            made = {"name": "pager", "host": "h", "events": ["job.*"], "all_jobs": True, "secret": "whsec_x"}
+            return Answer(201, made) if method == "POST" else Answer(204)
+        if method == "DELETE" and parts[0] == "jobs" and parts[1] in self.jobs:
+            return Answer(200, _deleted(self.jobs.pop(parts[1]), files=query["snapshots"] == "delete"))
         if parts[0] in self.inventory:
             return Answer(200, {"items": self.inventory[parts[0]], "next_cursor": None})
         if parts[0] != "jobs" or parts[1] not in self.jobs:
             return Answer(404, Problem(type="x", title="not found", status=404, detail=f"there is no job {parts[1:]}"))
+        if parts[2:] == ["stacks"] and method == "GET":
+            return _page([*(self.stacks.pop(0) if len(self.stacks) > 1 else self.stacks[0])], query)
         return self._of_job(parts[1], parts[2] if len(parts) > 2 else "", query)
 
     def _of_job(self, job_id: str, what: str, query: dict[str, str]) -> Answer:
@@ -160,6 +188,10 @@ class FakeService:
             return Answer(200, self.jobs[job_id])
         if what in WISHES:
             return Answer(202, self.add(self.jobs[job_id].model_copy(update=WISHES[what])))
+        if what == "metrics":
+            series = {name: [None, value] for name, value in self.measured.items()}
+            terms = {"steps": [1, 2], "at": [AT, AT], "attempts": [1, 1], "generations": [1, 1]}
+            return Answer(200, MetricsView.model_validate({**terms, "series": series}))
         if what == "logs":
             lines = self.log.splitlines(keepends=True)
             return Answer(200, text="".join(lines[-int(query["tail"]) :] if query.get("tail") != "0" else []))
@@ -176,7 +208,9 @@ class FakeService:
             if query.get("state") in (None, job.state) and query.get("q", "") in job.id + job.name
         ]
 
-    def _submit(self, document: dict[str, object], key: str | None, *, plan: bool) -> Answer:
+    def _submit(
+        self, document: dict[str, object], key: str | None, *, plan: bool, against: str | None = None
+    ) -> Answer:
         try:
             spec = parse_spec(document)
         except InvalidSpec as error:
@@ -190,8 +224,8 @@ class FakeService:
                     rendezvous_id="r",
                     rendezvous_endpoint="e:1",
                     replicas=replicas,
-                    native_kind="processes",
-                    native_request="text",
+                    native_kind=self.native_kind,
+                    native_request=self.native_request,
                     appdef={},
                     memory=MemoryView(
                         strategy="ddp",
@@ -204,6 +238,18 @@ class FakeService:
                         fits=None,
                         advice="about 7 GB on each of 2 devices",
                     ),
+                    rungs=[RungView(name="DDP", total_bytes=7_000_000_000, fits=True)],
+                    fitting="DDP",
+                    restores="/runs/a/step-00000010-a1-g1",
+                    outlook=OutlookView(
+                        admitted=False,
+                        sentence="waits for 2 of 4 slots; 1 free now",
+                        ahead=3,
+                        total=4,
+                        free=1,
+                        excluded_nodes=["n7"],
+                    ),
+                    against=None if against is None else make_against(against),
                     warnings=["mind the gap"],
                 ),
             )
@@ -212,6 +258,22 @@ class FakeService:
         job = make_job(f"{spec.name}-{len(self.jobs):04}", name=spec.name, spec=spec, labels=dict(spec.labels))
         self.keys[str(key)] = job.id
         return Answer(201, self.add(job))
+
+
+def _deleted(job: JobView, *, files: bool) -> DeletionView:
+    return DeletionView(
+        job_id=job.id,
+        name=job.name,
+        project=job.project,
+        cluster=job.cluster,
+        owner=job.owner,
+        state=job.state,
+        created_at=AT,
+        deleted_at=AT,
+        deleted_by="alice",
+        files_due=files,
+        folders=[f"/runs/{job.id}", f"/snapshots/{job.id}"],
+    )
 
 
 def _page(items: list[BaseModel], query: dict[str, str]) -> Answer:
@@ -231,6 +293,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._handle()
 
+    def do_DELETE(self) -> None:
+        self._handle()
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -238,6 +303,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.fake.tokens.append(self.headers.get("Authorization"))
         self.fake.before_answer(parts.path)
         answer = self.fake.answer(self.command, parts.path, query, body, self.headers.get("Idempotency-Key"))
         content = answer.text.encode()

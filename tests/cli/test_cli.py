@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.domain.job import JobState
-from orchestrator.wire import Problem
+from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
 from tests.cli.fake_service import Answer, FakeService, make_event, make_failure, make_job, make_snapshot
 
@@ -246,6 +246,15 @@ def test_show_tells_the_failure_and_lets_no_control_character_through(run: Run, 
     assert "\x1b" not in shown
 
 
+def test_show_tells_where_a_steps_time_goes(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.RUNNING, step=7))
+    assert "step time" not in run("show", "gpt-0001").stdout
+    service.measured = {"step_s": 0.5, "compute_s": 0.4, "communication_s": 0.09, "data_s": 0.01, "mfu": 0.413}
+    shown = run("show", "gpt-0001").stdout
+    assert "mfu        41.3%" in shown
+    assert "step time  0.5 s: computing 80%, communication 18%, data 2%" in shown
+
+
 def test_logs_are_printed_whole_or_as_asked(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "one\ntwo\nthree\n"
@@ -254,6 +263,14 @@ def test_logs_are_printed_whole_or_as_asked(run: Run, service: FakeService) -> N
     assert run("logs", "gpt-0001", "-f").stdout == service.log
     assert json.loads(run("logs", "gpt-0001", "--json").stdout)["lines"] == ["one", "two", "three"]
     assert json.loads(run("logs", "gpt-0001", "-f", "--json").stdout.splitlines()[0]) == {"line": "one"}
+
+
+def test_logs_may_be_of_a_node_of_its_agent_or_of_lines_with_a_text(run: Run, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    asked = ("--replica", "1", "--grep", "loss", "--agent", "--attempt", "2")
+    assert run("logs", "gpt-0001", *asked).returncode == 0
+    query = {"replica": "1", "grep": "loss", "stream": "agent", "attempt": "2", "tail": "10000"}
+    assert service.queries[-1] == query
 
 
 def test_events_snapshots_cancel_retry_and_plan(run: Run, service: FakeService, spec: str) -> None:
@@ -273,6 +290,65 @@ def test_events_snapshots_cancel_retry_and_plan(run: Run, service: FakeService, 
     assert json.loads(run("plan", spec, "--json").stdout)["native_kind"] == "processes"
 
 
+SEVERAL = {"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}, "topology": {"nodes": "2"}}
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_events_name_their_replica_where_there_are_several(run: Run, service: FakeService, follow: bool) -> None:
+    told = [
+        make_event(1, "submitted"),
+        make_event(2, "generation 1 started", replica=0),
+        make_event(3, "generation 1 started", replica=1),
+        make_event(4, "replica 1 cancelled", replica=1),
+        make_event(5, "replica 11 is missed", replica=1),
+    ]
+
+    def printed(**changes: object) -> list[str]:
+        service.add(make_job(state=JobState.SUCCEEDED, **changes))
+        arguments = ("show", "gpt-0001", "--follow") if follow else ("events", "gpt-0001")
+        lines = run(*arguments).stdout.splitlines()
+        return [line.partition("  ")[2] for line in lines if line.startswith("2026-")]
+
+    service.events["gpt-0001"] = told[:2]
+    assert printed() == ["submitted", "generation 1 started"]
+    service.events["gpt-0001"] = told
+    assert printed(spec=SEVERAL) == [
+        "submitted",
+        "replica 0: generation 1 started",
+        "replica 1: generation 1 started",
+        "replica 1 cancelled",
+        "replica 1: replica 11 is missed",
+    ]
+
+
+def test_snapshots_that_were_deleted_are_listed_where_they_are_asked_for(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    states = {"step-3": "committed", "step-2": "quarantined", "step-1": "deleted"}
+    told = [make_snapshot(name, int(name[-1]), state) for name, state in states.items()]
+    service.snapshots["gpt-0001"] = [*told]
+    assert _names(run("snapshots", "gpt-0001", "--json").stdout) == ["step-3", "step-2"]
+    assert _names(run("snapshots", "gpt-0001", "--all", "--json").stdout) == ["step-3", "step-2", "step-1"]
+    assert "deleted" not in run("snapshots", "gpt-0001").stdout
+    assert "deleted" in run("snapshots", "gpt-0001", "--all").stdout
+    service.snapshots["gpt-0001"] = told[-1:]
+    none_left = run("snapshots", "gpt-0001")
+    assert (none_left.returncode, none_left.stdout) == (0, "")
+    assert none_left.stderr == "No snapshot is left: all were deleted; --all lists them.\n"
+
+
+def test_a_job_without_snapshots_says_how_to_get_one_where_it_can(run: Run, service: FakeService) -> None:
+    service.add(make_job(name="gpt"))
+    assert run("snapshots", "gpt").stderr == (
+        "No snapshots yet; `orchestrator snapshot gpt-0001` asks for one while the job runs.\n"
+    )
+    service.add(make_job(state=JobState.SUCCEEDED))
+    assert run("snapshots", "gpt-0001").stderr == "No snapshot was taken.\n"
+
+
+def _names(printed: str) -> list[str]:
+    return [snapshot["name"] for snapshot in json.loads(printed)["items"]]
+
+
 def test_a_closed_pipe_is_no_error_message(environment: dict[str, str], service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "line\n" * 200_000
@@ -288,14 +364,16 @@ def test_help_is_light_and_tells_each_command_as_the_command_itself_does() -> No
     program = f"import sys, orchestrator.cli.main as c; c.build_app(['--help']); print({loaded})"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
     for name, (_, summary) in COMMANDS.items():
-        if name == "db":
+        if name in ("db", "secret", "token", "webhook"):  # groups of commands
             continue
         command = next(info for info in build_app([name]).registered_commands if info.name == name)
         assert command.callback is not None
         assert (command.callback.__doc__ or "").splitlines()[0] == summary
 
 
-@pytest.mark.parametrize("command", [[], ["db", "upgrade"], ["db", "check"], *([name] for name in COMMANDS)])
+@pytest.mark.parametrize(
+    "command", [[], ["db", "upgrade"], ["db", "check"], ["db", "backup"], *([name] for name in COMMANDS)]
+)
 def test_every_command_explains_itself(command: list[str]) -> None:
     arguments = [*command, "--help"]
     done = CliRunner().invoke(build_app(arguments), arguments)

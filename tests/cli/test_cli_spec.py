@@ -31,7 +31,7 @@ def test_yaml_means_what_a_person_means() -> None:
         "steps": 10,
         "none": None,
         "no": False,
-        "model": "010",
+        "model": 10,
     }
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from orchestrator.client import Client
 from orchestrator.domain.job import JobState
-from orchestrator.wire import Problem
+from orchestrator.wire.history import StacksView
+from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
-from tests.cli.fake_service import AT, Answer, FakeService, make_job
+from tests.cli.fake_service import AT, WISHES, Answer, FakeService, make_job
 
 RUNNING = {"state": JobState.RUNNING, "reason": "trains", "attempt": 1, "attempts": 1, "nodes": "1"}
 TIME = AT.isoformat()
@@ -44,7 +46,8 @@ NODE: dict[str, object] = {
         (["resume"], "gpt-0001 RUNNING: trains"),
         (["retry"], "gpt-0001 RUNNING: another attempt is asked for"),
         (["snapshot"], "gpt-0001 RUNNING: a snapshot is asked for"),
-        (["scale", "2:8"], "gpt-0001 RUNNING: 2:8 nodes are asked for; it goes on with them from a snapshot"),
+        (["chaos", "node-loss"], "gpt-0001 RUNNING: node-loss is asked for; see what comes of it: orchestrator why"),
+        (["scale", "2:8"], "gpt-0001 RUNNING: it is to go on with 2:8 nodes, from a snapshot"),
     ],
 )
 def test_a_wish_is_told_in_one_line_and_the_same_again(
@@ -58,6 +61,136 @@ def test_a_wish_is_told_in_one_line_and_the_same_again(
         assert done.stdout.startswith(told)
     assert service.requests.count(("POST", f"/api/v1/jobs/gpt-0001/{verb}")) == 2
     assert json.loads(run(verb, "gpt-0001", *rest, "--json").stdout)["id"] == "gpt-0001"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"asked": "1", "nodes": "2", "pending": ["scale"]}, "it is to go on with 1 node, from a snapshot"),
+        ({"asked": "1", "nodes": "2"}, "it is to have 1 node from its next attempt on"),
+        ({"asked": "1", "nodes": "1"}, "it has 1 node"),
+        ({"asked": "4", "nodes": "4"}, "it has 4 nodes"),
+    ],
+)
+def test_another_size_is_told_by_when_it_comes(
+    run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], told: str
+) -> None:
+    monkeypatch.setitem(WISHES, "scale", answer)
+    service.add(make_job(**RUNNING))
+    assert run("scale", "gpt-0001", "1").stdout == f"gpt-0001 RUNNING: {told}\n"
+
+
+def test_another_attempt_may_have_another_spec(run: Run, service: FakeService, tmp_path: Path) -> None:
+    service.add(make_job(**RUNNING))
+    (tmp_path / "patch.yaml").write_text("run: {workdir: fixed, trainer: {learning_rate: 1e-4}}\nlabels: {old: null}\n")
+    done = run("retry", "gpt-0001", "--patch", "patch.yaml", "--set", "run.trainer.steps=20")
+    assert (done.returncode, done.stderr) == (0, "")
+    trainer = {"learning_rate": 0.0001, "steps": 20}
+    patch = {"run": {"workdir": str(tmp_path / "fixed"), "trainer": trainer}, "labels": {"old": None}}
+    assert service.bodies[-1] == {"restore_from": None, "patch": patch}
+    assert run("retry", "gpt-0001", "--set", "run.args=[]").returncode == 0
+    assert service.bodies[-1]["patch"] == {"run": {"args": []}}, "the workdir stays as it was"
+    assert run("retry", "gpt-0001", "--patch", "none.yaml").returncode == 2
+
+
+def test_a_fault_is_sent_with_what_it_is_aimed_at_and_an_unknown_one_is_not(run: Run, service: FakeService) -> None:
+    service.add(make_job(**RUNNING))
+    for arguments, body in (
+        (["kill"], {"fault": "kill"}),
+        (["hang", "--rank", "0"], {"fault": "hang", "rank": 0}),
+        (["node-loss", "--node", "1"], {"fault": "node-loss", "node": "1"}),
+    ):
+        assert run("chaos", "gpt-0001", *arguments).returncode == 0
+        assert service.bodies[-1] == body
+    asked = len(service.requests)
+    assert run("chaos", "gpt-0001", "meteor").returncode == 2
+    assert run("chaos", "gpt-0001").returncode == 2
+    assert len(service.requests) == asked
+
+
+def test_a_job_is_deleted_by_who_means_it(run: Run, service: FakeService) -> None:
+    ended = {**RUNNING, "state": JobState.SUCCEEDED}
+    service.add(make_job(**ended))
+    unsure = run("delete", "gpt-0001", "--snapshots", "delete")
+    assert (unsure.returncode, "--yes says that you mean its record, its snapshots" in unsure.stderr) == (2, True)
+    assert "gpt-0001" in service.jobs
+    assert run("delete", "gpt-0001", "--snapshots", "some", "--yes").returncode == 2
+    done = run("delete", "gpt-0001", "--yes")
+    folders = "\n  /runs/gpt-0001\n  /snapshots/gpt-0001\n"
+    assert (done.returncode, done.stdout) == (0, f"gpt-0001 is deleted; its files stay where they are{folders}")
+    assert service.queries[-1] == {"snapshots": "keep"}
+    service.add(make_job(**ended))
+    told = run("delete", "gpt-0001", "--yes", "--snapshots", "delete")
+    assert told.stdout == f"gpt-0001 is deleted; its files go in a moment{folders}"
+    service.add(make_job(**ended))
+    all_of_it = run("delete", "gpt-0001", "--yes", "--snapshots", "delete", "--json")
+    assert json.loads(all_of_it.stdout)["files_due"] is True
+    assert run("delete", "gpt-0001", "--yes").returncode == 2
+
+
+def test_a_secret_comes_by_standard_input_and_shows_nowhere(run: Run, service: FakeService) -> None:
+    value = "a secret value\nof two lines"
+    done = run("secret", "set", "KEY", "--project", "p", stdin=f"{value}\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert service.bodies[-1] == {"project": "p", "name": "KEY", "value": value}
+    assert "secret value" not in done.stdout
+    asked = len(service.requests)
+    assert run("secret", "set", "KEY", stdin="").returncode == 2
+    assert run("secret", "set", "KEY", "a secret value").returncode == 2, "never from the arguments"
+    assert len(service.requests) == asked
+    service.inventory["secrets"] = [{"project": "p", "name": "KEY", "updated_at": TIME, "updated_by": "alice"}]
+    assert run("secret", "ls", "--project", "p").stdout == "p  KEY  2026-01-02 03:04 UTC  alice\n"
+    assert service.queries[-1] == {"project": "p"}
+    assert run("secret", "rm", "KEY", "--project", "p").stdout == "secret KEY of project p is removed\n"
+    assert service.requests[-1] == ("DELETE", "/api/v1/secrets/p/KEY")
+
+
+def test_a_webhooks_secret_is_printed_once_and_alone(run: Run, service: FakeService) -> None:
+    made = run("webhook", "add", "pager", "https://h/in", "--event", "job.*", "--event", "recovery.*", "--all-jobs")
+    assert (made.returncode, made.stdout) == (0, "whsec_x\n")
+    events = ["job.*", "recovery.*"]
+    assert service.bodies[-1] == {"name": "pager", "url": "https://h/in", "events": events, "all_jobs": True}
+    service.inventory["webhooks"] = [{"name": "pager", "host": "h", "events": events, "all_jobs": False}]
+    assert run("webhook", "ls").stdout == "pager  h  job.*,recovery.*  jobs that name it\n"
+    assert run("webhook", "rm", "pager").stdout == "webhook pager is removed\n"
+    assert service.requests[-1] == ("DELETE", "/api/v1/webhooks/pager")
+
+
+def stacks_of(rank: int, wish: int | None, text: str | None = 'File "train.py", line 3 in step') -> StacksView:
+    return StacksView(rank=rank, attempt=1, generation=2, at=AT, wish=wish, text=text)
+
+
+def test_stacks_are_shown_once_every_rank_has_told(run: Run, service: FakeService) -> None:
+    service.add(make_job(**RUNNING, world_size=2))
+    old, new = [stacks_of(0, 4, "old"), stacks_of(1, 4, "old")], [stacks_of(0, 9), stacks_of(1, 9, None)]
+    service.stacks = [old, old, [new[0], old[1]], new]
+    done = run("stacks", "gpt-0001")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "rank 0, attempt 1, generation 2, 03:04:05 UTC",
+        '  File "train.py", line 3 in step',
+        "rank 1, attempt 1, generation 2, 03:04:05 UTC",
+        "  it did not answer",
+    ]
+    assert ("POST", "/api/v1/jobs/gpt-0001/stacks") in service.requests
+
+
+def test_stacks_of_one_rank_are_json_and_silence_is_an_error(run: Run, service: FakeService) -> None:
+    service.add(make_job(**RUNNING, world_size=2))
+    service.stacks = [[], [stacks_of(1, 9)]]
+    items = json.loads(run("stacks", "gpt-0001", "--rank", "1", "--json").stdout)["items"]
+    assert [(each["rank"], each["wish"]) for each in items] == [(1, 9)]
+    assert service.bodies[-1] == {"rank": 1}
+    service.stacks = [[]]
+    silent = run("stacks", "gpt-0001", "--wait", "0")
+    assert (silent.returncode, "no rank of gpt-0001 told where it stands" in silent.stderr) == (2, True)
+
+
+def test_ranks_that_told_nothing_are_named(run: Run, service: FakeService) -> None:
+    service.add(make_job(**RUNNING, world_size=3))
+    service.stacks = [[], [stacks_of(1, 9)]]
+    done = run("stacks", "gpt-0001", "--wait", "0")
+    assert (done.returncode, done.stderr.strip()) == (0, "no word from ranks 0, 2")
 
 
 def test_the_number_of_nodes_is_sent_as_it_was_typed(run: Run, service: FakeService) -> None:
@@ -85,7 +218,14 @@ def test_a_refused_wish_is_told_with_status_2(run: Run, service: FakeService, ve
     service.before_answer = lambda path: service.refusals.append(refusal) if path.endswith(verb) else None
     refused = run(verb, "gpt-0001", *rest)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "it has ended FAILED" in refused.stderr
+    assert refused.stderr == ("orchestrator: it has ended FAILED\n  See how it stands: orchestrator show gpt-0001\n")
+
+
+def test_a_refusal_of_no_job_leads_to_none(run: Run, service: FakeService) -> None:
+    service.refusals = [Answer(409, Problem(type="x", title="Conflict", status=409, detail="the key was used"))]
+    assert run("submit", "-", stdin='{"name": "gpt", "run": {"command": ["true"]}}').stderr == (
+        "orchestrator: the key was used\n"
+    )
 
 
 def test_a_wish_without_a_service_ends_with_status_3(run: Run, service: FakeService) -> None:
@@ -145,6 +285,7 @@ def test_the_client_has_a_method_for_every_wish_and_list(service: FakeService) -
         {"name": "default", "max_jobs": 2, "max_devices": None}
         | {"use": [{"cluster": "local", "jobs": 1, "devices": 2, "queued": 0}]}
     ]
+    service.inventory["webhooks"] = [{"name": "chat", "host": "chat.example", "events": ["*"], "all_jobs": False}]
     with Client(f"http://127.0.0.1:{service.port}") as client:
         assert client.suspend("gpt-0001").suspending
         assert not client.resume("gpt-0001").suspended
@@ -153,6 +294,7 @@ def test_the_client_has_a_method_for_every_wish_and_list(service: FakeService) -
         assert client.clusters()[0].slots.free == 1
         assert client.nodes(cluster="local")[0].name == "node7"
         assert client.projects()[0].use[0].devices == 2
+        assert client.webhooks()[0].host == "chat.example"
     assert service.bodies == [{"nodes": 3}]
 
 

@@ -11,7 +11,7 @@ from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.job import JobState
 from orchestrator.domain.lease import Lease
 from orchestrator.domain.node import NodeFailure
-from orchestrator.ports import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorStore
 from tests.builders import NOW, at, make_attempt, make_event, make_job
 from tests.contract.worlds import World, acquire, add_job
 from trainer.contract.failure import FailureKind

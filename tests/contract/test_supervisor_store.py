@@ -10,7 +10,7 @@ from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.observation import Training
 from orchestrator.domain.told import Told
-from orchestrator.ports import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorStore
 from tests.builders import (
     at,
     make_attempt,
@@ -190,6 +190,23 @@ def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, sto
     assert found.training == told.training()
     assert {"compile", "step", "snapshot"} <= set(found.training.pace)
     assert found.training.restarts == 2
+
+
+def test_any_report_shows_that_agents_reach_us_and_what_is_read_from_their_files_does_not(
+    world: World, store: SupervisorStore
+) -> None:
+    _start(world, store)
+    read = make_batch(progress=[(10, make_progress(1))])
+    world.journals.ingest([read], arrived_at=at(1))
+    (found,) = store.supervised("local")
+    assert (found.training.progress_at, found.training.heard_at) == (at(1), None)
+    world.journals.ingest([make_batch(replica=1, reported=True)], arrived_at=at(2))
+    (found,) = store.supervised("local")
+    assert (found.training.progress_at, found.training.heard_at) == (at(1), at(2))
+    world.journals.ingest([make_batch(progress=[(20, make_progress(2))], progress_from=10)], arrived_at=at(3))
+    world.journals.ingest([make_batch(reported=True)], arrived_at=at(4))
+    (found,) = store.supervised("local")
+    assert (found.training.progress_at, found.training.heard_at, found.training.step) == (at(3), at(4), 2)
 
 
 def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, store: SupervisorStore) -> None:

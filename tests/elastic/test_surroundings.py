@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -12,28 +11,6 @@ import pytest
 from tests.elastic.harness import SCRIPTS, Job, wait_for
 
 FAST = "--monitor-interval=0.05"
-COMPILED = """
-import os, time, torch
-from torch._dynamo.utils import counters
-function = torch.compile(lambda x: torch.sin(x) * 2 + x)
-function(torch.ones(8))
-print("hits", counters["inductor"]["fxgraph_cache_hit"], flush=True)
-if os.environ["ORCHESTRATOR_GENERATION"] == "1":
-    time.sleep(600)
-"""
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-def test_a_restart_compiles_nothing_again(job: Job, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(COMPILED)
-    agent = job.policy(max_restarts=1).start(FAST, str(script))
-    pid = agent.pids(1)[0]
-    wait_for(lambda: "hits" in agent.log(1), "the first compilation", 120)
-    os.kill(pid, signal.SIGKILL)
-    assert agent.wait(120) == 0
-    assert ("hits 0" in agent.log(1), "hits 1" in agent.log(2)) == (True, True), agent.log(1) + agent.log(2)
-    assert list((job.folder / "cache" / "inductor").iterdir())
 
 
 def test_what_the_owner_has_set_stays(job: Job, tmp_path: Path) -> None:
@@ -65,7 +42,7 @@ def test_every_kind_of_notice_reaches_workers_as_sigterm(job: Job, tmp_path: Pat
     agent.pids(1)
     wait_for(lambda: all("up" in agent.log(1, rank) for rank in range(2)), "start of both")
     agent.process.send_signal(number)
-    assert agent.wait(20) == 143
+    assert agent.wait(90) == 143
     assert all("noticed" in agent.log(1, rank) for rank in range(2))
 
 

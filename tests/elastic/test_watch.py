@@ -75,6 +75,12 @@ def test_who_never_spoke_is_not_judged_and_who_did_has_its_time_to_start_again(j
     assert silent_for(watch, 107, 107) == [0]
 
 
+def test_who_only_notes_measurements_is_not_judged(journal: Path) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 1, phase=Phase.NOTE)
+    assert 1 not in silent_for(watch, 0, 300)
+
+
 def test_a_line_of_the_generation_before_is_no_sign_of_life(journal: Path) -> None:
     watch = begun(journal, 0)
     tell(journal, 0)
@@ -103,7 +109,7 @@ def test_torn_and_wild_lines_are_passed_over(journal: Path) -> None:
 
 def test_a_hang_is_ended_in_place_with_the_stacks_of_all_ranks(job: Job) -> None:
     script = str(SCRIPTS / "hanging.py")
-    job.policy(max_restarts=1, stop_timeout_s=60, heartbeat_timeout_s=1.0)
+    job.policy(max_restarts=1, stop_timeout_s=60, heartbeat_timeout_s=3.0)
     agent = job.start("--nproc-per-node=2", "--monitor-interval=0.05", script)
     assert agent.wait(60) == 0, agent.printed()
     assert agent.exit_record().outcome is Outcome.SUCCEEDED
@@ -115,4 +121,4 @@ def test_a_hang_is_ended_in_place_with_the_stacks_of_all_ranks(job: Job) -> None
     for rank in range(2):
         assert "in hang" in (agent.folder / "g1" / f"local-{rank}" / "stacks.txt").read_text()
     (restarted,) = agent.events("restart.in_place")
-    assert restarted["evidence"]["seconds"] < 10, "the stop time-out is a minute"
+    assert restarted["evidence"]["seconds"] < 40, "the stop time-out is a minute"

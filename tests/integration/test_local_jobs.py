@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import time
-import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -30,30 +26,11 @@ def test_a_script_that_exits_1_at_once_ends_the_job_with_its_traceback(client: C
     assert "no such luck" in client.logs(job.id)
 
 
-def test_a_job_over_the_limit_waits_its_turn_and_says_why(client: Client) -> None:
-    first = client.submit(python_job("import time; time.sleep(4)", workers=3))
-    second = client.submit(python_job("pass", workers=3))
-    waiting = until(client, second.id, lambda job: "slots" in job.reason)
-    assert waiting.state == "QUEUED"
-    assert waiting.reason == "waits for 3 of 4 slots; 1 free now"
-    assert until(client, second.id, ended).state == "SUCCEEDED"
-    assert client.job(first.id).state == "SUCCEEDED"
-
-
 def test_cancelling_ends_every_process_of_the_job(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER, workers=2)).id, running)
     assert len(list(service.processes())) >= 3
     client.cancel(job.id)
     assert until(client, job.id, ended).state == "CANCELLED"
-    assert list(service.processes()) == []
-
-
-def test_a_worker_that_ignores_sigterm_is_ended_by_force(service: ThrowawayService, client: Client) -> None:
-    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
-    job = until(client, client.submit(python_job(stubborn)).id, running)
-    time.sleep(1)
-    client.cancel(job.id)
-    assert until(client, job.id, ended, timeout_s=20).state == "CANCELLED"
     assert list(service.processes()) == []
 
 
@@ -66,39 +43,6 @@ def test_a_service_killed_with_sigkill_finds_its_jobs_again(service: ThrowawaySe
         assert {process.pid for process in service.processes()} == before
         found = until(again, job.id, ended)
         assert (found.state, found.attempts) == ("SUCCEEDED", 1)
-
-
-def test_a_job_that_ended_while_the_service_was_down_is_adopted(service: ThrowawayService, client: Client) -> None:
-    good = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
-    bad = until(
-        client,
-        client.submit(
-            python_job("import time; time.sleep(3); raise SystemExit(7)", supervise={"budgets": {"application": 0}})
-        ).id,
-        running,
-    )
-    service.kill()
-    deadline = time.monotonic() + 30
-    while list(service.processes()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    service.start()
-    with Client(service.url) as again:
-        assert (until(again, good.id, ended).state, until(again, bad.id, ended).state) == ("SUCCEEDED", "FAILED")
-        assert again.job(good.id).attempts == again.job(bad.id).attempts == 1
-
-
-def test_a_replica_that_is_gone_with_its_workers_brings_a_new_attempt(
-    service: ThrowawayService, client: Client
-) -> None:
-    job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
-    for process in service.processes():
-        os.kill(process.pid, signal.SIGKILL)
-    done = until(client, job.id, ended)
-    assert (done.state, done.attempts) == ("SUCCEEDED", 2)
-    first, second = client.attempts(job.id)
-    assert (first.state, second.state) == ("LOST", "SUCCEEDED")
-    assert first.rendezvous_id != second.rendezvous_id
-    assert first.port != second.port
 
 
 def test_the_workers_of_a_killed_agent_do_not_outlive_it(service: ThrowawayService, client: Client) -> None:
@@ -116,50 +60,6 @@ def test_two_replicas_on_one_machine_form_one_group(client: Client) -> None:
     job = until(client, client.submit(spec).id, ended)
     assert job.state == "SUCCEEDED"
     assert {f"rank {rank} of 4" in client.logs(job.id) for rank in range(4)} == {True}
-
-
-def test_a_rendezvous_port_that_is_taken_costs_the_next_one_and_no_budget(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        free = port + 1 if port < 65535 else port - 1
-        settings = {"ORCHESTRATOR_RENDEZVOUS_PORTS": str(sorted([port, free])), "ORCHESTRATOR_POLL_S": "0.1"}
-        spec = python_job("pass", supervise={"budgets": {"application": 0, "node": 0}, "backoff_s": [0.1, 0.2]})
-        with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
-            for _ in range(12):  # a job's first port is one of the two
-                job = until(client, client.submit(spec).id, ended)
-                assert job.state == "SUCCEEDED", job.reason
-                first, *rest = client.attempts(job.id)
-                if first.port == port:
-                    break
-    assert (first.port, first.state) == (port, "FAILED")
-    assert first.failure is not None
-    assert first.failure.kind == "rendezvous"
-    assert [attempt.port for attempt in rest] == [free]
-
-
-def test_an_ended_job_runs_again_when_its_owner_retries_it(client: Client) -> None:
-    job = until(client, client.submit(python_job("raise SystemExit(3)")).id, ended)
-    assert job.state == "FAILED"
-    client.retry(job.id, patch={"run": {"command": ["true"]}})
-    until(client, job.id, lambda seen: seen.attempts > job.attempts)
-    assert until(client, job.id, ended).state == "SUCCEEDED"
-
-
-def test_a_workdir_that_vanished_is_said_and_not_tried_again(
-    client: Client, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("work")
-    blocker = client.submit(python_job("import time; time.sleep(3)", workers=4))
-    spec = python_job("pass")
-    spec["run"]["workdir"] = str(folder)
-    job = client.submit(spec)
-    folder.rmdir()
-    failed = until(client, job.id, ended)
-    assert failed.state == "FAILED"
-    assert str(folder) in failed.reason
-    assert until(client, blocker.id, ended).state == "SUCCEEDED"
 
 
 def test_plain_torchrun_is_supervised_too(client: Client) -> None:
@@ -190,20 +90,3 @@ def test_sigterm_ends_the_service_and_leaves_its_jobs_running(service: Throwaway
     assert list(service.processes())
     assert not (service.root / "service.json").exists()
     assert job.id
-
-
-def test_agents_report_over_http_where_the_service_is_advertised(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    settings = {"ORCHESTRATOR_PORT": str(port), "ORCHESTRATOR_ADVERTISE_URL": url}
-    with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
-        job = until(client, client.submit(python_job("import time; time.sleep(3)")).id, ended)
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
-        kinds = [event.kind for event in client.events(job.id)]
-    assert job.state == "SUCCEEDED"
-    reports = [line for line in metrics.splitlines() if "/api/v1/reports" in line and 'status="200"' in line]
-    assert reports
-    assert kinds.count("generation.started") == 1, "told by HTTP and read from the run directory, stored once"

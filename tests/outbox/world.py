@@ -10,7 +10,8 @@ from sqlalchemy import select
 
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired
-from orchestrator.ports import Delivery, JobFilter
+from orchestrator.ports.jobs import JobFilter
+from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events
 from orchestrator.store.outbox import SqlOutboxStore

@@ -17,7 +17,7 @@ from orchestrator.domain.event import EventKind
 from orchestrator.domain.job import TRANSITIONS as JOB_EDGES
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.node import GRAVE
-from orchestrator.ports import Change
+from orchestrator.ports.supervision import Change
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt
 from orchestrator.simulator.memory_store import MemoryStore

@@ -10,7 +10,7 @@ from orchestrator.simulator.agents import FakeAgent
 from orchestrator.simulator.cluster import Fate
 from orchestrator.simulator.faults import ServiceCrash
 from orchestrator.simulator.group import FakeAttempt, Stall
-from orchestrator.wire import ReportBody
+from orchestrator.wire.reports import ReportBody
 from tests.property.services import Service
 from tests.property.world import World
 from trainer.contract import layout

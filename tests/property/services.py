@@ -15,8 +15,9 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LeaseLost, Refused, StoreUnavailable, Unavailable
 from orchestrator.domain.launch import LaunchPlan, Site
 from orchestrator.domain.lease import Lease
-from orchestrator.intake import Intake
-from orchestrator.ports import Change, JournalBatch
+from orchestrator.intake.intake import Intake
+from orchestrator.ports.journals import JournalBatch
+from orchestrator.ports.supervision import Change
 from orchestrator.simulator.clock import SkewedClock, VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.faults import Faults, ServiceCrash

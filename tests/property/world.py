@@ -14,9 +14,10 @@ from unittest.mock import patch
 
 import structlog
 
-from orchestrator import intake, rundir
+from orchestrator import rundir
 from orchestrator.clusters import Cluster
-from orchestrator.commands import Commands
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.jobs import Commands
 from orchestrator.domain.admission import Limits
 from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.decide import Rule, decide
@@ -24,6 +25,7 @@ from orchestrator.domain.decision import Decision
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.situation import Situation
+from orchestrator.intake import intake
 from orchestrator.simulator.clock import SkewedClock, VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt
@@ -63,7 +65,8 @@ class World:
         self.meanwhile: Callable[[], object] = lambda: None  # and what else happens in it
         self._patches = ExitStack()
         self._patch()
-        self.commands = Commands(self.store, self.store, {"local": self._cluster()}, self.clock, lambda: None)
+        checks = Checks(jobs=self.store, clusters={"local": self._cluster()})
+        self.commands = Commands(self.store, self.store, checks, self.clock, lambda: None)
         self.services = [Service("one", self), Service("two", self)]
 
     def close(self) -> None:

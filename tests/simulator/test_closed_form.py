@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.simulator.rehearsal.closed_form import daly_ettr, daly_run_s, young_interval_s
+from orchestrator.simulator.rehearsal.closed_form import daly_ettr, young_interval_s
+from trainer.contract.daly import daly_run_s
 
 
 def test_youngs_interval_is_the_root_of_twice_the_stall_times_the_mtbf() -> None:

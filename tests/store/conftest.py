@@ -16,6 +16,8 @@ from orchestrator.store.engine import Database
 from tests.store.harness import Stores
 
 BACKENDS = ("sqlite", "postgresql")
+# All other rows belong to a job and go with it.
+_OF_NO_JOB = ("jobs", "leases", "node_failures", "deletions", "sessions", "tokens", "secrets", "webhooks")
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +61,7 @@ def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
     shared: Database = request.getfixturevalue("postgres_tables")
     yield shared.url.render_as_string(hide_password=False)
     with shared.write() as session:
-        for table in ("jobs", "leases", "node_failures"):  # all other rows belong to a job and go with it
+        for table in _OF_NO_JOB:
             session.execute(text(f"DELETE FROM {table}"))
 
 

@@ -10,7 +10,9 @@ from orchestrator.domain.attempt import Attempt, AttemptKey
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job
 from orchestrator.domain.lease import Lease
-from orchestrator.ports import Change, JournalBatch, JournalOffsets, Supervised
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
+from orchestrator.ports.supervision import Change, Supervised
+from orchestrator.store.chronicles import SqlChronicleReader
 from orchestrator.store.engine import Database
 from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
@@ -31,6 +33,7 @@ class Stores:
         self.journals = SqlJournalStore(database)
         self.reader = SqlJobReader(database)
         self.history = SqlHistoryReader(database)
+        self.chronicles = SqlChronicleReader(database)
 
     @cached_property
     def supervisor(self) -> SqlSupervisorStore:

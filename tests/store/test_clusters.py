@@ -7,10 +7,11 @@ from sqlalchemy import event
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
 from orchestrator.domain.node import NodeFailure
-from orchestrator.ports import Change
+from orchestrator.ports.supervision import Change
 from orchestrator.store.clusters import SqlClusterReader
-from tests.builders import NOW, at, make_attempt, make_spec
+from tests.builders import NOW, at, make_attempt, make_batch, make_journal_event, make_spec
 from tests.store.harness import Stores
+from trainer.contract.clock import render_time
 from trainer.contract.failure import FailureKind
 
 
@@ -66,3 +67,31 @@ def test_a_lease_tells_since_when_its_token_was_given(stores: Stores) -> None:
     assert since() == first, "a renewal is no new lease"
     stores.leases.acquire("elsewhere", "a", ttl_s=60)
     assert since() != first
+
+
+def test_ages_are_those_of_the_oldest_of_each_cluster(stores: Stores) -> None:
+    stores.add("queued-late", created_at=at(50))
+    stores.add("queued-early", created_at=at(20))
+    stores.add("queued-again", created_at=at(0), retries_done=1)
+    stores.add("elsewhere", created_at=at(30), spec=make_spec(cluster="other"))
+    for job_id, committed in (("one", (10, 90)), ("two", (40, 60)), ("ended", (5,))):
+        stores.add_with_attempt(job_id, state=JobState.FAILED if job_id == "ended" else JobState.RUNNING)
+        for step, seconds in enumerate(committed):
+            name = {"name": f"step-{step:08d}-a1-g1"}
+            told = make_journal_event("snapshot.committed", at=render_time(at(seconds)), evidence=name)
+            stores.ingest(make_batch(job_id, replica=step, events=[(50, told)]))
+    stores.add("without", state=JobState.RUNNING)
+    found = {age.cluster: (age.queued_since, age.snapshot_at) for age in SqlClusterReader(stores.database).ages()}
+    assert found == {"local": (at(20), at(60)), "other": (at(30), None)}
+
+
+def test_a_snapshot_that_is_damaged_does_not_count(stores: Stores) -> None:
+    stores.add_with_attempt(state=JobState.RUNNING)
+    for replica, (step, seconds, state) in enumerate(
+        [(1, 10, "committed"), (2, 20, "committed"), (2, 30, "quarantined")]
+    ):
+        name = {"name": f"step-{step:08d}-a1-g1"}
+        told = make_journal_event(f"snapshot.{state}", at=render_time(at(seconds)), evidence=name)
+        stores.ingest(make_batch(replica=replica, events=[(50, told)]))
+    (age,) = SqlClusterReader(stores.database).ages()
+    assert age.snapshot_at == at(10)

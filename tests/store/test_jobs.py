@@ -9,7 +9,7 @@ import pytest
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import Conflict, NotFound
 from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.ports import JobFilter, Wished
+from orchestrator.ports.jobs import JobFilter, Wished
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from tests.store.harness import Stores
 

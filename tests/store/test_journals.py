@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.ports import JournalBatch, JournalOffsets
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from tests.builders import (
     NOW,
     at,
@@ -23,6 +24,14 @@ from trainer.contract.progress import Phase, Progress
 
 def _steps(stores: Stores, job_id: str = "job-1") -> list[int]:
     return [point.step for point in stores.history.metrics(job_id, since_step=-1, points=10_000)]
+
+
+TOGETHER = pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one transaction"])
+
+
+def _ingest(stores: Stores, batches: Sequence[JournalBatch], *, together: bool) -> None:
+    for some in [batches] if together else [(batch,) for batch in batches]:
+        stores.ingest(*some)
 
 
 def test_a_batch_of_an_unknown_attempt_stores_nothing_of_its_neighbours(stores: Stores) -> None:
@@ -83,22 +92,30 @@ def test_rank_0_tells_the_phase_of_the_group(stores: Stores) -> None:
     assert stores.only_supervised().training.phase == "snapshot"
 
 
-def test_a_worker_is_known_by_its_newest_word(stores: Stores) -> None:
+@TOGETHER
+def test_a_worker_is_known_by_its_newest_word(stores: Stores, together: bool) -> None:
     stores.add_with_attempt()
     one, other = make_progress(1), make_progress(1, rank=1, local_rank=1)
-    stores.ingest(make_batch(progress=[(10, one), (20, other), (30, make_progress(2, memory_bytes=2**40))]))
-    stores.ingest(make_batch(incarnation=2, progress=[(10, make_progress(9, pid=5000))]))
-    stores.ingest(make_batch(incarnation=1, progress=[(40, make_progress(3))]))  # read late
+    batches = (
+        make_batch(progress=[(10, one), (20, other), (30, make_progress(2, memory_bytes=2**40))]),
+        make_batch(incarnation=2, progress=[(10, make_progress(9, pid=5000))]),
+        make_batch(incarnation=1, progress=[(40, make_progress(3))]),  # read late
+    )
+    _ingest(stores, batches, together=together)
     workers, _ = stores.history.workers("job-1", limit=10, cursor=None)
     assert [(worker.local_rank, worker.step, worker.pid) for worker in workers] == [(0, 9, 5000), (1, 1, 4711)]
 
 
-def test_a_step_done_again_replaces_its_point_and_a_late_old_one_does_not(stores: Stores) -> None:
+@TOGETHER
+def test_a_step_done_again_replaces_its_point_and_a_late_old_one_does_not(stores: Stores, together: bool) -> None:
     job = stores.add_with_attempt()
     stores.apply(job, make_attempt(number=2))
-    stores.ingest(make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))]))
-    stores.ingest(make_batch(attempt=2, progress=[(10, make_progress(2, metrics={"loss": 9.0}))]))
-    stores.ingest(make_batch(progress=[(30, make_progress(2, metrics={"loss": 7.0}))]))
+    batches = (
+        make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))]),
+        make_batch(attempt=2, progress=[(10, make_progress(2, metrics={"loss": 9.0}))]),
+        make_batch(progress=[(30, make_progress(2, metrics={"loss": 7.0}))]),
+    )
+    _ingest(stores, batches, together=together)
     points = stores.history.metrics("job-1", since_step=0, points=10)
     assert [(point.step, point.attempt, point.values["loss"]) for point in points] == [(1, 1, 0.5), (2, 2, 9.0)]
 
@@ -183,8 +200,20 @@ def test_events_keep_their_own_time_and_the_order_of_arrival(stores: Stores) -> 
     told = make_journal_event("worker.failed", at=render_time(at(-100)), generation=4, evidence={"rank": 3})
     stores.ingest(make_batch(events=[(10, told), (20, make_journal_event(at="yesterday, I think"))]))
     _, failed, vague = stores.events()
-    assert (failed.at, failed.attempt, failed.generation, failed.evidence) == (at(-100), 1, 4, {"rank": 3})
+    assert (failed.at, failed.attempt, failed.generation, failed.evidence) == (
+        at(-100),
+        1,
+        4,
+        {"replica": 0, "rank": 3},
+    )
     assert vague.at == NOW
+
+
+def test_an_event_keeps_whose_word_it_is_whatever_it_says_itself(stores: Stores) -> None:
+    stores.add_with_attempt()
+    evidence: dict[str, object] = {"log": "y" * 10**6, "replica": 7}
+    stores.ingest(make_batch(replica=1, events=[(10, make_journal_event(evidence=evidence))]))
+    assert [event.replica for event in stores.events()] == [None, 1]
 
 
 def test_an_exit_record_is_stored_once(stores: Stores) -> None:
@@ -240,3 +269,45 @@ def test_a_batch_beyond_what_is_stored_leaves_room_for_the_lines_between(stores:
     between = make_batch(progress=[(10, make_progress(1)), (20, make_progress(2))])
     stores.ingest(between, beyond)
     assert [point.step for point in stores.history.metrics("job-1", since_step=0, points=10)] == [1, 2, 3]
+
+
+def test_a_snapshot_knows_who_took_it_and_when_it_was_verified(stores: Stores) -> None:
+    stores.add_with_attempt()
+    names = [f"step-{step:08d}-a1-g1" for step in (10, 20, 30)]
+    committed = [
+        make_journal_event("snapshot.committed", evidence={"name": name, "world_size": 4, "size_bytes": 9})
+        for name in names
+    ]
+    restored = make_journal_event("restored", at=render_time(at(7)), evidence={"name": names[1], "step": 20})
+    deleted = make_journal_event(
+        "snapshot.deleted",
+        at=render_time(at(8)),
+        evidence={"name": names[0], "verified": [names[2], 7, "../etc", f"step-{'9' * 5000}-a1-g1"]},
+    )
+    foreign = make_journal_event("restored", evidence={"name": "step-00000099-a7-g1"})
+    stores.ingest(make_batch(events=list(enumerate([*committed, restored, deleted, foreign], 1))))
+    found, _ = stores.history.snapshots("job-1", limit=10, cursor=None)
+    assert [(one.step, one.state, one.world_size, one.verified_at) for one in found] == [
+        (30, "committed", 4, at(8)),
+        (20, "committed", 4, at(7)),
+        (10, "deleted", 4, None),
+    ]
+
+
+@pytest.mark.parametrize("world_size", [True, "4", 10**30, None])
+def test_a_world_size_that_is_none_is_left_out(stores: Stores, world_size: object) -> None:
+    stores.add_with_attempt()
+    evidence: dict[str, object] = {"name": "step-00000001-a1-g1", "world_size": world_size}
+    stores.ingest(make_batch(events=[(10, make_journal_event("snapshot.committed", evidence=evidence))]))
+    (found,), _ = stores.history.snapshots("job-1", limit=10, cursor=None)
+    assert found.world_size is None
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [(0.0, 0.0), (0.93, 0.93), (1.0, 1.0), (1.5, None), (-0.1, None), (float("nan"), None)]
+)
+def test_a_workers_utilisation_is_a_share(stores: Stores, told: float, kept: float | None) -> None:
+    stores.add_with_attempt()
+    stores.ingest(make_batch(progress=[(10, make_progress(1, utilisation=told))]))
+    (found,), _ = stores.history.workers("job-1", limit=10, cursor=None)
+    assert found.utilisation == kept

@@ -24,7 +24,7 @@ _JOB = {
     "name": "demo",
     "project": "default",
     "cluster": "local",
-    "spec": json.dumps(make_spec().model_dump(mode="json", by_alias=True)),
+    "spec": json.dumps(make_spec(priority=-7).model_dump(mode="json", by_alias=True)),
     "created_at": NOW,
     "idempotency_key": "k",
     "digest": "d1",
@@ -100,8 +100,21 @@ def test_a_job_that_trains_is_carried_over_from_0001(first_url: str) -> None:
         assert (first.tried_at, first.snapshots_told) == (None, 0)
         training = attempts[0].training
         assert (training.step, training.restarts, training.shrinks, training.pace) == (7, 3, 0, {})
+        assert training.heard_at is None
         (word,) = stores.supervisor.ranks(AttemptKey("job-1", 1))
         assert word.heard_at == at(5)
+
+
+def test_a_jobs_priority_is_read_from_its_spec(first_url: str) -> None:
+    schema.upgrade(first_url, revision="0004")
+    with _session(first_url) as session:
+        older = make_spec().model_dump(mode="json", by_alias=True, exclude={"priority"})
+        row = {**_JOB, "id": "job-2", "idempotency_key": "k2", "spec": json.dumps(older)}
+        _insert(session, "jobs", {**row, "desired_number": 0})
+    schema.upgrade(first_url)
+    with _session(first_url) as session:
+        found = session.execute(text("SELECT id, priority FROM jobs ORDER BY id")).all()
+    assert [tuple(each) for each in found] == [("job-1", -7), ("job-2", 0)]
 
 
 def test_what_was_counted_before_is_not_counted_again(first_url: str) -> None:
@@ -118,7 +131,7 @@ def test_a_database_may_go_down_and_up_again_without_loss(first_url: str) -> Non
     schema.upgrade(first_url)
     with _stores(first_url) as stores:
         restart = make_journal_event("restart.in_place", generation=9)
-        stores.ingest(make_batch(replica=1, events=[(10, restart)]))
+        stores.ingest(make_batch(replica=1, events=[(10, restart)], reported=True))
     schema.downgrade(first_url, revision="0001")
     with _session(first_url) as session:
         counted = session.execute(text("SELECT attempt, restart_generation FROM trainings ORDER BY attempt")).all()

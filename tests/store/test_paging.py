@@ -3,43 +3,104 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from orchestrator.domain.errors import NotFound, Refused
-from orchestrator.ports import JobFilter
+from orchestrator.domain.job import Job
+from orchestrator.ports.jobs import JobFilter, JobOrder
 from tests.builders import at, make_attempt, make_batch, make_journal_event, make_progress, make_spec
 from tests.store.harness import Stores
 
+_KEYS: dict[str, Callable[[Job], tuple[object, ...]]] = {
+    **dict.fromkeys(("newest", "oldest"), lambda job: (job.created_at, job.id)),
+    "state": lambda job: (job.state, job.created_at, job.id),
+    "project": lambda job: (job.spec.project, job.created_at, job.id),
+    "cluster": lambda job: (job.spec.cluster, job.created_at, job.id),
+    "name": lambda job: (job.spec.name, job.created_at, job.id),
+    "priority": lambda job: (job.spec.priority, job.created_at, job.id),
+    "updated": lambda job: (job.updated_at, job.id),
+}
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     times=st.lists(st.integers(0, 3), min_size=1, max_size=8),
     limit=st.integers(1, 4),
     later=st.lists(st.integers(0, 5), max_size=4),
-    newest_first=st.booleans(),
+    order=st.sampled_from(JobOrder),
+    projects=st.lists(st.sampled_from("ab"), min_size=13, max_size=13),
 )
 def test_pages_show_each_job_once_while_others_are_added(
-    stores: Stores, new_job: Callable[[], str], times: list[int], limit: int, later: list[int], newest_first: bool
+    stores: Stores,
+    new_job: Callable[[], str],
+    times: list[int],
+    limit: int,
+    later: list[int],
+    order: JobOrder,
+    projects: list[str],
 ) -> None:
     cluster = new_job()
     where = JobFilter(cluster=cluster)
-    there = [stores.add(new_job(), spec=make_spec(cluster=cluster), created_at=at(time)) for time in times]
+
+    def add(time: int) -> Job:
+        given = projects.pop()
+        spec = make_spec(cluster=cluster, project=given, name=f"{given}-{time % 2}", priority=time % 3 - 1)
+        return stores.add(new_job(), spec=spec, created_at=at(time), updated_at=at(time * 7 % 5))
+
+    there = [add(time) for time in times]
     shown: list[str] = []
     cursor: str | None = None
     while True:
-        page, cursor = stores.reader.standings(where, limit=limit, cursor=cursor, newest_first=newest_first)
+        page, cursor = stores.reader.standings(where, limit=limit, cursor=cursor, order=order)
         shown += [standing.job.id for standing in page]
         if cursor is None:
             break
         assert len(page) == limit
         if later:
-            stores.add(new_job(), spec=make_spec(cluster=cluster), created_at=at(later.pop()))
+            add(later.pop())
     assert len(set(shown)) == len(shown)
-    ordered = sorted(there, key=lambda job: (job.created_at, job.id), reverse=newest_first)
+    ordered = sorted(there, key=_KEYS[order.lstrip("-")], reverse=order is JobOrder.NEWEST or order.startswith("-"))
     assert [job_id for job_id in shown if job_id in {job.id for job in there}] == [job.id for job in ordered]
+
+
+@pytest.mark.parametrize("order", list(JobOrder), ids=str)
+def test_every_order_walks_an_index_and_sorts_nothing(stores: Stores, order: JobOrder) -> None:
+    for number in range(3):
+        stores.add(f"job-{number}", created_at=at(number))
+    first, cursor = stores.reader.standings(JobFilter(), limit=1, cursor=None, order=order)
+    assert len(first) == 1
+    for page in (None, cursor):
+        plan = _explain(
+            stores, lambda page=page: stores.reader.standings(JobFilter(), limit=1, cursor=page, order=order)
+        )
+        assert "TEMP B-TREE" not in plan, plan
+        assert "Sort" not in plan, plan
+        assert "ix_jobs_" in plan, plan
+
+
+def _explain(stores: Stores, ask: Callable[[], object]) -> str:
+    """How the database finds what the first question about jobs asks for, were there many: a small table is sorted."""
+    asked: list[tuple[str, Any]] = []
+
+    def keep(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(stores.database.engine, "before_cursor_execute", keep)
+    ask()
+    event.remove(stores.database.engine, "before_cursor_execute", keep)
+    statement, parameters = next(each for each in asked if "FROM jobs" in each[0])
+    with stores.database.read() as session:
+        connection = session.connection()
+        if stores.database.file is None:
+            for way in ("seqscan", "bitmapscan", "sort", "incremental_sort"):
+                connection.exec_driver_sql(f"SET LOCAL enable_{way} = off")
+        explain = "EXPLAIN" if stores.database.file is None else "EXPLAIN QUERY PLAN"
+        return str(connection.exec_driver_sql(f"{explain} {statement}", parameters).all())
 
 
 def test_every_list_of_a_job_pages_in_its_order(stores: Stores) -> None:

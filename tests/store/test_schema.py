@@ -93,7 +93,7 @@ def test_a_newer_database_asks_for_a_newer_service(own_url: str, work: object) -
 
 def test_an_older_database_asks_for_an_upgrade(url: str, monkeypatch: pytest.MonkeyPatch, next_version: Path) -> None:
     monkeypatch.setattr(schema, "MIGRATIONS", next_version)
-    with pytest.raises(SchemaMismatch, match=r"0002, older than this service.*run `orchestrator db upgrade`"):
+    with pytest.raises(SchemaMismatch, match=r"\d{4}, older than this service.*run `orchestrator db upgrade`"):
         schema.check(url)
 
 
@@ -109,7 +109,9 @@ def next_version(tmp_path: Path) -> Path:
     ]
     for name in names:
         (folder / name).write_bytes((schema.MIGRATIONS / name).read_bytes())
-    (folder / "versions" / "0003.py").write_text("revision = '0003'\ndown_revision = '0002'\n")
+    newest = max(path.name[:4] for path in schema.MIGRATIONS.glob("versions/0*.py"))
+    following = f"{int(newest) + 1:04}"
+    (folder / "versions" / f"{following}.py").write_text(f"revision = '{following}'\ndown_revision = '{newest}'\n")
     return folder
 
 

@@ -9,15 +9,18 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from torchx.runner import get_runner
 from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import Stream
-from torchx.specs import AppState
+from torchx.specs import AppDef, AppState, Role
 
 from orchestrator.domain.job import JobState
+from orchestrator.domain.validation import parse_spec
 from orchestrator.torchx_scheduler import scheduler as plugin
-from orchestrator.wire import Problem
-from tests.cli.fake_service import Answer, FakeService, make_failure, make_job
+from orchestrator.torchx_scheduler import workspace
+from orchestrator.wire.problems import Problem
+from tests.cli.fake_service import AT, Answer, FakeService, make_failure, make_job
 
 HANDLE = "orchestrator://torchx/gpt-0001"
 
@@ -61,7 +64,7 @@ def test_run_submits_the_script_and_waits_for_its_success(
     done = torchx(*command, env=environment, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "orchestrator://torchx/train-0000\n")
     spec = service.jobs["train-0000"].spec
-    assert (spec.run.script, spec.run.workdir, spec.topology.workers_per_node) == ("train.py", str(tmp_path), 2)
+    assert (spec.run.script, spec.topology.workers_per_node) == ("train.py", 2)
     assert spec.priority == 3
 
 
@@ -79,14 +82,91 @@ def test_run_with_wait_fails_with_the_job(service: FakeService, environment: dic
     assert "Traceback (most recent" not in done.stderr
 
 
-def test_dryrun_prints_the_spec_and_submits_nothing(
+DRY = ("run", "-s", "orchestrator", "--dryrun", "dist.ddp", "--script", "train.py")
+
+
+def test_dryrun_prints_the_spec_with_the_native_request_and_submits_nothing(
     service: FakeService, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    done = torchx(
-        "run", "-s", "orchestrator", "--dryrun", "dist.ddp", "--script", "train.py", env=environment, cwd=tmp_path
-    )
-    assert "=== SCHEDULER REQUEST ===\nname: train\nrun:\n" in done.stdout
-    assert service.requests == []
+    done = torchx(*DRY, env=environment, cwd=tmp_path)
+    request = done.stdout.partition("=== SCHEDULER REQUEST ===\n")[2]
+    assert request.startswith("name: train\nrun:\n")
+    assert f"# as if from {tmp_path}, which will be copied\n# warning" in request
+    assert request.endswith("# warning: mind the gap\n# processes:\n# text\n")
+    assert parse_spec(yaml.safe_load(request)).name == "train", "what is printed is a job's file"
+    assert service.requests == [("POST", "/api/v1/plan")]
+    assert service.bodies[-1]["run"]["workdir"] == str(tmp_path), "where the program still is"  # type: ignore[index]
+    assert not list((tmp_path / "root").rglob(".workspaces")), "nothing was copied"
+
+
+def test_dryrun_needs_no_service(service: FakeService, environment: dict[str, str], tmp_path: Path) -> None:
+    service.stop()
+    done = torchx(*DRY, env=environment, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "# what the cluster would be told is not known: the service at" in done.stdout
+
+
+def submit(folder: Path | None, **cfg: str) -> None:
+    with get_runner() as runner:
+        text = None if folder is None else f"file://{folder}"
+        runner.run_component("dist.ddp", ["--script", "train.py"], "orchestrator", cfg=cfg, workspace=text)
+
+
+def workdirs(service: FakeService) -> list[Path]:
+    return [Path(job.spec.run.workdir) for job in service.jobs.values()]
+
+
+def test_the_workspace_travels_as_it_was_without_what_is_ignored(here: Path, service: FakeService) -> None:
+    code = here / "code"
+    (code / "pkg").mkdir(parents=True)
+    (code / "pkg" / "a.py").write_text("a")
+    (code / "big.bin").write_text("big")
+    (code / ".torchxignore").write_text("*.bin\n")
+    for text in ("first", "second"):
+        (code / "train.py").write_text(text)
+        submit(code)
+    copies = workdirs(service)
+    assert [(copy / "train.py").read_text() for copy in copies] == ["first", "second"]
+    assert all(copy.parent == service.root / ".workspaces" for copy in copies)
+    assert sorted(path.name for path in copies[0].rglob("*")) == [".torchxignore", "a.py", "pkg", "train.py"]
+
+
+def test_a_run_directory_within_the_workspace_does_not_travel(here: Path, service: FakeService) -> None:
+    assert service.root.parent == here
+    (here / "train.py").touch()
+    for _ in range(2):
+        submit(here)
+    assert [[path.name for path in copy.iterdir()] for copy in workdirs(service)] == [["train.py"], ["train.py"]]
+
+
+def test_a_workspace_stays_where_no_place_is_known_that_the_service_sees(
+    here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_URL", f"http://127.0.0.1:{service.port}")
+    monkeypatch.setenv("ORCHESTRATOR_ROOT", "/nowhere")
+    (here / "train.py").touch()
+    submit(here)
+    submit(here, workspace_dir=str(here / "shared"))
+    stayed, travelled = workdirs(service)
+    assert (stayed, travelled.parent) == (here, here / "shared")
+    assert (travelled / "train.py").exists()
+
+
+def test_more_than_code_stays_too_unless_a_place_for_it_is_named(
+    here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "MOST_FILES", 1)
+    for name in ("train.py", "data"):
+        (here / name).touch()
+    submit(here)
+    assert workdirs(service) == [here]
+    with pytest.raises(plugin.SchedulerError, match=r"name what is no code in \.torchxignore"):
+        submit(here, workspace_dir=str(here / "shared"))
+
+
+def test_without_a_workspace_the_job_runs_in_the_folder_itself(here: Path, service: FakeService) -> None:
+    submit(None)
+    assert workdirs(service) == [here]
 
 
 def test_status_list_describe_log_and_cancel(service: FakeService, environment: dict[str, str], tmp_path: Path) -> None:
@@ -125,7 +205,7 @@ def test_torchx_still_knows_its_own_schedulers(environment: dict[str, str], tmp_
     said = torchx("run", "--help", env=environment, cwd=tmp_path).stdout
     assert "{kubernetes,local_cwd,local_docker,orchestrator,slurm}" in said
     options = torchx("runopts", "orchestrator", env=environment, cwd=tmp_path).stdout
-    for name in ("url", "project", "cluster", "priority", "launcher", "idempotency_key"):
+    for name in ("url", "project", "cluster", "priority", "launcher", "idempotency_key", "workspace_dir"):
         assert f"{name}=" in options
 
 
@@ -143,7 +223,8 @@ def test_one_key_is_one_job(here: Path, service: FakeService) -> None:
     with get_runner() as runner:
         args = ["--script", "train.py"]
         first, second = (
-            runner.run_component("dist.ddp", args, "orchestrator", cfg={"idempotency_key": "k1"}) for _ in range(2)
+            runner.run_component("dist.ddp", args, "orchestrator", cfg={"idempotency_key": "k1"}, workspace=str(here))
+            for _ in range(2)
         )
     assert first == second
     assert len(service.jobs) == 1
@@ -186,6 +267,49 @@ def test_the_address_may_stand_in_torchxconfig(
         assert done.returncode == 0, done.stderr
 
 
+def test_what_the_nightly_asks_beyond_is_answered(here: Path, service: FakeService) -> None:
+    service.add(make_job(state=JobState.RUNNING))
+    scheduler = plugin.create_scheduler("torchx")
+    native = scheduler.describe_native("gpt-0001")
+    assert native is not None
+    assert str(native).startswith("name: gpt\nrun:\n")
+    assert scheduler.describe_native("none-1") is None
+
+
+def test_what_is_deleted_is_ended_first_and_its_record_goes(
+    here: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nightly's `torchx delete`."""
+    monkeypatch.setattr(plugin, "_END_S", 0.0)
+    service.add(make_job(state=JobState.RUNNING))
+    scheduler = plugin.create_scheduler("torchx")
+    with pytest.raises(plugin.SchedulerError, match="is being cancelled; delete it once it has ended"):
+        scheduler._delete_existing("gpt-0001")
+    assert service.jobs["gpt-0001"].cancelling
+    service.add(make_job(state=JobState.SUCCEEDED))
+    scheduler._delete_existing("gpt-0001")
+    assert "gpt-0001" not in service.jobs
+
+
+def test_several_folders_travel_as_one_when_the_job_is_submitted(here: Path, service: FakeService) -> None:
+    """As the nightly has them: a stand-in for its torchx.specs.Workspace."""
+
+    class Workspace:
+        def is_unmapped_single_project(self) -> bool:
+            return False
+
+        def merge_into(self, folder: str) -> None:
+            Path(folder, "merged.py").touch()
+
+    scheduler, role = plugin.create_scheduler("torchx"), Role("train", "", entrypoint="./a")
+    role.workspace = Workspace()
+    scheduler.caching_build_workspace_and_update_role(role, {}, {})
+    planned = scheduler.submit_dryrun(AppDef("train", [role]), {})
+    assert not (service.root / ".workspaces").exists()
+    job = service.jobs[scheduler.schedule(planned)]
+    assert [path.name for path in Path(job.spec.run.workdir).iterdir()] == ["merged.py"]
+
+
 def test_list_takes_the_argument_of_the_nightly(here: Path, service: FakeService) -> None:
     service.add(make_job())
     scheduler = plugin.create_scheduler("torchx")
@@ -200,6 +324,8 @@ def test_a_tailed_log_ends_with_the_job_and_separate_streams_are_refused(here: P
     assert [*scheduler.log_iter("gpt-0001", "train", 0, regex="^t", streams=Stream.COMBINED)] == ["two\n"]
     with pytest.raises(ValueError, match="must be combined"):
         scheduler.log_iter("gpt-0001", "train", 0, streams=Stream.STDERR)
+    with pytest.raises(ValueError, match="keeps no times"):
+        scheduler.log_iter("gpt-0001", "train", 0, since=AT)
 
 
 def test_the_plug_in_is_light() -> None:

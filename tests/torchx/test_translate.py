@@ -12,6 +12,7 @@ from torchx.components import dist, utils
 from torchx.specs import AppDef, BindMount, Resource, Role
 
 from orchestrator.domain.validation import parse_spec
+from orchestrator.torchx_scheduler.component import elastic
 from orchestrator.torchx_scheduler.torchrun import Untranslatable
 from orchestrator.torchx_scheduler.translate import translate
 
@@ -46,6 +47,18 @@ CASES: dict[str, Callable[[], AppDef]] = {
         entrypoint="/usr/bin/python3",
     ),
     "handwritten_shell": lambda: shell('torchrun --nnodes 2 "my script.py" --flag'),
+    "own_component": lambda: elastic("--lr", "a b", script="train.py", j="1:2x4", env={"A": "1"}),
+    "own_component_alone": lambda: elastic(m="pkg.train", j="2", name="mine", max_restarts=7),
+    "tracked": lambda: role(
+        "train.py",
+        env={
+            "TORCHX_JOB_ID": "orchestrator://torchx/${app_id}",
+            "TORCHX_TRACKERS": "orchestrator,fsspec",
+            "TORCHX_TRACKER_FSSPEC_CONFIG": "/a",
+            "TORCHX_PARENT_RUN_ID": "sweep-1",
+            "TORCHX_TRACKING_EXPERIMENT_NAME": "dropped",
+        },
+    ),
     "command": lambda: utils.echo("hello world", num_replicas=3),
     "elastic_command": lambda: role("--serve", entrypoint="./run", num_replicas=4, min_replicas=2),
     "shell_command": lambda: utils.sh("echo", "$HOME", "&&", "true"),

@@ -1,11 +1,13 @@
 """When snapshots are due, and how often in `auto`."""
 
+import errno
 import math
 
 import pytest
 
-from trainer.cadence import Cadence, Cost, estimate_mtbf_s, young_daly_s
+from trainer.cadence import Cadence, Cost, estimate_mtbf_s
 from trainer.contract.config import parse_interval
+from trainer.contract.daly import young_daly_s
 
 DAY_S = 86400.0
 
@@ -48,6 +50,29 @@ def test_auto_follows_the_stall_and_the_failures():
     assert expected_s == pytest.approx(84, rel=0.01)
     assert not automatic.is_due(2, 10.0 + 0.99 * expected_s, is_busy=False)
     assert automatic.is_due(2, 10.0 + 1.01 * expected_s, is_busy=False)
+
+
+def _unreadable():
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+def test_a_history_that_cannot_be_read_leaves_the_estimate_as_it_was():
+    cost = Cost()
+    automatic = cadence("auto", cost, mtbf_s=3600.0)
+    cost.stall_s = 2.0
+    automatic.saved(0.0)
+    due = [automatic.is_due(1, now) for now in range(600)]
+    automatic._read_mtbf_s = _unreadable
+    automatic.saved(0.0)
+    assert [automatic.is_due(1, now) for now in range(600)] == due
+    assert due.index(True) > 10, "the first one's interval is the shortest"
+
+
+@pytest.mark.parametrize("interval", ["4", "30s"])
+def test_the_history_is_read_for_auto_alone(interval):
+    asked = []
+    Cadence(parse_interval(interval), started_at=0.0, cost=Cost(), read_mtbf_s=lambda: asked.append(1)).saved(0.0)
+    assert asked == []
 
 
 @pytest.mark.parametrize(("stall_s", "mtbf_s", "interval_s"), [(1e-4, 60.0, 10.0), (600.0, 1e9, 3600.0)])

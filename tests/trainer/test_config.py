@@ -16,6 +16,7 @@ from trainer.contract.config import (
     parse_config,
     parse_strategy,
     parse_wrap,
+    render_config,
 )
 
 REFERENCE = (Path(__file__).parents[2] / "docs/trainer.md").read_text()
@@ -44,6 +45,8 @@ def test_strategies_are_known_by_the_names_they_have_elsewhere(text, strategy):
 def test_what_is_not_offered_is_refused_with_advice(text):
     with pytest.raises(ConfigError, match=r"strategy: .* use (fsdp|ddp)"):
         parse_config({"strategy": text})
+    with pytest.raises(ConfigError, match=r"reduce_precision: powersgd .* use fp16 or bf16"):
+        parse_config({"reduce_precision": "powersgd"})
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,11 @@ def test_what_is_not_offered_is_refused_with_advice(text):
         ("compile", "fast"),
         ("reduce_precision", "fp8"),
         ("gradient_sync", "never"),
+        ("peak_tflops", 0),
+        ("tensorboard", "logs"),
+        ("profile", "10"),
+        ("profile", "0:3"),
+        ("profile", "5:4"),
         ("bucket_mb", 0),
         ("bucket_mb", float("nan")),
         ("prefetch_blocks", -1),
@@ -85,6 +93,15 @@ def test_short_texts_become_what_they_mean():
     assert parse_checkpointing("none") is None
     assert parse_config({"wrap": ["Block", "Head"]}).wrap == "Block,Head"
     assert parse_config({"compile": True}).compile == "default"
+
+
+def test_a_configuration_is_told_by_what_differs_from_the_defaults():
+    assert render_config(TrainerConfig()) == {"strategy": "auto"}
+    document = {"strategy": "zero2", "snapshot_interval": 50, "compile": True, "task_config": {"a": [1]}}
+    config = parse_config({**document, "task": "m:f", "steps": 300})
+    told = render_config(config)
+    assert told == {**document, "snapshot_interval": "50", "compile": "default", "task": "m:f"}
+    assert parse_config(told) == config
 
 
 def test_the_reference_lists_every_key_with_its_default():

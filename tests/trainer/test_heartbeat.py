@@ -1,5 +1,7 @@
 """Reporting never ends a run; and when a snapshot is due."""
 
+import errno
+import io
 import json
 import os
 import signal
@@ -27,11 +29,34 @@ def test_what_is_written_is_what_the_contract_reads(tmp_path, capsys):
     assert "step 7/10  loss 1.5" in capsys.readouterr().out
 
 
+def test_the_newest_line_of_a_step_has_all_that_was_measured_of_it(tmp_path):
+    heartbeat = Heartbeat(parse_place({"ORCHESTRATOR_REPLICA_DIR": str(tmp_path)}), total_steps=10)
+    heartbeat.beat(Phase.STEP, 7, {"loss": 1.5})
+    heartbeat.beat(Phase.STEP, 7, {"evaluation_loss": 2.5})
+    heartbeat.beat(Phase.STEP, 8, {"loss": 1.25})
+    measured = [(line["step"], line["metrics"]) for line in read_lines(tmp_path / "progress.jsonl")]
+    assert measured == [(7, {"loss": 1.5}), (7, {"loss": 1.5, "evaluation_loss": 2.5}), (8, {"loss": 1.25})]
+
+
 @pytest.mark.parametrize("path", ["/dev/full", "/nowhere/progress.jsonl"])
 def test_a_journal_that_cannot_be_written_is_no_error(path, tmp_path):
     link = tmp_path / "progress.jsonl"
     link.symlink_to(path)
     Journal(link).append({"step": 1})
+
+
+class FullLog(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_log_ends_nothing(tmp_path, monkeypatch):
+    heartbeat = Heartbeat(parse_place({"ORCHESTRATOR_REPLICA_DIR": str(tmp_path)}), 1)
+    monkeypatch.setattr("sys.stdout", FullLog())
+    heartbeat.beat(Phase.STEP, 1, {"loss": 1.0})
+    heartbeat.tell(EventKind.SNAPSHOT_COMMITTED, "step 1 committed", {})
+    assert [line["step"] for line in read_lines(tmp_path / "progress.jsonl")] == [1]
+    assert [line["kind"] for line in read_lines(tmp_path / "events.jsonl")] == ["snapshot.committed"]
 
 
 def test_a_torn_line_spoils_no_other(tmp_path, monkeypatch):

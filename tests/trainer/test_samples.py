@@ -187,6 +187,31 @@ def test_batches_keep_their_shape_on_the_way_to_a_device():
     assert (moved["pair"].y[1], moved["n"]) == ("text", 3)
 
 
+@pytest.mark.parametrize(
+    ("is_pinned", "steps"), [(False, ["pinned", "sent"]), (True, ["sent"])], ids=["own", "loader's"]
+)
+def test_batches_for_a_gpu_are_sent_from_pinned_memory(monkeypatch, is_pinned, steps):
+    """A copy from any other memory holds the host until the device is idle. What a loader gives is pinned already."""
+    gpu, taken = torch.device("cuda", 1), []
+
+    def pin(tensor, *_):
+        taken.append("pinned")
+        return tensor
+
+    def to(tensor, device, *, non_blocking):
+        assert (device, non_blocking) == (gpu, True)
+        taken.append("sent")
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    source = source_of(DataLoader(Numbers(8), batch_size=2))
+    feeder = Feeder(source, iter([Request(0, 0, 0, 2)]), workers=0, device=gpu, cores=4)
+    feeder.workers = int(is_pinned)
+    assert feeder.next().batch.tolist() == [0, 1]
+    assert taken == steps
+
+
 def test_a_dataset_that_grew_has_another_fingerprint():
     def fingerprint(count):
         return source_of(TensorDataset(torch.ones(count, 1))).fingerprint

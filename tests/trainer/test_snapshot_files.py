@@ -26,7 +26,7 @@ class Job:
         self.root, self.snapshots = root, root / "snapshots"
         self.told = []
 
-    def begin(self, attempt=1, generation=1, restore_from=None, retry=0):
+    def begin(self, attempt=1, generation=1, restore_from=None, retry=0, verify=snapshot.verify):
         place = parse_place(
             {
                 "ORCHESTRATOR_JOB_DIR": str(self.root),
@@ -37,7 +37,7 @@ class Job:
             }
         )
         tell = lambda kind, sentence, evidence: self.told.append((kind.value, sentence, evidence))  # noqa: E731
-        return lineage.begin_term(place, self.snapshots, lineage.fence_of(place), tell)
+        return lineage.begin_term(place, self.snapshots, lineage.fence_of(place), tell, verify)
 
     def restored_step(self, **options):
         restore = self.begin(**options).restore
@@ -222,15 +222,13 @@ def test_a_removed_snapshot_is_uncommitted_first(tmp_path, monkeypatch):
     assert list(directory.iterdir())
 
 
-def test_a_term_that_an_older_one_overtook_while_it_verified_does_not_go_on(job, monkeypatch):
+def test_a_term_that_an_older_one_overtook_while_it_verified_does_not_go_on(job):
     job.commit(10)
-    verify = snapshot.verify
 
     def overtaken(path):
         (job.root / "fence").mkdir(exist_ok=True)
         (job.root / "fence/a00001-g00002.json").write_text('{"base_step": 0}')
-        return verify(path)
+        return snapshot.verify(path)
 
-    monkeypatch.setattr(snapshot, "verify", overtaken)
     with pytest.raises(StaleTerm, match="chooses again"):
-        job.begin(attempt=1, generation=3)
+        job.begin(attempt=1, generation=3, verify=overtaken)

@@ -1,5 +1,6 @@
 """Any script under supervision: it goes on from the newest good snapshot and commits its own, alone or with others."""
 
+import errno
 import json
 import os
 import signal
@@ -9,9 +10,10 @@ import sys
 import pytest
 
 from tests.trainer.harness import ROOT, read_lines, start_group
-from trainer import snapshot
+from trainer import script_notes, snapshot
 from trainer.contract import env, layout
 from trainer.errors import SnapshotError, StaleTerm
+from trainer.retention import Retention
 from trainer.supervised import Supervised
 
 PLAIN = str(ROOT / "tests/trainer/plain_script.py")
@@ -142,6 +144,34 @@ def test_what_fails_in_a_slot_leaves_nothing_and_is_told(tmp_path):
     assert "snapshot of step 1 failed: [Errno 2] No such file" in events(tmp_path, "snapshot.failed")[0]["sentence"]
 
 
+def test_a_disk_without_room_even_for_the_note_is_cleared_and_told(tmp_path, monkeypatch):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    run.step(0)
+
+    def fail(path, document):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(script_notes, "publish", fail)
+    with pytest.raises(FileNotFoundError), run.slot() as folder:
+        (folder / "half/of/it").touch()
+    assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
+    assert "snapshot of step 1 failed" in events(tmp_path, "snapshot.failed")[0]["sentence"]
+
+
+def test_what_fails_after_the_commit_undoes_nothing(tmp_path, monkeypatch):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    run.step(0)
+
+    def fail(retention):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Retention, "delete_old", fail)
+    save(run, "state of 1")
+    assert committed(tmp_path) == ["step-00000001-a1-g1"]
+
+
 def test_a_slot_needs_a_beginning_and_a_step_has_one_snapshot(tmp_path):
     run = attend(tmp_path)
     with pytest.raises(RuntimeError, match=r"call latest\(\) or restore\(\) before slot\(\)"), run.slot():
@@ -169,6 +199,16 @@ def test_a_notice_asks_for_a_snapshot_and_a_stop(tmp_path):
     os.kill(os.getpid(), signal.SIGTERM)
     run.step(1)
     assert (run.should_save, run.should_stop) == (True, True)
+
+
+def test_a_notice_too_short_for_a_snapshot_asks_for_none_even_when_one_is_due(tmp_path):
+    run = attend(tmp_path, variables={env.NOTICE_S: "0.000001"}, interval="2")
+    run.latest()
+    train(run, 0, 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    train(run, 2, 4)
+    assert run.should_stop
+    assert committed(tmp_path) == ["step-00000002-a1-g1"]
 
 
 def test_the_service_can_wish_for_a_snapshot(tmp_path):

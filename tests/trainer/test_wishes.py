@@ -2,14 +2,10 @@
 
 import json
 import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.harness import Group, start_group
-from trainer.contract import layout
 from trainer.wishes import SnapshotWishes
 
 
@@ -17,34 +13,6 @@ def wish(path: Path, **document: object) -> None:
     temporary = path.with_name("temporary")
     temporary.write_text(json.dumps({"state": "run", **document}))
     temporary.replace(path)
-
-
-def wait_for_snapshots(group: Group, count: int, timeout_s: float = 60) -> list[int]:
-    deadline = time.monotonic() + timeout_s
-    while len(steps := [event["evidence"]["step"] for event in group.events("snapshot.committed")]) < count:
-        assert time.monotonic() < deadline, steps
-        time.sleep(0.05)
-    return steps
-
-
-def test_a_running_group_takes_each_snapshot_that_was_asked_for_once(tmp_path):
-    path = layout.attempt_dir(tmp_path, 1) / layout.DESIRED
-    options = {"steps": 100_000, "snapshot_interval": 100_000}
-    with start_group(tmp_path, 2, **options) as group:
-        group.wait_for_step(3)
-        wish(path, snapshot=1, number=2)
-        [first] = wait_for_snapshots(group, 1)
-        wish(path, snapshot=1, number=3)  # another wish, not for a snapshot
-        wish(path, snapshot=9, number=1)  # older news
-        group.wait_for_step(first + 150)
-        assert wait_for_snapshots(group, 1) == [first]
-        wish(path, snapshot=2, number=4)
-        wait_for_snapshots(group, 2)
-        group.processes[0].send_signal(signal.SIGTERM)
-        assert group.wait(60) == [143, 143], group.outputs()
-    with start_group(tmp_path, 2, generation=2, **options) as again:
-        again.wait_for_step(max(group.losses()) + 50)
-        assert again.events("snapshot.committed") == [], "a wish that was answered before the restart"
 
 
 @pytest.fixture

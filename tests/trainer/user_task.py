@@ -1,6 +1,11 @@
 """A task as a user would write it, with all that could make ranks differ: dropout, augmentation, padding, weights."""
 
+import os
+import time
+from functools import partial
+
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -56,6 +61,25 @@ def masked_loss(model, batch):
     return errors.sum(), batch["mask"].sum()
 
 
+def late_loss(seconds, model, batch):
+    """Rank 1 takes longer than it has to."""
+    if dist.get_rank() == 1:
+        time.sleep(seconds)
+    return masked_loss(model, batch)
+
+
+def poisoned_loss(model, batch):
+    """Rank 1 has samples that make no number."""
+    total, weight = masked_loss(model, batch)
+    return total * (float("nan") if dist.get_rank() == 1 else 1.0), weight
+
+
+def uncountable_loss(model, batch):
+    total, weight = masked_loss(model, batch)
+    assert float(total.detach()) >= 0  # a value, which there is none of on the meta device
+    return total, weight
+
+
 def task(cfg):
     parts = {
         "model": lambda: (OwnInit if cfg.get("own_init") else Net)(cfg["width"]),
@@ -65,6 +89,12 @@ def task(cfg):
     if cfg.get("sgd"):
         parts["optimizer"] = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
         parts["schedule"] = lambda step: 1 / (1 + step / 10)
+    if cfg.get("slow_rank_s"):
+        parts["loss"] = partial(late_loss, cfg["slow_rank_s"])
+    if cfg.get("poisoned"):
+        parts["loss"] = poisoned_loss
+    if cfg.get("uncountable"):
+        parts["loss"] = uncountable_loss
     if cfg.get("evaluate"):
         parts["evaluate"] = Points(cfg["evaluate"])
     return {**parts, **cfg.get("replace", {})}
@@ -72,3 +102,16 @@ def task(cfg):
 
 def no_dictionary(cfg):
     return 7
+
+
+def own_values(cfg):
+    """First values that differ between ranks: drawn by a generator that only the rank's number seeds."""
+
+    def build():
+        model = Net(8)
+        draws = torch.Generator().manual_seed(int(os.environ["RANK"]))
+        with torch.no_grad():
+            model.layers[0].weight.copy_(torch.randn(8, 4, generator=draws))
+        return model
+
+    return {**task({"width": 8}), "model": build}

@@ -76,6 +76,7 @@ def seen(
     *replicas: ReplicaSighting,
     exits: dict[int, ExitRecord] | None = None,
     heard_since: datetime = ago(10_000),  # noqa: B008
+    unheard: bool = False,
     ranks: tuple[RankWord, ...] = (),
     cause: Failure | None = None,
     **training: Any,
@@ -83,7 +84,12 @@ def seen(
     sighting = Sighting(key=KEY, presence=presence, evidence=f"it is {presence.value}", replicas=replicas, cause=cause)
     told = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
     return Observation(
-        sighting=sighting, training=Training(**told), exits=exits or {}, heard_since=heard_since, ranks=ranks
+        sighting=sighting,
+        training=Training(**told),
+        exits=exits or {},
+        heard_since=heard_since,
+        unheard=unheard,
+        ranks=ranks,
     )
 
 

@@ -41,6 +41,19 @@ def test_jobs_start_in_their_order_while_slots_last() -> None:
     assert verdicts["late"].sentence == "waits for 2 of 3 slots; 1 free now"
 
 
+def test_one_slot_and_one_device_are_told_as_one() -> None:
+    only = judge(a_waiting_job("only", 1), slots=1)["only"]
+    assert only == Admission(True, "1 of 1 slot is free for it", 1)
+    some = judge(a_waiting_job("some", 1), slots=4)["some"]
+    assert some.sentence == "1 of 4 slots is free for it"
+    waiting = judge(a_holder(1), a_waiting_job("waiting", 1), slots=1)["waiting"]
+    assert waiting.sentence == "waits for 1 of 1 slot; 0 free now"
+    none = Limits(slots=9, quotas={"default": Quota(max_devices=0)})
+    assert judge(a_waiting_job("banned", 1), limits=none)["banned"].sentence == (
+        "needs 1 device, more than the 0 of project default: scale or cancel it"
+    )
+
+
 def test_a_small_job_does_not_overtake_a_large_one_for_ever() -> None:
     verdicts = judge(a_waiting_job("large", 4, age=2), a_waiting_job("small", 1, age=1), a_holder(), slots=4)
     assert not verdicts["large"].admitted
@@ -158,7 +171,7 @@ def test_a_projects_quota_of_jobs_holds_back_its_own_only() -> None:
     limits = Limits(slots=9, quotas={"default": Quota(max_jobs=1)})
     own, other = a_waiting_job("own", 1, age=2), a_waiting_job("other", 1, project="other")
     verdicts = judge(a_holder(), own, other, limits=limits)
-    assert verdicts["own"].sentence == "waits: project default runs 1 of at most 1 jobs"
+    assert verdicts["own"].sentence == "waits: project default runs 1 of at most 1 job"
     assert verdicts["other"].admitted
     assert judge(own, other, limits=limits)["own"].admitted
 
@@ -175,7 +188,7 @@ def test_a_projects_quota_of_devices_counts_what_is_given_in_the_same_pass() -> 
 
 def test_a_limit_of_jobs_on_the_cluster_holds_everyone_back() -> None:
     verdicts = judge(a_holder(), a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))
-    assert verdicts["next"].sentence == "waits: the cluster runs 1 of at most 1 jobs"
+    assert verdicts["next"].sentence == "waits: the cluster runs 1 of at most 1 job"
     assert judge(a_waiting_job("next", 1), limits=Limits(slots=9, max_jobs=1))["next"].admitted
 
 

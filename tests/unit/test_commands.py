@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from orchestrator.clusters import Cluster
-from orchestrator.commands import Commands
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.jobs import Commands
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
+from orchestrator.domain.identity import Principal, Role
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.spec import JobSpec
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.wire import RetryRequest
+from orchestrator.wire.wishes import RetryRequest
 from tests.builders import make_attempt, make_event, make_job, make_spec
 from trainer.contract import layout
 
@@ -38,9 +40,8 @@ class Desk:
             ports=range(20000, 20010),
             gpus=0,
         )
-        self.commands = Commands(
-            self.store, self.store, {"local": self.cluster}, clock, self._wake, webhooks=("pager", "audit")
-        )
+        checks = Checks(jobs=self.store, clusters={"local": self.cluster}, webhooks=("pager", "audit"))
+        self.commands = Commands(self.store, self.store, checks, clock, self._wake)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -250,3 +251,47 @@ def test_a_retry_of_one_that_began_meanwhile_is_a_new_one(desk: Desk) -> None:
     begun = replace(desk.store.get("job-1"), retries_done=1)
     desk.store.tables.put_job(begun)
     assert desk.commands.retry("job-1", RetryRequest(patch={"priority": 1})).desired.retry_number == 2
+
+
+STRANGER = Principal(name="eve", grants={"vision": Role.ADMIN})
+
+
+def test_what_a_caller_may_not_see_is_nothing_to_wait_for(desk: Desk) -> None:
+    waited_for = desk.add().id
+    theirs = desk.commands.acting(STRANGER)
+    with pytest.raises(InvalidSpec) as error:
+        theirs.submit(a_spec(project="vision", after=[waited_for]), None)
+    assert [problem.message for problem in error.value.problems] == [f"there is no job {waited_for}"]
+    assert desk.commands.submit(a_spec(project="vision", after=[waited_for]), None)[1]
+
+
+def test_what_an_accepted_job_waits_for_stays_whoever_changes_it(desk: Desk) -> None:
+    waited_for = desk.add().id
+    mine = desk.add("job-2", spec={"project": "vision", "after": [waited_for], "topology": {"nodes": "1"}})
+    assert desk.commands.acting(STRANGER).scale(mine.id, "2").spec.topology.nodes == "2"
+
+
+def test_secrets_are_asked_for_where_a_job_names_some_and_have_to_be_there(desk: Desk) -> None:
+    asked: list[str] = []
+
+    def stored(project: str) -> tuple[str, ...]:
+        asked.append(project)
+        return ("THERE",)
+
+    checks = Checks(jobs=desk.store, clusters={"local": desk.cluster}, secrets=stored)
+    commands = Commands(desk.store, desk.store, checks, VirtualClock(), lambda: None)
+    run = {"command": ["true"], "workdir": "/"}
+    commands.submit(make_spec(run=run), None)
+    assert asked == []
+    commands.submit(make_spec(run={**run, "secrets": ["THERE"]}), None)
+    with pytest.raises(InvalidSpec) as error:
+        commands.submit(make_spec(run={**run, "secrets": ["THERE", "ABSENT"]}), None)
+    assert problems(error) == ["/run/secrets/1"]
+    assert asked == ["default", "default"]
+
+
+def test_snapshots_lead_to_no_place_behind_the_service_s_walls(desk: Desk) -> None:
+    desk.commands.submit(a_spec(snapshot={"dir": "s3://bucket/x"}), None)
+    with pytest.raises(InvalidSpec) as error:
+        desk.commands.submit(a_spec(snapshot={"dir": "http://127.0.0.1:8700/x"}), None)
+    assert problems(error) == ["/snapshot/dir"]

@@ -12,6 +12,7 @@ from trainer.contract.failure import (
     classify_failure,
     find_telling_line,
     is_collateral,
+    is_echo,
     parse_pattern,
     render_pattern,
 )
@@ -182,6 +183,14 @@ def test_a_wrong_pattern_is_refused(document):
 def test_the_loss_of_a_peer_is_known_by_its_words(line):
     assert is_collateral(Failure(kind=FailureKind.APPLICATION, message=line))
     assert is_collateral(Failure(kind=FailureKind.APPLICATION, message="x", traceback=f"{FRAMES}{line}"))
+
+
+def test_who_says_that_another_rank_knows_more_is_an_echo_and_has_lost_nobody():
+    found = "trainer.errors.NonFiniteLoss: loss is nan and the gradient's norm nan at step 3"
+    for words, echo in (("; look at rank 12", True), ("; as rank 0 says", True), ("; this rank's own share", False)):
+        failure = Failure(kind=FailureKind.NUMERIC, message=found + words)
+        assert (is_echo(failure), is_collateral(failure)) == (echo, False)
+    assert not is_echo(Failure(kind=FailureKind.APPLICATION, message="ValueError: look at rank 3"))
 
 
 @pytest.mark.parametrize(

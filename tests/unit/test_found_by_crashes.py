@@ -16,7 +16,8 @@ from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.launch import Site
 from orchestrator.domain.observation import Presence
 from orchestrator.domain.situation import Situation
-from orchestrator.ports import Backend, Change, SupervisorStore
+from orchestrator.ports.cluster import Backend
+from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.settings import Settings
 from orchestrator.supervisor.act import Actor
 from tests.unit.situations import KEY, a_job, a_replica, a_situation, an_attempt, seen

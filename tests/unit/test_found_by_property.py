@@ -19,7 +19,8 @@ from orchestrator.domain.launch import Site
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.told import Told
-from orchestrator.ports import Backend, Change, SupervisorStore
+from orchestrator.ports.cluster import Backend
+from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.supervisor.act import Actor
 from tests.builders import at, make_journal_event, make_progress
 from tests.unit.situations import KEY, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen

@@ -122,6 +122,7 @@ def test_only_a_lost_peer_is_a_consequence() -> None:
     assert not is_consequence(record(None))
     assert not is_consequence(record(FailureKind.APPLICATION, "KeyError"))
     assert is_consequence(record(FailureKind.APPLICATION, "[gloo] Connection closed by peer"))
+    assert is_consequence(record(FailureKind.NUMERIC, "NonFiniteLoss: loss is nan at step 3; look at rank 0"))
     assert is_consequence(record(FailureKind.RENDEZVOUS, "no store answers"))
     assert not is_consequence(record(FailureKind.RENDEZVOUS, "EADDRINUSE"))
 

@@ -11,7 +11,6 @@ from orchestrator.domain.admission import Admission
 from orchestrator.domain.attempt import Attempt, AttemptState
 from orchestrator.domain.decide import decide
 from orchestrator.domain.decision import (
-    AskForSnapshot,
     Decision,
     EndAttempt,
     Finish,
@@ -20,6 +19,7 @@ from orchestrator.domain.decision import (
     Start,
     Stop,
     Submit,
+    TellAgents,
     Wait,
 )
 from orchestrator.domain.job import Desired, JobState
@@ -61,6 +61,27 @@ def test_a_submission_that_may_be_under_way_is_not_repeated() -> None:
     assert decision.sentence == "waits to learn whether attempt 1 was submitted"
     assert decision.look_again_at == NOW + timedelta(seconds=1)
     assert decide(with_attempt(s, replace(intended, tried_at=ago(10)))).action == Submit()
+
+
+def test_a_cluster_that_takes_a_name_once_is_asked_again_before_anybody_can_tell() -> None:
+    intended = an_attempt(AttemptState.INTENDED, created_at=ago(99), tried_at=ago(4))
+    s = a_situation(a_job(JobState.STARTING), intended, seen(Presence.ABSENT), submit_timeout_s=60, repeat_s=5)
+    decision = decide(s)
+    assert (decision.action, decision.look_again_at) == (Wait(), NOW + timedelta(seconds=1))
+    assert decide(with_attempt(s, replace(intended, tried_at=ago(5)))).action == Submit()
+    assert decide(with_attempt(s, replace(intended, tried_at=None, created_at=ago(5)))).action == Submit()
+    assert decide(with_attempt(replace(s, submit_timeout_s=3), replace(intended, tried_at=ago(3)))).action == Submit()
+
+
+def test_what_may_be_under_way_is_stopped_and_not_forgotten_however_soon_it_may_be_repeated() -> None:
+    job = a_job(JobState.STARTING, desired=Desired(cancelled=True))
+    intended = an_attempt(AttemptState.INTENDED, tried_at=ago(9))
+    s = a_situation(job, intended, seen(Presence.ABSENT), submit_timeout_s=60, repeat_s=5)
+    assert isinstance(decide(s).action, Stop)
+    submitted = with_attempt(
+        replace(s, job=a_job(JobState.STARTING)), an_attempt(AttemptState.SUBMITTED, tried_at=ago(9))
+    )
+    assert decide(submitted).action == Wait()
 
 
 def test_an_acknowledged_attempt_is_not_missed_before_the_cluster_can_show_it() -> None:
@@ -338,7 +359,7 @@ def asks(told: int, **fields: object) -> Decision:
 
 
 def test_a_snapshot_is_asked_for_once() -> None:
-    assert asks(1).action == AskForSnapshot()
+    assert asks(1).action == TellAgents()
     assert asks(2).action == Wait()
     assert isinstance(asks(1, stopping_since=ago(1)).action, Stop)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.local.render import render_processes
 from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.launch import LaunchPlan, Site, build_plan, restarts_left
+from orchestrator.domain.launch import Environments, LaunchPlan, Site, build_plan, restarts_left
+from orchestrator.domain.worker_token import issue_worker_token
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
 
@@ -40,6 +41,7 @@ SPECS = {
     "command-elastic": {
         "run": {"command": ["bash", "-c", "echo $RANK"], "workdir": "/w"},
         "topology": {"nodes": "1:3"},
+        "snapshot": {"dir": "s3://bucket/teams/nlp/"},
     },
 }
 
@@ -54,7 +56,15 @@ def planned(name: str) -> LaunchPlan:
 @pytest.mark.parametrize("name", SPECS)
 def test_a_plan_is_rendered_as_its_golden_file_says(name: str) -> None:
     plan = planned(name)
-    document = json.dumps({**asdict(plan), "key": str(plan.key)}, indent=1, sort_keys=True) + "\n"
+    document = (
+        json.dumps(
+            {**asdict(plan), "key": str(plan.key), "environments": list(plan.environments)},
+            indent=1,
+            sort_keys=True,
+            default=lambda part: part.model_dump(),
+        )
+        + "\n"
+    )
     text = document + "\n" + render_processes(plan).text
     golden = GOLDEN / f"{name}.txt"
     if os.environ.get("GOLDEN") == "write":
@@ -94,3 +104,40 @@ def test_which_snapshots_are_kept_for_good_reaches_the_trainer_and_a_script() ->
     own = a_job(spec=a_spec(run={"script": "train.py"}, snapshot=snapshot))
     environ = build_plan(own, an_attempt(), SITE).environments[0]
     assert (environ[env.SNAPSHOT_KEEP], environ[env.SNAPSHOT_KEEP_EVERY]) == ("2", "50")
+
+
+def test_a_value_of_the_environment_may_hold_the_jobs_id() -> None:
+    run = {"script": "a.py", "workdir": "/w", "env": {"RUN": "orchestrator://torchx/${app_id}", "OTHER": "${other}"}}
+    job = a_job(spec=a_spec(run=run))
+    environment = build_plan(job, an_attempt(), SITE).environments[0]
+    assert environment["RUN"] == f"orchestrator://torchx/{job.id}"
+    assert environment["OTHER"] == "${other}"
+
+
+def test_agents_get_a_token_of_their_attempt_where_they_report_by_http() -> None:
+    site = replace(SITE, report_url="http://127.0.0.1:8700/api/v1/reports", worker_key=b"key")
+    attempt = an_attempt()
+    token = build_plan(a_job(), attempt, site).environments[0][env.REPORT_TOKEN]
+    assert token == issue_worker_token(b"key", attempt.key, attempt.nonce)
+    assert env.REPORT_TOKEN not in build_plan(a_job(), attempt, replace(site, report_url=None)).environments[0]
+    assert env.REPORT_TOKEN not in build_plan(a_job(), attempt, replace(site, worker_key=None)).environments[0]
+    assert "key" not in repr(replace(site, worker_key=b"the key itself"))
+
+
+def test_secrets_are_in_no_text_that_a_plan_is_shown_as() -> None:
+    plan = build_plan(a_job(), an_attempt(), SITE, {"KEY": "hunter2-hunter2"})
+    assert plan.secrets == {"KEY": "hunter2-hunter2"}
+    assert "hunter2" not in render_processes(plan).text + repr(plan) + str(plan.commands) + str(plan.environments)
+
+
+def test_environments_are_those_of_a_list() -> None:
+    environments = Environments({"A": "1"}, 3)
+    whole = [{"A": "1", env.REPLICA: str(replica)} for replica in range(3)]
+    assert (list(environments), environments[:2], environments[1:], environments[-1]) == (
+        whole,
+        whole[:2],
+        whole[1:],
+        whole[-1],
+    )
+    with pytest.raises(IndexError):
+        environments[3]

@@ -14,8 +14,8 @@ def mark(node: str, age_s: float = 0, kind: FailureKind = FailureKind.NODE, job:
     )
 
 
-def excluded(*marks: NodeFailure, cluster_nodes: int | None = None) -> list[str]:
-    return [each.node for each in exclude(marks, now=NOW, cooldown_s=100, cluster_nodes=cluster_nodes)]
+def excluded(*marks: NodeFailure) -> list[str]:
+    return [each.node for each in exclude(marks, now=NOW, cooldown_s=100)]
 
 
 def test_a_node_that_was_lost_is_avoided_until_it_has_cooled_down() -> None:
@@ -34,12 +34,6 @@ def test_every_further_mark_doubles_the_cool_down() -> None:
 def test_a_hang_speaks_against_a_node_only_in_company() -> None:
     assert excluded(mark("n1", 1, FailureKind.HANG)) == []
     assert excluded(mark("n1", 1, FailureKind.HANG), mark("n1", 2, FailureKind.HANG, job="b")) == ["n1"]
-
-
-def test_a_switch_that_fails_does_not_exclude_the_cluster() -> None:
-    marks = [mark(f"n{number}", number) for number in range(8)]
-    assert excluded(*marks, cluster_nodes=8) == ["n0", "n1"]
-    assert len(excluded(*marks)) == 8
 
 
 def test_the_sentence_names_the_reason() -> None:

@@ -269,3 +269,30 @@ def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
     assert first is not None
     assert second is not None
     assert second.token > first.token
+
+
+def test_a_lease_is_lost_once_however_often_that_is_noticed(here: Situation) -> None:
+    losses: list[None] = []
+    office = Office(
+        here.leases, "local", "one", ttl_s=TTL_S, on_loss=lambda: losses.append(None), monotonic=here.time.steady
+    )
+    office.take()
+    assert losses == []
+    here.time.seconds += TTL_S + 1
+    office.lose()
+    office.lose()
+    assert len(losses) == 1
+    office.take()
+    here.time.seconds += TTL_S + 1  # nobody tells of it: it is noticed where the next one is taken
+    office.take()
+    assert len(losses) == 2
+
+
+def test_a_lease_that_is_given_up_is_not_lost(here: Situation) -> None:
+    losses: list[None] = []
+    office = Office(
+        here.leases, "local", "one", ttl_s=TTL_S, on_loss=lambda: losses.append(None), monotonic=here.time.steady
+    )
+    office.take()
+    office.close()
+    assert losses == []

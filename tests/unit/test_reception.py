@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.domain.errors import InvalidSpec, NotFound, StoreUnavailable, Unavailable
-from orchestrator.intake import Intake
-from orchestrator.ports import Change
-from orchestrator.reception import Reception
+from orchestrator.intake.intake import Intake
+from orchestrator.intake.reception import Reception
+from orchestrator.ports.supervision import Change
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
-from orchestrator.wire import DesiredView, ReportBody
+from orchestrator.wire.reports import DesiredView, ReportBody
 from tests.builders import make_attempt, make_event, make_job
 from trainer.contract.exit_record import Outcome
 
@@ -63,6 +63,13 @@ def test_each_report_of_a_group_has_its_own_answer(intake: Intake, store: Memory
     (journal,) = store.tables.journals[make_attempt().key].values()
     assert journal.exit_record is not None
     assert journal.exit_record.outcome is Outcome.SUCCEEDED
+
+
+def test_a_report_without_a_line_is_heard_and_one_that_is_refused_is_not(intake: Intake, store: MemoryStore) -> None:
+    intake.accept([a_report(), a_report("job-3", progress=["{}"], progress_to=99)])
+    told = store.tables.told
+    assert told[make_attempt().key].heard_at == VirtualClock().now()
+    assert told[make_attempt("job-3").key].heard_at is None
 
 
 class Gate:
@@ -146,3 +153,13 @@ def test_whoever_has_gone_costs_the_others_nothing(gate: Gate, reception: Recept
     gate.open.set()
     with pytest.raises(StoreUnavailable):
         there.result(10)
+
+
+def test_whoever_waited_for_an_earlier_group_waits_for_no_later_one(store: MemoryStore, intake: Intake) -> None:
+    now = [0.0]
+    reception = Reception(intake, gather_s=60, monotonic=lambda: now[0])
+    answer = reception.receive(a_report())
+    now[0] = 61.0
+    reception.start()
+    assert answer.result(timeout=30) == DesiredView(state="run")
+    reception.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -60,6 +60,47 @@ def test_a_group_of_which_one_has_finished_is_not_stopped_to_grow() -> None:
     ending = seen(Presence.RUNNING, ALIVE, a_replica(Liveness.UNKNOWN, 1), exits=done, snapshots=1)
     assert decide(growing(ending)).action == Wait()
     assert decide(growing(replace(ending, exits={}))).action == Stop(force=False, grows=True)
+
+
+_ADVICE = "check that pods reach the service (`orchestrator doctor`)"
+
+
+def test_who_is_seen_to_run_and_not_heard_is_told_so() -> None:
+    unheard = seen(Presence.RUNNING, ALIVE, unheard=True, heard_at=ago(45), heard_since=NOW)
+    decision = decide(a_situation(a_job(), an_attempt(), unheard))
+    assert decision.action == Wait()
+    assert decision.sentence == f"nobody hears its agents: no report since 2026-11-20 11:59:15 UTC; {_ADVICE}"
+    never = seen(Presence.RUNNING, ALIVE, unheard=True, formed_at=None, progress_at=None, heard_since=NOW)
+    decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30.1)), never))
+    assert decision.sentence == f"nobody hears its agents: no report since they started; {_ADVICE}"
+
+
+def test_agents_that_have_just_started_have_half_a_minute_for_their_first_report() -> None:
+    never = seen(Presence.RUNNING, ALIVE, unheard=True, formed_at=None, progress_at=None, heard_since=NOW)
+    decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30)), never))
+    assert (decision.rule, decision.sentence) == ("wait", "so far")
+    unknown = an_attempt(started_at=None)
+    assert decide(a_situation(a_job(JobState.STARTING), unknown, never)).sentence == "so far"
+
+
+def test_what_cannot_be_seen_or_is_not_running_is_not_called_unheard() -> None:
+    out_of_sight = seen(Presence.UNKNOWN, ALIVE, unheard=True, heard_since=NOW)
+    assert decide(a_situation(a_job(), an_attempt(), out_of_sight)).sentence == "so far"
+    pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_since=NOW)
+    assert decide(a_situation(a_job(), an_attempt(AttemptState.PENDING), pending)).sentence == "it is pending"
+
+
+@pytest.mark.parametrize(
+    ("formed_at", "sentence"),
+    [(ago(70), "the workers are running"), (None, "the agents are up, the workers are starting")],
+    ids=["formed", "unformed"],
+)
+def test_who_is_heard_again_is_told_so_once(formed_at: datetime | None, sentence: str) -> None:
+    heard = seen(Presence.RUNNING, ALIVE, formed_at=formed_at, heard_at=ago(1))
+    job = a_job(reason=f"nobody hears its agents: no report since they started; {_ADVICE}")
+    decision = decide(a_situation(job, an_attempt(), heard))
+    assert (decision.action, decision.sentence) == (Wait(), sentence)
+    assert decide(a_situation(replace(job, reason="goes on"), an_attempt(), heard)).sentence == "goes on"
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED])

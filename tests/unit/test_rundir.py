@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.ports import JournalBatch, JournalOffsets
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract.fence import Term
 
 KEY = AttemptKey("train-abc", 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.commands.sizing import size_up
 from orchestrator.domain.spec import JobSpec
-from orchestrator.sizing import size_up
-from orchestrator.wire import MemoryView
+from orchestrator.wire.plans import MemoryView
 from tests.builders import make_spec
 
 

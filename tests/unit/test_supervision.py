@@ -14,36 +14,42 @@ from structlog.testing import capture_logs
 from orchestrator import rundir
 from orchestrator.domain.admission import Limits
 from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.decision import Decision, NotePending, Submit
+from orchestrator.domain.decision import Decision, EndAttempt, NotePending, Stop, Submit
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable
 from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.launch import Site
 from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.observation import Observation, Presence, Sighting
 from orchestrator.domain.situation import Situation
-from orchestrator.ports import Backend, Change, SupervisorStore
+from orchestrator.ports.cluster import Backend
+from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
-from tests.builders import make_attempt, make_event, make_job
+from tests.builders import make_attempt, make_batch, make_event, make_job, make_progress, make_spec
 from tests.unit.situations import a_job, a_situation
-from trainer.contract.failure import FailureKind
+from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.progress import Progress
 
 KEY = AttemptKey("job-1", 1)
+HOUR = timedelta(hours=1)
 
 
 class World:
     """A cluster, its run directories and an actor, each of which only tells what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_reports_alone: bool = False) -> None:
         self.clock, self.memory = VirtualClock(), MemoryStore()
         lease = MemoryLeaseStore(self.memory, self.clock).acquire("local", "test", ttl_s=10**6)
         assert lease is not None
         self.store = MemorySupervisorStore(self.memory, self.clock, lease)
-        self.observer = Observer("local", self.store, cast(Backend, self), self, self.clock)
+        self.observer = Observer(
+            "local", self.store, cast(Backend, self), self, self.clock, by_reports_alone=by_reports_alone
+        )
         self.presence: Presence | None = Presence.RUNNING
         self.acted: list[tuple[str, Decision]] = []
         self.excluded: list[str] = []
@@ -59,6 +65,19 @@ class World:
     def reconcile(self) -> datetime | None:
         terms = Terms(limits=Limits(), stop_timeout_s=15)
         return Reconciler(self.store, self.observer, cast(Actor, self), self.clock, terms).reconcile()
+
+    def report(self, *lines: tuple[int, Progress]) -> None:
+        self.memory.ingest([make_batch(progress=list(lines), reported=True)], arrived_at=self.clock.now())
+
+    def look_for(self, seconds: int, *, reporting: bool = False) -> list[Observation]:
+        """Pass after pass, a second apart; what each saw of the first job's attempt."""
+        seen = []
+        for _ in range(seconds):
+            if reporting:
+                self.report()
+            seen.append(self.observer.observe().observations[KEY])
+            self.clock.advance(1)
+        return seen
 
     # What an Observer asks: the backend and the journals
 
@@ -188,6 +207,75 @@ def test_a_job_that_was_at_rest_when_its_cluster_had_answered_is_left_alone(worl
     assert world.acted == []
 
 
+@pytest.fixture
+def apart() -> World:
+    """A cluster that shares no files, with an attempt whose agents were seen to start just now."""
+    world = World(by_reports_alone=True)
+    world.add("job-1", state=JobState.STARTING, spec=make_spec(supervise=_IMPATIENT))
+    attempt = make_attempt(state=AttemptState.RUNNING, started_at=world.clock.now())
+    world.store.apply(Change(job=world.memory.get("job-1"), attempt=attempt, events=[]))
+    return world
+
+
+_IMPATIENT = {"startup_timeout_s": 60, "heartbeat_timeout_s": 60}
+
+
+def test_agents_that_never_report_are_not_listened_to(apart: World) -> None:
+    began = apart.clock.now()
+    looks = apart.look_for(100)
+    assert [one.heard_since for one in looks] == [began + timedelta(seconds=n) for n in range(100)]
+    assert all(one.unheard for one in looks)
+
+
+def test_agents_are_listened_to_from_their_first_report_on_while_reports_come(apart: World) -> None:
+    last = apart.look_for(20)[-1].heard_since
+    assert {(one.heard_since, one.unheard) for one in apart.look_for(100, reporting=True)} == {(last, False)}
+
+
+def test_half_a_minute_without_a_report_is_the_networks_affair_and_more_is_a_closed_road(apart: World) -> None:
+    (before,) = apart.look_for(1, reporting=True)
+    heard_at = apart.clock.now() - timedelta(seconds=1)
+    looks = apart.look_for(40)
+    assert {(one.heard_since, one.unheard) for one in looks[:30]} == {(before.heard_since, False)}
+    assert looks[29].training.heard_at == heard_at
+    closed = [heard_at + timedelta(seconds=n) for n in range(31, 41)]
+    assert [(one.heard_since, one.unheard) for one in looks[30:]] == [(now, True) for now in closed]
+
+
+def test_where_files_are_shared_nobody_has_to_report(world: World) -> None:
+    world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
+    began = world.clock.now()
+    assert {(one.heard_since, one.unheard) for one in world.look_for(100)} == {(began, False)}
+
+
+def passes(world: World, seconds: int, *, reporting: bool = False) -> set[str]:
+    """The rules that decided about the first job meanwhile."""
+    world.acted.clear()
+    for _ in range(seconds):
+        if reporting:
+            world.report()
+        world.reconcile()
+        world.clock.advance(1)
+    return {decision.rule for _, decision in world.acted}
+
+
+def test_a_start_that_nobody_can_hear_of_is_not_stopped_for_being_slow(apart: World) -> None:
+    assert passes(apart, 300) == {"wait"}
+    assert apart.memory.get("job-1").reason.startswith("nobody hears its agents: no report since they started; ")
+    assert passes(apart, 59, reporting=True) == {"wait"}
+    assert apart.memory.get("job-1").reason == "the agents are up, the workers are starting"
+    assert "stop_slow_start" in passes(apart, 3, reporting=True), "its agents are heard, and tell of no group"
+
+
+def test_training_that_told_of_itself_until_the_road_was_closed_is_not_stopped_as_a_hang(apart: World) -> None:
+    apart.report((10, make_progress(1)))
+    assert passes(apart, 5, reporting=True) == {"note_running"}
+    apart.store.apply(Change(job=replace(apart.memory.get("job-1"), state=JobState.RUNNING), attempt=None, events=[]))
+    assert passes(apart, 1000) == {"wait"}
+    assert passes(apart, 70, reporting=True) == {"wait"}
+    assert "stop_stalled" in passes(apart, 10, reporting=True), "its agents are heard, and tell of no step"
+
+
 @pytest.mark.parametrize("action", [NotePending(), Submit()])
 def test_to_act_on_an_attempt_that_is_not_there_is_a_defect(tmp_path: Path, action: NotePending | Submit) -> None:
     nothing: Any = None
@@ -200,3 +288,18 @@ def test_to_act_on_an_attempt_that_is_not_there_is_a_defect(tmp_path: Path, acti
     )
     with pytest.raises(AssertionError, match="an attempt that is not there"):
         actor.act(a_situation(a_job()), Decision(action=action, sentence="x"), ())
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["an end", "a stop"])
+def test_an_attempt_tells_which_nodes_have_it_in_their_record(world: World, tmp_path: Path, ends: bool) -> None:
+    world.add("job-1", AttemptState.RUNNING, state=JobState.RUNNING)
+    (each,) = world.observer.observe().supervised
+    failure = Failure(kind=FailureKind.NODE, message="n2 is down")
+    action = EndAttempt(AttemptState.LOST, JobState.RECOVERING, failure) if ends else Stop(force=False, failure=failure)
+    folders, cluster = rundir.LocalRunDirectories(tmp_path), FakeCluster(world.clock, slots=None)
+    actor = Actor(world.store, cluster, folders, cast(Site, None), ports=range(1))
+    actor.act(a_situation(each.job, each.attempt), Decision(action=action, sentence="n2 is down", blames=("n2",)), ())
+    (each,) = world.store.supervised("local")
+    assert each.attempt is not None
+    assert each.attempt.marked_nodes == ("n2",)
+    assert [mark.node for mark in world.store.node_failures("local", since=world.clock.now() - HOUR)] == ["n2"]

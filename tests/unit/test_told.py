@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.domain.observation import Training
 from orchestrator.domain.told import Told
-from tests.builders import at, make_journal_event, make_progress
+from tests.builders import NOW, at, make_journal_event, make_progress
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.contract.silence import Pace
@@ -53,3 +54,16 @@ def test_a_loss_is_known_until_it_is_no_number() -> None:
     assert sum_up.loss == 0.25
     sum_up.tell_line(make_progress(4, metrics={"loss": float("nan")}), at(3))
     assert sum_up.loss is None
+
+
+def test_a_note_measures_a_step_and_is_no_sign_of_life() -> None:
+    """Whoever is judged by signs of life has to give them: a script that notes a number an hour does not hang."""
+    noted = told((0.0, Phase.NOTE, 7))
+    assert (noted.step, noted.progress_at, noted.phase) == (7, None, None)
+    assert told((0.0, Phase.STEP, 6), (9.0, Phase.NOTE, 7)).progress_at == at(0.0)
+
+
+def test_reports_count_for_half_a_minute() -> None:
+    heard = Training(heard_at=NOW)
+    assert [heard.heard_lately(at(seconds)) for seconds in (0, 30, 30.001)] == [True, True, False]
+    assert not Training().heard_lately(NOW), "nobody was ever heard"

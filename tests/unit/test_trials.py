@@ -7,12 +7,16 @@ import json
 import pytest
 
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.trials import build_drill, build_preflight
+from orchestrator.domain.trials import Score, StepDone, Strike, build_drill, build_preflight, exclude_nodes, score_run
 from orchestrator.domain.validation import parse_spec
-from tests.builders import make_spec
+from tests.builders import at, make_spec
+from trainer.contract.chaos import Fault
+from trainer.contract.config import parse_config
 
 TRAINER = {"trainer": {"preset": "micro", "steps": 100_000, "strategy": "fsdp"}, "env": {"A": "1"}}
-SPEC = make_spec(run=TRAINER, topology={"nodes": "2", "workers_per_node": 4}, priority=3, after=["job-1"])
+SPEC = make_spec(
+    run=TRAINER, topology={"nodes": "2", "workers_per_node": 4}, priority=3, after=["job-1"], labels={"team": "vision"}
+)
 
 
 def test_a_drill_is_the_same_job_twice_and_one_of_them_dies_between_two_snapshots() -> None:
@@ -26,9 +30,10 @@ def test_a_drill_is_the_same_job_twice_and_one_of_them_dies_between_two_snapshot
     assert (config["steps"], config["snapshot_interval"], kill_at) == (60, "10", "35")
     again = undisturbed.trainer_config()
     assert again is not None
-    assert {**vars(again)} == config
+    assert again == parse_config(config)
     for trial in (disturbed, undisturbed):
-        assert (trial.topology, trial.run.env, trial.priority) == (SPEC.topology, SPEC.run.env, SPEC.priority)
+        assert (trial.topology, trial.run.env, trial.project) == (SPEC.topology, SPEC.run.env, SPEC.project)
+        assert (trial.priority, trial.labels) == (-100, {"team": "vision", "drill": "demo"})
         assert trial.after == (), "it waits for nobody"
         assert parse_spec(trial.model_dump(mode="json", by_alias=True)) == trial, "the service accepts it"
 
@@ -39,6 +44,40 @@ def test_a_drills_kill_comes_after_a_snapshot_and_before_the_end(steps: int) -> 
     kill_at, interval = int(disturbed.run.args[1]), int(disturbed.snapshot.interval)
     assert interval < kill_at < steps
     assert kill_at % interval != 0
+
+
+def test_a_drill_of_another_fault_waits_for_it_at_the_same_step() -> None:
+    killed, _ = build_drill(SPEC, steps=60)
+    for fault in Fault:
+        args = build_drill(SPEC, steps=60, fault=fault)[0].run.args
+        assert args[0] == ("--kill-at" if fault is Fault.KILL else "--hold-at")
+        assert args[1:] == killed.run.args[1:]
+
+
+def steps(*terms: tuple[int, int, int, float]) -> list[StepDone]:
+    """Of (step, attempt, generation, second)."""
+    return [StepDone(step=step, attempt=a, generation=g, at=at(second)) for step, a, g, second in terms]
+
+
+STRIKE = Strike(at=at(10), attempt=1, generation=2, step=35)
+
+
+def test_a_run_is_scored_by_the_next_step_of_a_later_generation() -> None:
+    run = steps((30, 1, 2, 9), (31, 1, 3, 12.5), (32, 1, 3, 12.0), (36, 1, 3, 14))
+    assert score_run(STRIKE, run, ends_generation=True) == Score(seconds=2.0, redone=5)
+    later = steps((34, 1, 2, 11), (31, 2, 1, 40), (36, 2, 1, 41))
+    assert score_run(STRIKE, later, ends_generation=True) == Score(seconds=30.0, redone=5)
+
+
+def test_a_fault_that_ends_nobody_is_scored_by_the_next_step() -> None:
+    run = steps((35, 1, 2, 10), (36, 1, 2, 11), (37, 1, 2, 12))
+    assert score_run(STRIKE, run, ends_generation=False) == Score(seconds=1.0, redone=0)
+
+
+def test_a_run_that_never_went_on_has_no_score_and_clocks_may_differ() -> None:
+    assert score_run(STRIKE, steps((35, 1, 2, 30)), ends_generation=True) == Score(seconds=None, redone=None)
+    assert score_run(STRIKE, steps((35, 1, 2, 10)), ends_generation=False) == Score(seconds=None, redone=None)
+    assert score_run(STRIKE, steps((36, 1, 3, 9.5)), ends_generation=True) == Score(seconds=0.0, redone=0)
 
 
 def test_the_name_stays_a_name() -> None:
@@ -65,3 +104,10 @@ def test_a_preflight_is_tried_once_with_the_jobs_own_configuration() -> None:
 
 def test_a_program_of_ones_own_gets_the_checks_of_its_nodes() -> None:
     assert build_preflight(make_spec()).run.args == ()
+
+
+def test_nodes_are_left_out_besides_those_that_were() -> None:
+    spec = SPEC.model_copy(update={"placement": SPEC.placement.model_copy(update={"exclude": ("a", "b"), "qos": "q"})})
+    left_out = exclude_nodes(spec, ("b", "c"))
+    assert (left_out.placement.exclude, left_out.placement.qos) == (("a", "b", "c"), "q")
+    assert left_out.model_copy(update={"placement": spec.placement}) == spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from trainer.contract.shapes import SHAPES
 
@@ -30,6 +30,9 @@ STRATEGY_REFUSALS = {
     "pipeline_parallel": "cannot split a model into stages yet: use fsdp, and hsdp on several nodes",
     "data_parallel": "drives all devices from one process: use ddp, one worker for each device",
 }
+POWERSGD_REFUSAL = (
+    "powersgd keeps an error of its own on each rank: the curve would depend on their number; use fp16 or bf16"
+)
 _REFUSED = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "pipeline": "pipeline_parallel", "dp": "data_parallel"}
 PRESETS = tuple(SHAPES)
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
@@ -43,6 +46,7 @@ _EVERY = re.compile(r"^every-([1-9]\d{0,3})$")
 _SIZE = re.compile(r"^>=(\d+(?:\.\d+)?)([KMG]?)$")
 _CLASS_NAMES = re.compile(r"^[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*$")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_WINDOW = re.compile(r"^(\d{1,12}):(\d{1,12})$", re.ASCII)
 _TASK = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
 _OF_THE_BUNDLED_TASK = ("model", "preset", "data", "seq_len", "dropout")
 
@@ -100,12 +104,16 @@ class TrainerConfig:
     data_workers: str = "auto"  # processes that read batches ahead, for each rank; "auto": started when a step waits
     skip_bad_samples: int = 0  # so many unreadable ones may be replaced by their neighbours
     evaluate_every: int | None = None  # steps; None: a task's `evaluate` is used after the last step only
+    peak_tflops: float | None = None  # of one device in this precision, for MFU; None: by the device's name
+    tensorboard: bool = False  # files for it in the job's folder
+    profile: str | None = None  # a trace of each rank over steps "first:last", both included
 
     def __post_init__(self) -> None:
         _one_of("model", self.model, ("gpt",))
         _one_of("preset", self.preset, PRESETS)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("optimizer_impl", self.optimizer_impl, OPTIMIZER_IMPLS)
+        _require("reduce_precision", self.reduce_precision != "powersgd", POWERSGD_REFUSAL)
         _one_of("reduce_precision", self.reduce_precision, REDUCE_PRECISIONS)
         _one_of("gradient_sync", self.gradient_sync, GRADIENT_SYNCS)
         _one_of("compile", self.compile, COMPILE_MODES)
@@ -141,6 +149,10 @@ class TrainerConfig:
         _require("skip_bad_samples", self.skip_bad_samples >= 0, f"is {self.skip_bad_samples}, must be at least 0")
         every = self.evaluate_every
         _require("evaluate_every", every is None or every >= 1, f"is {every}, must be at least 1")
+        peak = self.peak_tflops
+        _require("peak_tflops", peak is None or 0 < peak < math.inf, f"is {peak}, must be a finite number above 0")
+        if self.profile is not None:
+            parse_profile(self.profile)
         if self.task is not None:
             self._check_task(self.task)
 
@@ -238,6 +250,14 @@ def parse_workers(text: str) -> int | None:
     raise ConfigError("data_workers", f"is {text!r}, must be 'auto' or a number")
 
 
+def parse_profile(text: str) -> tuple[int, int]:
+    """Parse "10:13": the first and the last step of a window, counted from 1. Raises ConfigError."""
+    match = _WINDOW.match(text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    _require("profile", 1 <= first <= last, f"is {text!r}, must be the first and the last step, as '10:13'")
+    return first, last
+
+
 def parse_config(document: Mapping[str, object]) -> TrainerConfig:
     """Parse a mapping. Raises ConfigError for an unknown field, a wrong type or a value out of range."""
     known = {known.name: str(known.type) for known in fields(TrainerConfig)}
@@ -247,6 +267,12 @@ def parse_config(document: Mapping[str, object]) -> TrainerConfig:
             raise ConfigError(str(name), f"is not a field of the trainer; there are {', '.join(known)}")
         values[name] = _typed(name, value, known[name])
     return TrainerConfig(**values)  # type: ignore[arg-type]  # each value was checked against its field's type
+
+
+def render_config(config: TrainerConfig) -> dict[str, object]:
+    """What `parse_config` makes the same configuration of: the strategy, and all that is not as by default."""
+    default, own = asdict(TrainerConfig()), asdict(config)
+    return {name: value for name, value in own.items() if name == "strategy" or value != default[name]}
 
 
 def _typed(name: str, value: object, kind: str) -> object:
@@ -264,7 +290,7 @@ def _typed(name: str, value: object, kind: str) -> object:
         return value
     if kind.startswith("dict") and isinstance(value, dict):
         return value
-    if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if kind.startswith("float") and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     raise ConfigError(name, f"is {value!r}, must be {kind.replace(' | None', '')}")
 

@@ -21,6 +21,7 @@ SNAPSHOT_KEEP = "ORCHESTRATOR_SNAPSHOT_KEEP"
 SNAPSHOT_KEEP_EVERY = "ORCHESTRATOR_SNAPSHOT_KEEP_EVERY"  # absent: none is kept for good
 RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # one of the job's snapshots (way back), or a path elsewhere (way in)
 RETRY = "ORCHESTRATOR_RETRY"  # how often the owner asked for another attempt: RESTORE_FROM holds once for each
+NODE = "ORCHESTRATOR_NODE"  # what the scheduler calls this machine, where there is one: a name that it can avoid
 IMAGE = "ORCHESTRATOR_IMAGE"  # the container image that a job runs in, where there is one
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"

@@ -58,7 +58,8 @@ class EventKind(str, Enum):
     WORKER_FAILED = "worker.failed"
     NODE_WAITED = "node.waited"  # before a generation, for room or memory
     CLOCKS_DIFFER = "node.clock"  # from that of another node of the group
-    STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed
+    STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed, or because somebody asked
+    CHAOS_INJECTED = "chaos.injected"  # a fault that an operator wished
     RESTARTED_IN_PLACE = "restart.in_place"  # a worker of the same membership failed
     GROUP_SHRUNK = "group.shrunk"  # formed again with fewer nodes than before
     GROUP_GREW = "group.grew"
@@ -71,6 +72,12 @@ class EventKind(str, Enum):
     SETTING_IGNORED = "setting.ignored"  # the configuration asks for what this device or group does not have
     SAMPLE_SKIPPED = "sample.skipped"  # it could not be read, and the job allows for some
     PROVENANCE_CHANGED = "provenance.changed"  # code, versions or configuration since the restored snapshot
+    BATCH_CHANGED = "batch.changed"  # since the restored snapshot, and whether the learning rate follows
+    RANK_SLOW = "rank.slow"  # the others have waited for it for a while
+    PROFILED = "profiled"  # a window of steps, with its share of communication
+    METADATA_NOTED = "metadata.noted"  # these three by a script, through torchx's tracker
+    ARTIFACT_ADDED = "artifact.added"
+    SOURCE_ADDED = "source.added"
     AGENT_EXITED = "agent.exited"
 
 

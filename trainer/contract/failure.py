@@ -48,7 +48,7 @@ def render_failure(failure: Failure) -> dict[str, object]:
 
 
 def parse_failure(document: Mapping[str, object]) -> Failure:
-    """Parse a failure; an unknown kind reads as UNKNOWN, unknown fields are ignored."""
+    """Parse a failure; an unknown kind reads as UNKNOWN, a wild number as absent; unknown fields are ignored."""
     kind = str(document.get("kind"))
     known = {member.value for member in FailureKind}
     return Failure(
@@ -147,13 +147,21 @@ def is_collateral(failure: Failure) -> bool:
     return any(_COLLATERAL.search(line) for text in words for line in _lines(text))
 
 
+def is_echo(failure: Failure) -> bool:
+    """Whether the rank says itself that another one knows more of it: all ended of the same at the same time."""
+    return any(_ECHO.search(line) for line in _lines(failure.message))
+
+
 def _lines(text: str) -> list[str]:
     """The lines in which is searched, each no longer than searching for two things in a row can bear."""
     return [line[:_MOST_OF_A_LINE] for line in text.splitlines()]
 
 
 def _optional_int(value: object) -> int | None:
-    return None if value is None else int(str(value))
+    try:
+        return None if value is None else int(str(value))
+    except ValueError:
+        return None
 
 
 def _optional_text(value: object) -> str | None:
@@ -228,6 +236,7 @@ PATTERNS: tuple[Pattern, ...] = (
 # What a worker prints when a peer has gone: a consequence. gloo: transport/tcp/pair.cc ("Connection closed by peer" is
 # its own, "reset by peer" any socket's, so gloo or NCCL must be in the line); NCCL: misc/socket.cc and ncclResult_t;
 # torch: c10d/socket.cpp, when the store's host has gone, and ProcessGroupNCCL.cpp, when a peer reports the time-out.
+_ECHO = re.compile(r"\bNonFiniteLoss: .*; (look at rank \d+|as rank 0 says)$")
 _COLLATERAL = re.compile(
     r"Connection closed by (remote )?peer"
     r"|(gloo|Read error|Write error|NCCL|[Ss]ocketProgress|Call to \w+ from|SocketImpl).*[Cc]onnection reset by peer"

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
+from trainer.contract.chaos import Chaos, parse_chaos, render_chaos
 from trainer.contract.failure import Pattern, parse_pattern, render_pattern
 
 
@@ -62,20 +63,27 @@ class DesiredDocument:
     state: DesiredState = DesiredState.RUN
     snapshot: int = 0  # how many snapshots were asked for in this job so far: it only rises
     number: int = 0  # of the newest wish: it only rises, whatever the wish is about
+    stacks: int = 0  # the number of the newest wish for stacks of this attempt
+    stacks_rank: int | None = None  # whose; None: of every rank
+    chaos: Chaos | None = None  # the newest fault that is wished of this attempt
 
 
 def render_desired(desired: DesiredDocument) -> dict[str, object]:
-    return {"state": desired.state.value, "snapshot": desired.snapshot, "number": desired.number}
+    chaos = None if desired.chaos is None else render_chaos(desired.chaos)
+    return {**vars(desired), "state": desired.state.value, "chaos": chaos}
 
 
 def parse_desired(document: Mapping[str, object]) -> DesiredDocument:
     """An unknown wish reads as RUN: an old agent goes on training. What is no count reads as 0."""
     known = {member.value for member in DesiredState}
-    state = str(document.get("state"))
+    state, rank = str(document.get("state")), document.get("stacks_rank")
     return DesiredDocument(
         state=DesiredState(state) if state in known else DesiredState.RUN,
         snapshot=_count(document.get("snapshot")),
         number=_count(document.get("number")),
+        stacks=_count(document.get("stacks")),
+        stacks_rank=None if rank is None else _count(rank),
+        chaos=parse_chaos(document.get("chaos")),
     )
 
 

@@ -4,9 +4,9 @@
   fence/a00002-g0001.json                one file per term, exclusive-create; see fence.py
   cache/                                 what compilers keep: inductor/ and triton/
   snapshots/step-00000120-a2-g1/         {.metadata, *.distcp, MANIFEST.json}; see manifest.py
-  attempts/2/                            claim  launch.json  desired.json  beginning-g1.json
+  attempts/2/                            claim  launch.json  desired.json  beginning-g1.json  chaos-7
     replica-0/1/                         agent.json  exit.json  events.jsonl  progress.jsonl  agent.log
-      g1/local-0/                        log  log.1  error.json  stacks.txt
+      g1/local-0/                        log  log.1  error.json  stacks.txt  profile.json.gz
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 CLAIM = "claim"  # text: the ORCHESTRATOR_CLAIM token of the submission that owns the attempt
 LAUNCH = "launch.json"
 DESIRED = "desired.json"
+DEPARTED = "departed-"  # <replica>.json in attempts/<n>/: how an agent ended, where something stays beside it
+NODE_LAUNCH = "node.json"  # in attempts/<n>/, mode 0600: what the nodes start, where a scheduler starts them
 AGENT = "agent.json"
 EXIT = "exit.json"
 EVENTS = "events.jsonl"
@@ -23,8 +25,10 @@ PROGRESS = "progress.jsonl"
 AGENT_LOG = "agent.log"  # in replica-<r>/: what the agent itself printed, all incarnations
 WORKER_LOG = "log"
 ERROR = "error.json"
+PROFILE = "profile.json.gz"  # a trace for chrome://tracing or Perfetto, of the configured steps
 STACKS = "stacks.txt"  # where the worker stood when it was asked, above all before it was killed
 MANIFEST = "MANIFEST.json"
+FULL_DISK = "full-disk-"  # <rank> in an incarnation's folder: that rank's next part of a snapshot finds no room
 
 
 def attempt_dir(job_dir: Path, attempt: int) -> Path:
@@ -43,6 +47,11 @@ def worker_dir(incarnation_dir: Path, generation: int, local_rank: int) -> Path:
 def beginning_file(job_dir: Path, attempt: int, generation: int) -> Path:
     """Where rank 0 of a user's own script tells the others which snapshot all go on from."""
     return attempt_dir(job_dir, attempt) / f"beginning-g{generation}.json"
+
+
+def chaos_file(attempt_dir: Path, number: int, replica: int | None = None) -> Path:
+    """The claim of a wished fault: who creates it strikes. `replica`: of a fault that strikes every agent."""
+    return attempt_dir / (f"chaos-{number}" if replica is None else f"chaos-{number}-r{replica}")
 
 
 def fence_dir(job_dir: Path) -> Path:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 
 from trainer.contract.fence import Term, TermRecord, counts
 
+CONTIGUOUS = {"tensors": "contiguous"}  # in details: each is stored row by row, whatever its strides were
+FRESH_OPTIMIZER = {"optimizer": "fresh"}  # in details: it holds no state of an optimizer, any one begins afresh
 FILES = "files"  # as a strategy: files of a script's own, not a distributed checkpoint of torch's
 _NAME = re.compile(r"^step-(\d+)-a(\d+)-g(\d+)$")
 
@@ -37,6 +39,14 @@ class Manifest:
     @property
     def term(self) -> Term:
         return Term(self.attempt, self.generation)
+
+    @property
+    def has_contiguous_tensors(self) -> bool:
+        return self.details.items() >= CONTIGUOUS.items()
+
+    @property
+    def has_optimizer(self) -> bool:
+        return not self.details.items() >= FRESH_OPTIMIZER.items()
 
     @property
     def size_bytes(self) -> int:

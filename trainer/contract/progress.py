@@ -27,6 +27,7 @@ class Phase(str, Enum):
     SNAPSHOT = "snapshot"
     EVALUATION = "evaluation"
     WAITING = "waiting"  # in a collective, for its peers: who does not say so is who they wait for
+    NOTE = "note"  # no phase: measurements of a program that does not say what it does; its silence is never judged
     DONE = "done"
 
 
@@ -44,6 +45,7 @@ class Progress:
     step: int | None = None
     total_steps: int | None = None
     memory_bytes: int | None = None  # resident set on CPU, allocated peak on an accelerator
+    utilisation: float | None = None  # 0 to 1: of the accelerator, or of the threads that compute on a CPU
     metrics: dict[str, float] = field(default_factory=dict)  # loss, tokens_per_s, learning_rate, grad_norm, step_s, ...
 
 
@@ -71,6 +73,7 @@ def parse_progress(document: dict[str, object]) -> Progress:
             step=_optional_int(document.get("step")),
             total_steps=_optional_int(document.get("total_steps")),
             memory_bytes=_optional_int(document.get("memory_bytes")),
+            utilisation=_optional_float(document.get("utilisation")),
             metrics={str(name): float(value) for name, value in metrics.items()},
         )
     except (KeyError, TypeError, OverflowError) as error:
@@ -79,3 +82,7 @@ def parse_progress(document: dict[str, object]) -> Progress:
 
 def _optional_int(value: object) -> int | None:
     return None if value is None else int(str(value))
+
+
+def _optional_float(value: object) -> float | None:
+    return None if value is None else float(str(value))

@@ -84,8 +84,8 @@ class PaceBook:
 def limit_s(
     phase: Phase, pace: Mapping[str, Pace], *, startup_timeout_s: float, heartbeat_timeout_s: float | None
 ) -> float | None:
-    """How long a phase may last, in seconds; None for DONE. `heartbeat_timeout_s` None: learn it."""
-    if phase is Phase.DONE:
+    """How long a phase may last, in seconds; None for DONE and NOTE. `heartbeat_timeout_s` None: learn it."""
+    if phase in (Phase.DONE, Phase.NOTE):
         return None
     if phase is Phase.START:
         return startup_timeout_s

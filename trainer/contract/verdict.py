@@ -26,6 +26,7 @@ class Verdict:
     check: str
     outcome: Outcome
     sentence: str
+    nodes: tuple[str, ...] = ()  # that are to blame, where that is known; not in the log's line
 
 
 def render_verdict(verdict: Verdict) -> str:
@@ -67,6 +68,7 @@ def judge_clocks(offsets: Mapping[str, float]) -> Verdict:
         check="clocks",
         outcome=outcome,
         sentence=f"the largest offset is {offsets[node] * 1000:+.1f} ms, on {node}{advice}",
+        nodes=tuple(sorted(name for name, offset in offsets.items() if abs(offset) > CLOCK_FAIL_S)),
     )
 
 

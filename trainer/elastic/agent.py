@@ -17,9 +17,11 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, FailureKind, is_collateral
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo
+from trainer.elastic.chaos import Worker
 from trainer.elastic.devices import Devices
 from trainer.elastic.ending import end_workers
+from trainer.elastic.errands import Errands, Group
 from trainer.elastic.files import say
 from trainer.elastic.fitness import Unfit, await_fitness
 from trainer.elastic.formation import Formation, name_ranks
@@ -41,8 +43,6 @@ from trainer.elastic.workers import processes_of, workers_from
 
 # A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
 _CAUSE_GRACE_S = 0.3
-# What is left to the others when a worker has failed: time to die of SIGTERM, none to finish anything.
-_SURVIVOR_GRACE_S = 0.003
 _AT_ONCE_S = 1e-6  # torch wants a pause between its looks; ours ends by itself when a worker does
 
 
@@ -74,6 +74,7 @@ class Agent(LocalElasticAgent):
         self.generation = 0
         self.history = History(record, max_restarts=spec.max_restarts, min_nodes=min_nodes)
         self._record = record
+        self._errands = None if record is None else Errands(record)
         self._watch: Watch | None = None
         if record is not None and record.policy is not None:
             self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
@@ -136,6 +137,7 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._nursery.listen(self._look_every_s)
+        self._run_errands(worker_group)
         deaths = self._deaths(worker_group)
         stuck = [] if deaths or self._watch is None else self._watch.look(time.monotonic())
         if deaths:
@@ -155,6 +157,18 @@ class Agent(LocalElasticAgent):
             self._restart_workers(worker_group)
         return result
 
+    def _run_errands(self, worker_group: WorkerGroup) -> None:
+        if self._errands is None:
+            return
+        running = {rank: process for rank, process in self._processes().items() if process.returncode is None}
+        workers = {
+            worker_group.workers[local_rank].global_rank: Worker(pid=process.pid, folder=folder)
+            for local_rank, process in running.items()
+            if (folder := self._folder(local_rank)) is not None
+        }
+        size = worker_group.workers[0].world_size
+        self._errands.run(Group(generation=self.generation, world_size=size, workers=workers))
+
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         # torch passes its own 30 s on restarts, whatever --shutdown-timeout says: a hung worker would cost them all.
         # And it hands on the signal that this agent got; workers know SIGTERM.
@@ -162,7 +176,8 @@ class Agent(LocalElasticAgent):
         super()._shutdown(death_sig, timeout=self._shutdown_timeout)
 
     def _end_survivors(self, *, hang: bool = False) -> None:
-        self._end_workers(min(_SURVIVOR_GRACE_S, self._stop_timeout_s), hang=hang)
+        """Another one's failure leaves them nothing to finish: SIGTERM, and SIGKILL once their stacks are saved."""
+        self._end_workers(0.0, hang=hang)
 
     def _end_workers(self, patience_s: float, *, hang: bool = False) -> None:
         processes, folder_of = self._processes(), self._folder
@@ -205,7 +220,7 @@ class Agent(LocalElasticAgent):
         """Save where every worker stands, decide about a restart, end them all: a group with one that hangs is lost."""
         worst = stuck[0]
         failure = Failure(kind=FailureKind.HANG, message=worst.sentence, rank=worst.rank, step=worst.step)
-        self._judge(failure, worker_group, worst.step)
+        self._judge(failure, worker_group, worst.step, silent_s=worst.silent_s)
         self._end_survivors(hang=True)
 
     def _explain(self, deaths: list[Death], worker_group: WorkerGroup, steps: dict[int, int]) -> list[Finding]:
@@ -218,14 +233,19 @@ class Agent(LocalElasticAgent):
                 for death in deaths
             ]
             everyone = len(deaths) == len(worker_group.workers)
-            if everyone or not all(is_collateral(f.failure) for f in findings) or time.monotonic() > deadline:
+            has_cause = any(not (is_collateral(f.failure) or is_echo(f.failure)) for f in findings)
+            if everyone or has_cause or time.monotonic() > deadline:
                 return findings
             time.sleep(0.02)
             deaths = self._deaths(worker_group)
 
-    def _judge(self, failure: Failure, worker_group: WorkerGroup, step: int | None) -> None:
+    def _judge(
+        self, failure: Failure, worker_group: WorkerGroup, step: int | None, *, silent_s: float | None = None
+    ) -> None:
         ranks, nodes = [worker.global_rank for worker in worker_group.workers], worker_group.group_world_size or 0
-        restart = self.history.judge(failure, ranks, generation=self.generation, step=step, nodes=nodes)
+        restart = self.history.judge(
+            failure, ranks, generation=self.generation, step=step, nodes=nodes, silent_s=silent_s
+        )
         if restart is not None:
             self._let_torch(restart, worker_group.spec)
 
@@ -248,9 +268,11 @@ class Agent(LocalElasticAgent):
             generation=self.generation,
             pids={ranks[local_rank]: pid for local_rank, pid in pids.items()},
             fresh=fresh,
+            spares=[ranks[local_rank] for local_rank, each in self._processes().items() if each.was_spare],
             costs={
                 "imported_in_s": round(self._nursery.imported_s, 3),
                 "fork_server_rss_bytes": self._nursery.rss_bytes,
+                "spare_bytes": self._nursery.spare_bytes,
             },
         )
 

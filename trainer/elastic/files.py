@@ -84,3 +84,13 @@ def read_tail(path: Path, limit_bytes: int) -> str:
             return file.read(limit_bytes).decode(errors="replace")
     except OSError:
         return ""
+
+
+def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """The folders in `folder` that are called `prefix` and a number, in its order; none where it cannot be read."""
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(prefix)]  # noqa: PTH208  # names alone
+    except OSError:
+        return []
+    numbers = ((name.removeprefix(prefix), folder / name) for name in names)
+    return sorted((int(number), path) for number, path in numbers if number.isdecimal())

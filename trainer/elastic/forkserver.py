@@ -4,26 +4,26 @@ The agent starts it with one end of a socket (nursery.py) and orders workers by 
 tensor, no CUDA, no thread of its own. Every worker is its child and dies with it; as their subreaper (prctl(2)) it
 also gets what workers leave behind, data loaders above all, and when the agent is gone it kills all of them.
 
-Messages are JSON, one in each packet. The agent sends
+Messages are lines of JSON (channel.py). The agent sends
 
     {"import": [modules], "later": [modules]}   the first at once, before any worker; the others in quiet moments
+    {"spares": how many, "rehearsal": module | null}
     {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
      "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
 
 and gets
 
     {"ready": [modules], "seconds": s, "rss_bytes": n}
-    {"started": number, "pid": p, "because": why it is a fresh process, "" for a fork}
+    {"started": number, "pid": p, "because": why it is a fresh process, "" for a fork, "spare": whether it was one}
     {"refused": number, "why": text}
     {"ended": pid, "code": as subprocess.Popen.returncode}
+    {"spare": pid, "bytes": memory of its own}   it is ready
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
-import json
 import os
 import select
 import signal
@@ -35,24 +35,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from trainer.elastic import child
+from trainer.elastic.channel import Channel
 from trainer.elastic.files import say
-from trainer.elastic.groups import keep_process_groups
+from trainer.elastic.forked import HELD, become, names_of, program_of
 from trainer.elastic.processes import adopt_orphans, end_descendants
 from trainer.elastic.program import Program, find_shadowed, run_program
-from trainer.elastic.stacks import offer_stacks
-from trainer.elastic.title import show_command, show_place
+from trainer.elastic.spares import Spares
+from trainer.elastic.title import show_command
 
-_PR_SET_NAME = 15  # linux/prctl.h
-_PACKET_BYTES = 1 << 20
-_QUIET_S = 1.0  # after the last order: so long a start-up is left alone
-_NAME_BYTES = 15  # prctl(2)
-# A scheduler signals every process of the job, a terminal the whole foreground: when to end is the agent's decision.
-_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_QUIET_S = 0.5  # after the last order: so long a start-up is left alone
 
 
 class ForkServer:
-    def __init__(self, channel: socket.socket, agent: int) -> None:
+    def __init__(self, channel: Channel, agent: int) -> None:
         self._channel = channel
         self._agent = agent
         self._later: deque[str] = deque()
@@ -61,37 +56,62 @@ class ForkServer:
         self._quiet_since = time.monotonic()
         self._wakeup, self._woken = socket.socketpair()
         self._unsafe: str | None = None
+        self._spares = Spares()
 
     def serve(self) -> dict[str, object] | None:
         """Serve until the agent is gone, then return None; in each forked worker, return its order."""
         self._listen_to_signals()
         while os.getppid() == self._agent:
-            timeout = max(0.0, self._quiet_since + _QUIET_S - time.monotonic()) if self._later else None
-            ready, _, _ = select.select([self._channel, self._woken], [], [], timeout)
+            ends: list[Channel | socket.socket] = [self._channel, self._woken, *self._spares.ends]
+            ready, _, _ = select.select(ends, [], [], self._patience_s())
+            for pid, size_bytes in self._spares.take_in().items():
+                self._tell(spare=pid, bytes=size_bytes)
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._reap()
             if self._channel in ready:
-                packet = self._channel.recv(_PACKET_BYTES)
-                if not packet:
+                messages = self._channel.receive()
+                if messages is None:
                     break
-                order = self._obey(json.loads(packet))
-                if order is not None:
-                    return order
+                for message in messages:
+                    order = self._obey(message)
+                    if order is not None:
+                        return order
             elif not ready and self._later:
                 self._import([self._later.popleft()])
+            elif not ready:
+                order = self._raise_spare()
+                if order is not None:
+                    return order
         end_descendants(os.getpid())
+        self._spares.sweep()
         return None
+
+    def _patience_s(self) -> float | None:
+        """Until it is quiet, if there is something to do then."""
+        is_idle = not self._later and not (self._workers and self._spares.is_wanting and self._unsafe is None)
+        return None if is_idle else max(0.0, self._quiet_since + _QUIET_S - time.monotonic())
+
+    def _raise_spare(self) -> dict[str, object] | None:
+        try:
+            order = self._spares.raise_one()
+        except OSError as error:
+            self._spares.wanted = 0
+            say(f"restarts will be slower: no spare worker can be made: {error}")
+            return None
+        if order is not None:
+            self.close()
+        return order
 
     def close(self) -> None:
         """In a worker: let go of what belongs to the server."""
         signal.set_wakeup_fd(-1)
         for end in (self._channel, self._wakeup, self._woken):
             end.close()
+        self._spares.close()
 
     def _listen_to_signals(self) -> None:
-        for number in _IGNORED:
-            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -100,9 +120,14 @@ class ForkServer:
         """Carry out a message. An order for a worker comes back in that worker, and only there."""
         if "start" in message:
             self._quiet_since = time.monotonic()
+            self._spares.stand_still()
             return self._start(message)
-        self._later.extend(_names(message.get("later")))
-        self._import(_names(message.get("import")))
+        if "spares" in message:
+            self._spares.wanted = int(str(message["spares"]))
+            self._spares.rehearsal = str(message["rehearsal"]) if message["rehearsal"] else None
+            return None
+        self._later.extend(names_of(message.get("later")))
+        self._import(names_of(message.get("import")))
         return None
 
     def _import(self, names: list[str]) -> None:
@@ -118,17 +143,21 @@ class ForkServer:
         self._tell(ready=names, seconds=round(time.monotonic() - began, 3), rss_bytes=_rss_bytes())
 
     def _start(self, order: dict[str, object]) -> dict[str, object] | None:
-        program = _program(order)
+        program = program_of(order)
         because = str(order["because"]) if program is None else self._why_fresh(program)
-        try:
-            pid = os.fork()
-        except OSError as error:
-            self._tell(refused=order["start"], why=f"no process can be made: {error.strerror}")
-            return None
-        if pid == 0:
-            return order | {"because": because}
+        order = order | {"because": because}
+        pid = None if because else self._spares.give(order)
+        is_spare = pid is not None
+        if pid is None:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self._tell(refused=order["start"], why=f"no process can be made: {error.strerror}")
+                return None
+            if pid == 0:
+                return order
         self._workers.add(pid)
-        self._tell(started=order["start"], pid=pid, because=because)
+        self._tell(started=order["start"], pid=pid, because=because, spare=is_spare)
         return None
 
     def _why_fresh(self, program: Program) -> str:
@@ -151,42 +180,16 @@ class ForkServer:
                     self._workers.discard(pid)
                     self._has_failed |= status != 0
                     self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+                self._spares.forget(pid)
         except ChildProcessError:
             return
         if self._has_failed and not self._workers:
             self._has_failed = False
-            end_descendants(os.getpid())
+            spares = self._spares.pids
+            end_descendants(os.getpid(), lambda process: process.pid not in spares)
 
     def _tell(self, **message: object) -> None:
-        try:
-            self._channel.send(json.dumps(message).encode())
-        except OSError:
-            return  # the agent is gone; the loop will see it
-
-
-def become(order: dict[str, object], agent_server: int) -> None:
-    """Turn a process just forked into the worker of its order. Returns, or raises, when the program does."""
-    child.die_with_parent(agent_server)
-    os.setsid()
-    for number in (*_IGNORED, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    _settle_environment(order)
-    child.prepare_environment()
-    _open_outputs(order)
-    folder = child.redirect(str(order["local_rank"]))
-    program = _program(order)
-    command = _names(order["command"])
-    if order["because"] or program is None:
-        child.execute(command)
-    show_command(command)
-    show_place(os.environ)
-    _rename(Path(program.target).name)
-    if folder is not None:
-        offer_stacks(folder)
-    _refresh()
-    keep_process_groups()
-    run_program(program)
+        self._channel.send(message)
 
 
 def why_unsafe() -> str | None:
@@ -202,48 +205,6 @@ def why_unsafe() -> str | None:
     os.waitpid(trial, 0)
     threads = len(list(Path("/proc/self/task").iterdir()))
     return None if threads == 1 else f"a preloaded module runs {threads - 1} threads"
-
-
-def _settle_environment(order: dict[str, object]) -> None:
-    environ, without = order["environ"], order["without"]
-    assert isinstance(environ, dict)
-    assert isinstance(without, list)
-    for name in without:
-        os.environ.pop(str(name), None)
-    os.environ.update({str(name): str(value) for name, value in environ.items()})
-
-
-def _open_outputs(order: dict[str, object]) -> None:
-    for descriptor, name in ((1, order["stdout"]), (2, order["stderr"])):
-        if name:
-            opened = os.open(str(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            os.dup2(opened, descriptor)
-            os.close(opened)
-
-
-def _refresh() -> None:
-    """What a fresh interpreter would draw or read anew. Python's own `random` does so at every fork."""
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
-    torch, threads = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
-    if torch is not None and threads.isdecimal() and int(threads) > 0:
-        torch.set_num_threads(int(threads))  # OpenMP read its variable when torch was imported
-
-
-def _rename(name: str) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:_NAME_BYTES], 0, 0, 0)
-
-
-def _program(order: dict[str, object]) -> Program | None:
-    fields = order["program"]
-    if not isinstance(fields, dict):
-        return None
-    return Program(str(fields["target"]), bool(fields["is_module"]), tuple(map(str, fields["arguments"])))
-
-
-def _names(value: object) -> list[str]:
-    return [str(name) for name in value] if isinstance(value, list) else []
 
 
 def _link(path: Path) -> str:
@@ -262,7 +223,7 @@ def main(descriptor: int, agent: int) -> NoReturn:
     """Serve on the socket; in a forked worker run its program and leave as Python itself would."""
     adopt_orphans()
     show_command([sys.executable, "-m", __name__, "of", str(agent)])
-    server, me = ForkServer(socket.socket(fileno=descriptor), agent), os.getpid()
+    server, me = ForkServer(Channel(socket.socket(fileno=descriptor)), agent), os.getpid()
     order = server.serve()
     if order is None:
         os._exit(0)

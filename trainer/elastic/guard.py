@@ -24,6 +24,7 @@ from trainer.elastic.files import read_tail
 from trainer.elastic.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
 from trainer.elastic.record import Record, now
 from trainer.elastic.stop import StopRequest
+from trainer.elastic.wakeup import Wakeup
 
 # torch/distributed/elastic/multiprocessing/errors: _FAILURE_FORMAT_TEMPLATE
 _SUMMARY = re.compile(r"rank\s*: (\d+) \(local_rank: (\d+)\)\s*exitcode\s*: (-?\d+)")
@@ -51,11 +52,12 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     if record is not None:
         os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
     process: subprocess.Popen[bytes] | None = None
+    wakeup = Wakeup()
     try:
         stop.arm(_Stopped)
         wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
         process = subprocess.Popen(wrapped, start_new_session=True)
-        code = process.wait()
+        code = wakeup.outlast(process)
     except _Stopped as stopped:
         if process is not None:
             _end(process, stopped.number, record)

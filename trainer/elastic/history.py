@@ -36,11 +36,19 @@ class History:
         self._noticed_s = self._noticed_s or time.monotonic()
 
     def judge(
-        self, failure: Failure, ranks: Collection[int], *, generation: int, step: int | None, nodes: int
+        self,
+        failure: Failure,
+        ranks: Collection[int],
+        *,
+        generation: int,
+        step: int | None,
+        nodes: int,
+        silent_s: float | None = None,
     ) -> bool | None:
         """Whether the workers shall start again in place; None: torch decides.
 
-        `ranks` are all of this agent, `step` is the highest that any of them had completed, `nodes` the group's.
+        `ranks` are all of this agent, `step` is the highest that any of them had completed, `nodes` the group's,
+        `silent_s` how long the failed one had told nothing, where it hung.
         """
         self.failure = failure
         if self._record is None:
@@ -67,6 +75,7 @@ class History:
             collateral_ranks=collateral,
             lost_a_peer=is_collateral(failure),
             decision=decision.sentence,
+            **({} if silent_s is None else {"silent_s": round(silent_s, 3)}),
         )
         return decision.restart
 
@@ -77,9 +86,13 @@ class History:
         generation: int,
         pids: Mapping[int, int],
         fresh: Mapping[int, str],
+        spares: Collection[int],
         costs: Mapping[str, object],
     ) -> None:
-        """The workers of a generation run. `pids` and `fresh` (why not a fork) are by rank, `costs` of the forks."""
+        """The workers of a generation run.
+
+        `pids` and `fresh` (why not a fork) are by rank, `spares` the ranks that were forked ahead, `costs` of all that.
+        """
         started_s, noticed_s, self._noticed_s = time.monotonic(), self._noticed_s, None
         before, self._formed = self._formed, now
         change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
@@ -102,7 +115,9 @@ class History:
             generation,
             world_size=size,
             number=generation,
+            host=self._record.process.host,
             pids={str(rank): pid for rank, pid in pids.items()},
             fresh={str(rank): because for rank, because in fresh.items()},
+            spares=sorted(spares),
             **costs,
         )

@@ -47,6 +47,8 @@ _OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"
 QUICK_RENDEZVOUS = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
 _GROUP_LOST = (RendezvousError, DistStoreError, DistNetworkError)  # the latter from the stores themselves
 PRELOAD = "ORCHESTRATOR_PRELOAD"
+SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: as many as there are
+_REHEARSAL = f"{OURS}.rehearsal"
 
 
 def run_agent(argv: list[str], record: Record | None, stop: StopRequest, nursery: Nursery) -> tuple[ExitRecord, str]:
@@ -65,17 +67,21 @@ def run_agent(argv: list[str], record: Record | None, stop: StopRequest, nursery
     missing = find_missing(command)
     if missing is not None:
         return _failed(missing), "a restart cannot help"
-    _prepare(nursery, command)
+    _prepare(nursery, command, config.nproc_per_node)
     return _run(config, command, record, stop, nursery)
 
 
-def _prepare(nursery: Nursery, command: list[str]) -> None:
+def _prepare(nursery: Nursery, command: list[str], workers: int) -> None:
     program = parse_program(command)
     if not isinstance(program, Program):
         return
     is_ours = program.is_module and program.target == OURS
     preload = [name for name in os.environ.get(PRELOAD, "").split(",") if name]
-    nursery.prepare(["torch", *(_OURS if is_ours else ())], later=[*_LATER, *preload])
+    nursery.prepare(
+        ["torch", *(_OURS if is_ours else ())], later=[*_LATER, *([_REHEARSAL] if is_ours else ()), *preload]
+    )
+    spares = os.environ.get(SPARES, "")
+    nursery.keep_spares(int(spares) if spares.isdecimal() else workers, _REHEARSAL if is_ours else None)
 
 
 def parse_flags(argv: list[str], record: Record | None) -> tuple[LaunchConfig, list[str]]:
@@ -113,7 +119,9 @@ def _settle(args: argparse.Namespace) -> argparse.Namespace:
 def find_missing(command: list[str]) -> Failure | None:
     """The failure that a missing program or script is going to be; None when both are there or cannot be told."""
     if shutil.which(command[0]) is None:
-        return Failure(kind=FailureKind.LAUNCH, message=f"the program {command[0]!r} is missing or not executable")
+        there = "/" in command[0] and Path(command[0]).exists()
+        why = "may not be executed by this user: permission denied" if there else f"does not exist (from {Path.cwd()})"
+        return Failure(kind=FailureKind.LAUNCH, message=f"the program {command[0]!r} {why}")
     script = next((part for part in command[1:] if part != "-u"), None)
     is_python = Path(command[0]).name.startswith("python")
     if not is_python or script is None or script.startswith("-") or Path(script).exists():

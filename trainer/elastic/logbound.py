@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract import layout
+from trainer.elastic.files import numbered
 
 _INTERVAL_S = 0.25
 _COPY_BYTES = 1024 * 1024
@@ -46,8 +47,10 @@ def bound_log(log: Path, limit_bytes: int) -> bool:
 
 
 def bound_logs(incarnation_dir: Path, limit_bytes: int) -> None:
-    for log in incarnation_dir.glob(f"g*/local-*/{layout.WORKER_LOG}"):
-        bound_log(log, limit_bytes)
+    """Those of the newest generation, and of the one before, which may still be ending: there may be hundreds."""
+    for _, generation in numbered(incarnation_dir, "g")[-2:]:
+        for _, worker in numbered(generation, "local-"):
+            bound_log(worker / layout.WORKER_LOG, limit_bytes)
 
 
 def start_log_bounding(incarnation_dir: Path, limit_bytes: int) -> None:

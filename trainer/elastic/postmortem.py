@@ -16,6 +16,7 @@ from trainer.contract.failure import (
     classify_failure,
     find_telling_line,
     is_collateral,
+    is_echo,
     signal_name,
 )
 from trainer.contract.words import TRACEBACK
@@ -108,7 +109,7 @@ def _precedence(finding: Finding) -> tuple[bool, bool, float, int]:
     failure = finding.failure
     # Whoever timed out in a collective had waited for another. A worker killed by a signal wrote no time: it went
     # before the peers that could still write one.
-    waited = is_collateral(failure) or failure.kind is FailureKind.HANG
+    waited = is_collateral(failure) or is_echo(failure) or failure.kind is FailureKind.HANG
     return waited, failure.signal is None, finding.at_s or 0.0, failure.rank or 0
 
 

@@ -80,7 +80,7 @@ def stat_fields(pid: int | str) -> list[str]:
 
     The second, the command's name in parentheses, may hold anything.
     """
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
 
 
 def _read(pid: int) -> Process | None:

@@ -95,7 +95,8 @@ def _introduce(record: Record, token: str) -> None:
     agent = AgentRecord(process=record.process, claim=token, incarnation=record.incarnation, at=now())
     write_document(record.incarnation_dir / layout.AGENT, render_agent_record(agent))
     sentence = f"agent of replica {record.replica} started on {record.process.host}"
-    record.journal(EventKind.AGENT_STARTED, sentence, 0, pid=record.process.pid, host=record.process.host)
+    who = {"pid": record.process.pid, "host": record.process.host}
+    record.journal(EventKind.AGENT_STARTED, sentence, 0, **who, replica=record.replica, incarnation=record.incarnation)
 
 
 def _next_incarnation(replica_dir: Path) -> int:

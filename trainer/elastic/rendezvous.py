@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -13,6 +15,7 @@ import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig
 
@@ -26,6 +29,14 @@ _PROBE_INTERVAL_S = 0.1
 _GENERATION_KEY = "orchestrator/generation"
 _STORE_KEY = "orchestrator/store"
 _CLOCKS_MAY_DIFFER_S = 0.5
+_SILENT_STORE_S = 30
+# tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.
+_LOUD = {
+    socket.TCP_USER_TIMEOUT: _SILENT_STORE_S * 1000,
+    socket.TCP_KEEPIDLE: 5,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: _SILENT_STORE_S // 5,
+}
 
 
 class RendezvousFailed(Exception):
@@ -47,10 +58,13 @@ def build_handler(config: LaunchConfig) -> RendezvousHandler:
     )
     await_store(config)
     try:
-        return rendezvous_registry.get_rendezvous_handler(parameters)
+        handler = rendezvous_registry.get_rendezvous_handler(parameters)
     except RendezvousConnectionError as error:
         cause = str(error.__cause__ or error)
         raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause)) from error
+    if config.rdzv_backend == "c10d":
+        give_up_on_silence(parse_rendezvous_endpoint(config.rdzv_endpoint, _DEFAULT_PORT)[1])
+    return handler
 
 
 def await_store(config: LaunchConfig) -> None:
@@ -67,6 +81,20 @@ def await_store(config: LaunchConfig) -> None:
             cause = f"{cause}, waited {timeout_s:.0f} s"
             raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause))
         time.sleep(_PROBE_INTERVAL_S)
+
+
+def give_up_on_silence(port: int) -> None:
+    """Let the connections to the store at `port` fail once its node has been silent for _SILENT_STORE_S.
+
+    TCP by itself would try for a quarter of an hour, and torch would wait for it out of reach of signals. A store whose
+    process merely stands still is not silent: its kernel answers.
+    """
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
+                for option, value in _LOUD.items():
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _probe(host: str, port: int) -> str | None:
@@ -132,13 +160,23 @@ def is_broken(handler: RendezvousHandler, group: WorkerGroup) -> bool:
     """Whether the round that `group` was formed in has lost a member, or this agent its own place in it.
 
     torch's agent looks for newcomers only: of a node whose heartbeats have ended it would wait for a collective to
-    fail, and if the others have given up on this very agent it would train on beside them.
+    fail, and if the others have given up on this very agent it would train on beside them. So they have, too, when the
+    store has not answered for twice as long as they wait for a heartbeat.
     """
-    state = getattr(getattr(handler, "_state_holder", None), "state", None)
+    holder = getattr(handler, "_state_holder", None)
+    state, heard_s = getattr(holder, "state", None), getattr(holder, "_last_sync_time", None)
     members, me = getattr(state, "participants", None), getattr(handler, "_this_node", None)
-    if not isinstance(members, dict) or me is None:
+    if not isinstance(members, dict) or me is None or heard_s is None:
         return False  # a rendezvous of another kind; or torch keeps its state elsewhere now
-    return me not in members or len(members) < cast(int, group.group_world_size)
+    size = cast(int, group.group_world_size)
+    lost_touch = size > 1 and time.monotonic() - heard_s > 2 * _heartbeats_count_s(handler)
+    return lost_touch or me not in members or len(members) < size
+
+
+def _heartbeats_count_s(handler: RendezvousHandler) -> float:
+    """How old the newest heartbeat of a node may be that is not taken for lost."""
+    settings = cast(DynamicRendezvousHandler, handler).settings
+    return float(settings.keep_alive_interval.total_seconds() * settings.keep_alive_max_attempt)
 
 
 def find_clock_ahead(handler: RendezvousHandler, now: datetime) -> str | None:

@@ -5,12 +5,15 @@ A report that fails is sent again later, from the same offsets; training never w
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from trainer.contract import env, layout
@@ -110,11 +113,25 @@ class Reporter:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(self._url, json.dumps(document).encode(), headers, method="POST")
-        with urllib.request.urlopen(request, timeout=max(0.1, timeout_s)) as response:
-            answer = json.load(response)
+        try:
+            with urllib.request.urlopen(request, timeout=max(0.1, timeout_s)) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            self._hear_refusal(error)
+            raise
         desired = answer.get("desired") if isinstance(answer, dict) else None
         if isinstance(desired, dict):
             self._wishes.hear(desired)
+
+    def _hear_refusal(self, error: urllib.error.HTTPError) -> None:
+        """An attempt that has ended is refused, and told so in words that no other refusal has."""
+        if error.code != http.HTTPStatus.FORBIDDEN:
+            return
+        with error, suppress(OSError, ValueError, http.client.HTTPException):
+            answer = json.load(error)
+            desired = answer.get("desired") if isinstance(answer, dict) else None
+            if isinstance(desired, dict):
+                self._wishes.hear(desired)
 
 
 def start_reporter(record: Record, wishes: Wishes, environ: Mapping[str, str]) -> Reporter | None:

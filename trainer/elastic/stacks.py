@@ -45,10 +45,25 @@ def save_stacks(workers: Mapping[int, Path]) -> list[int]:
     return [pid for pid, folder in workers.items() if _size(folder) > before[pid]]
 
 
+def collect_stacks(workers: Mapping[int, Path], *, limit_bytes: int) -> dict[int, str]:
+    """Save the stacks of processes and return them by pid, of each the last `limit_bytes` of what it has now said."""
+    before = {pid: _size(folder) for pid, folder in workers.items()}
+    return {pid: _read_from(workers[pid], before[pid], limit_bytes) for pid in save_stacks(workers)}
+
+
+def _read_from(folder: Path, offset: int, limit_bytes: int) -> str:
+    try:
+        with (folder / layout.STACKS).open("rb") as file:
+            file.seek(max(offset, file.seek(0, os.SEEK_END) - limit_bytes))
+            return file.read(limit_bytes).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def _ask(pid: int) -> bool:
     """Send the signal to a process that has a handler for it; any other would die of it."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")  # it begins with the name
         caught = int(next(line for line in status.splitlines() if line.startswith(_SIGCGT)).split()[1], 16)
         if not caught >> (SIGNAL - 1) & 1:
             return False

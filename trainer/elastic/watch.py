@@ -85,6 +85,8 @@ class Watch:
         return sorted((stuck for stuck in found if stuck is not None), key=lambda stuck: -stuck.silent_s)
 
     def _take(self, line: Progress, now_s: float) -> None:
+        if line.phase is Phase.NOTE:
+            return
         pace = self._paces.setdefault(line.rank, PaceBook())
         if line.generation == self._generation:
             self._words[line.rank] = _Word(phase=line.phase, step=line.step, heard_s=now_s)

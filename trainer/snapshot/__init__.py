@@ -1,8 +1,11 @@
 """Snapshots on disk. `files` needs no torch; `python -m trainer.snapshot` is the command line."""
 
 from trainer.snapshot.files import (
+    Checksum,
+    check_manifest,
     checksum_file,
     checksum_files,
+    claim,
     commit,
     files_of_rank,
     list_committed,
@@ -11,21 +14,30 @@ from trainer.snapshot.files import (
     quarantine,
     read_manifest,
     remove,
-    sync_directory,
     verify,
+    verify_files,
 )
+from trainer.snapshot.places import sync_directory
+from trainer.snapshot.remote import Place, Remote, parse_location
 
 __all__ = [
+    "Checksum",
+    "Place",
+    "Remote",
+    "check_manifest",
     "checksum_file",
     "checksum_files",
+    "claim",
     "commit",
     "files_of_rank",
     "list_committed",
     "list_named",
     "list_quarantined",
+    "parse_location",
     "quarantine",
     "read_manifest",
     "remove",
     "sync_directory",
     "verify",
+    "verify_files",
 ]

@@ -20,7 +20,9 @@ from trainer import snapshot
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name
 from trainer.errors import SnapshotError
+from trainer.snapshot import Place, Remote
 
+_KINDS = {("export", "target"): Path, ("import", "source"): Path, ("import", "dir"): Path}  # the rest may be URLs
 _SHARD_BYTES = 5_000_000_000  # what the Hugging Face hub recommends at most
 
 
@@ -45,13 +47,20 @@ def _list(arguments: argparse.Namespace) -> int:
     print(f"{'snapshot':28}{'state':14}{'step':>10}{'MB':>12}  {'world':7}{'strategy':10}{'parent':28}committed at")
     for name in sorted(names, key=lambda name: (name.step, name.term), reverse=True):
         print(_line(arguments.dir, name))
-    for path in sorted(arguments.dir.glob("*.quarantined*")):
-        if parse_snapshot_name(path.name.partition(".")[0]) is not None:
-            print(f"{path.name}  set aside as damaged")
+    for set_aside in _set_aside(arguments.dir):
+        print(f"{set_aside}  set aside as damaged")
     return 0
 
 
-def _line(directory: Path, name: SnapshotName) -> str:
+def _set_aside(directory: Place) -> list[str]:
+    """By the names that they have now."""
+    if isinstance(directory, Remote):
+        return sorted(str(name) for name in snapshot.list_quarantined(directory))
+    names = sorted(path.name for path in directory.glob("*.quarantined*"))
+    return [name for name in names if parse_snapshot_name(name.partition(".")[0]) is not None]
+
+
+def _line(directory: Place, name: SnapshotName) -> str:
     if not (directory / str(name) / MANIFEST).exists():
         return f"{name!s:28}{'not committed':14}{name.step:>10}"
     try:
@@ -71,7 +80,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     exchange = import_module("trainer.snapshot.exchange")
-    print(exchange.import_from(arguments.source, arguments.dir, arguments.step))
+    print(exchange.import_from(arguments.source, arguments.dir, arguments.step, arguments.weights))
     return 0
 
 
@@ -96,8 +105,9 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         for path in paths:
-            command.add_argument(path, type=Path)
-    commands.choices["export"].add_argument("--weights", action="store_true", help="without the optimizer's state")
+            command.add_argument(path, type=_KINDS.get((name, path), snapshot.parse_location))
+    for name in ("export", "import"):
+        commands.choices[name].add_argument("--weights", action="store_true", help="without the optimizer's state")
     commands.choices["export"].add_argument("--max-shard-bytes", type=int, default=_SHARD_BYTES, metavar="N")
     commands.choices["import"].add_argument("--step", type=int, help="completed steps, where the source does not say")
     return parser

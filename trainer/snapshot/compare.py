@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainer import snapshot
+from trainer.snapshot import Place
 from trainer.snapshot.whole import read_flat, read_metadata
 
 
-def compare(left: Path, right: Path) -> list[str]:
+def compare(left: Place, right: Place) -> list[str]:
     """A line for each difference, none for equal states however they are sharded. Raises SnapshotError.
 
     Both are verified first.

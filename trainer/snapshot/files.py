@@ -1,11 +1,13 @@
-"""The files of a snapshot, without torch: checksums, commit, verification, listing, removal. Nothing is unpickled."""
+"""The files of a snapshot, without torch: checksums, commit, verification, listing, removal. Nothing is unpickled.
+
+What differs between a folder and an object store is in places.py.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,23 +24,39 @@ from trainer.contract.manifest import (
     render_manifest,
 )
 from trainer.errors import DamagedSnapshot, SnapshotError
+from trainer.snapshot.places import spot
+from trainer.snapshot.remote import Place
 
 ALGORITHM = "xxh3-64"
 _CHUNK_BYTES = 4 * 1024 * 1024
 _READERS = 4  # xxhash and read(2) both release the interpreter lock
 
 
-def checksum_file(path: Path) -> FileEntry:
+class Checksum:
+    """Of a file that is read or written from front to back."""
+
+    def __init__(self) -> None:
+        self._hasher, self._size_bytes = xxhash.xxh3_64(), 0
+
+    def add(self, content: bytes) -> None:
+        self._hasher.update(content)
+        self._size_bytes += len(content)
+
+    @property
+    def entry(self) -> FileEntry:
+        return FileEntry(size_bytes=self._size_bytes, checksum=f"{ALGORITHM}:{self._hasher.hexdigest()}")
+
+
+def checksum_file(path: Place) -> FileEntry:
     """Size and checksum of a file, read in pieces. Raises OSError."""
-    hasher, size_bytes = xxhash.xxh3_64(), 0
+    checksum = Checksum()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
-            hasher.update(chunk)
-            size_bytes += len(chunk)
-    return FileEntry(size_bytes=size_bytes, checksum=f"{ALGORITHM}:{hasher.hexdigest()}")
+            checksum.add(chunk)
+    return checksum.entry
 
 
-def checksum_files(directory: Path, names: list[str]) -> dict[str, FileEntry]:
+def checksum_files(directory: Place, names: list[str]) -> dict[str, FileEntry]:
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(names, pool.map(lambda name: checksum_file(directory / name), names), strict=True))
 
@@ -49,76 +67,65 @@ def files_of_rank(directory: Path, rank: int) -> list[str]:
     return sorted([*names, ".metadata"] if rank == 0 else names)
 
 
-def commit(directory: Path, manifest: Manifest) -> None:
-    """Make the snapshot count: its manifest is renamed in when all else is on disk. Raises OSError."""
-    temporary = directory / f"{MANIFEST}.tmp"
-    with temporary.open("w") as file:
-        json.dump(render_manifest(manifest), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(directory)
-    temporary.rename(directory / MANIFEST)
-    sync_directory(directory)
-    sync_directory(directory.parent)
+def claim(directory: Place) -> None:
+    """Make the directory of a snapshot. Raises OSError: FileExistsError when another writes this snapshot."""
+    spot(directory).claim()
 
 
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def commit(directory: Place, manifest: Manifest) -> None:
+    """Make the snapshot count: its manifest appears when all else is there to stay. Raises OSError."""
+    spot(directory).commit(json.dumps(render_manifest(manifest), indent=1))
 
 
-def verify(directory: Path) -> Manifest:
+def verify(directory: Place) -> Manifest:
     """Check a snapshot against its manifest. Raises DamagedSnapshot, or SnapshotError when it cannot be checked."""
+    manifest = check_manifest(directory)
+    verify_files(directory, manifest.files)
+    return manifest
+
+
+def check_manifest(directory: Place) -> Manifest:
+    """The manifest, if it is that of the snapshot it lies in: its files are unchecked. Raises what `verify` does."""
     manifest = read_manifest(directory)
     name = parse_snapshot_name(directory.name)
     if name is not None and name != SnapshotName(manifest.step, manifest.term):
         raise DamagedSnapshot(MANIFEST, f"is that of {SnapshotName(manifest.step, manifest.term)}, in {directory}")
     if manifest.strategy != FILES and ".metadata" not in manifest.files:
         raise DamagedSnapshot(MANIFEST, f"lists no .metadata, in {directory}")
-    with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(lambda item: _verify_file(directory / item[0], item[1]), manifest.files.items()))
     return manifest
 
 
-def list_committed(snapshots: Path) -> list[SnapshotName]:
-    return [name for name in list_named(snapshots) if (snapshots / str(name) / MANIFEST).exists()]
+def verify_files(directory: Place, files: Mapping[str, FileEntry]) -> None:
+    """Check some of a snapshot's files, by name. Raises what `verify` does, for the first of them that is not whole."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        list(pool.map(lambda item: _verify_file(directory / item[0], item[1]), files.items()))
 
 
-def list_named(snapshots: Path) -> list[SnapshotName]:
-    """Every directory with a snapshot's name, committed or not. Raises OSError."""
-    if not snapshots.exists():
-        return []
-    names = (parse_snapshot_name(path.name) for path in snapshots.iterdir() if path.is_dir())
-    return [name for name in names if name is not None]
+def list_committed(snapshots: Place) -> list[SnapshotName]:
+    return [found.name for found in spot(snapshots).survey() if found.committed and not found.set_aside]
 
 
-def list_quarantined(snapshots: Path) -> list[SnapshotName]:
-    if not snapshots.exists():
-        return []
-    names = (parse_snapshot_name(path.name.partition(".")[0]) for path in snapshots.glob("*.quarantined*"))
-    return [name for name in names if name is not None]
+def list_named(snapshots: Place) -> list[SnapshotName]:
+    """Whatever has a snapshot's name, committed or not. Raises OSError."""
+    return [found.name for found in spot(snapshots).survey() if not found.set_aside]
 
 
-def quarantine(directory: Path) -> Path:
-    """Rename a damaged snapshot so that no reader takes it for one; it is kept for whoever looks into the damage."""
-    target = directory.with_name(f"{directory.name}.quarantined")
-    count = 1
-    while target.exists():
-        count += 1
-        target = directory.with_name(f"{directory.name}.quarantined-{count}")
-    return directory.rename(target)
+def list_quarantined(snapshots: Place) -> list[SnapshotName]:
+    return [found.name for found in spot(snapshots).survey() if found.set_aside]
 
 
-def remove(directory: Path) -> None:
+def quarantine(directory: Place) -> Place:
+    """Set a damaged snapshot aside: no reader takes it for one, and whoever looks into the damage finds it."""
+    return spot(directory).set_aside()
+
+
+def remove(directory: Place) -> None:
     """Delete a snapshot, its manifest first: half a snapshot must not look committed. Repeating it is harmless."""
     (directory / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(directory, ignore_errors=True)
+    spot(directory).empty()
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Place) -> Manifest:
     """What was committed, unchecked. Raises SnapshotError, DamagedSnapshot for a manifest that is none."""
     path = directory / MANIFEST
     try:
@@ -134,7 +141,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise DamagedSnapshot(MANIFEST, f"is no manifest ({error}), in {directory}") from error
 
 
-def _verify_file(path: Path, expected: FileEntry) -> None:
+def _verify_file(path: Place, expected: FileEntry) -> None:
     if not expected.checksum.startswith(f"{ALGORITHM}:"):
         raise SnapshotError(f"{path} has a checksum {expected.checksum!r}, this version reads {ALGORITHM} only")
     try:

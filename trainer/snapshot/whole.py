@@ -10,23 +10,25 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainer.errors import SnapshotError
+from trainer.snapshot import Place
+from trainer.snapshot.streams import open_reader
 
 
-def read_metadata(directory: Path) -> Metadata:
+def read_metadata(directory: Place) -> Metadata:
     """What a DCP directory holds. It unpickles `.metadata`: verify the snapshot first, or trust where it is from."""
     try:
-        return FileSystemReader(directory).read_metadata()
+        return open_reader(directory).read_metadata()
     except (OSError, EOFError, ValueError) as error:
         raise SnapshotError(f"{directory} is no DCP directory: {error}") from error
 
 
-def read_flat(directory: Path, metadata: Metadata, names: Collection[str] | None = None) -> dict[str, Any]:
+def read_flat(directory: Place, metadata: Metadata, names: Collection[str] | None = None) -> dict[str, Any]:
     """Tensors (on the CPU) and objects by their names in the snapshot; all, or those of `names`."""
     flat: dict[str, Any] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -37,7 +39,7 @@ def read_flat(directory: Path, metadata: Metadata, names: Collection[str] | None
     }
     try:
         with _alone():
-            load(flat, storage_reader=FileSystemReader(directory), no_dist=True)
+            load(flat, storage_reader=open_reader(directory), no_dist=True)
     except CheckpointException as error:
         raise SnapshotError(f"{directory} cannot be read: {error.failures[min(error.failures)][0]}") from error
     return flat

@@ -91,7 +91,7 @@ def main() -> int:
 
 def _run(options: argparse.Namespace, folder: Path, url: str, started: float) -> int:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {_TEMPLATE}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {_TEMPLATE}")
     schema.upgrade(url.replace("/postgres?", f"/{_TEMPLATE}?"))
     matrix = Matrix(folder, Database(url, _TEMPLATE), preload(), lean=options.agent == "lean")
     points = matrix.count()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,7 @@ class Play:
         self._until("service a has the lease", lambda: self._struck or self._holder() == self._services["a"].pid)
         if self._cell is not None:
             self._start_second()
-        ids = {name: self._ask(lambda to, s=spec, n=name: to.submit(s, idempotency_key=n)).id
+        ids = {name: self._ask(partial(Client.submit, spec=spec, idempotency_key=name)).id
                for name, spec in specs(self._starts).items()}  # fmt: skip
         self._ids = ids
         self._until("job two runs", lambda: (self._starts / "two").exists() or self._all_unwanted)
@@ -183,7 +184,7 @@ class Play:
         self.outcome.cancelled = True
         for job_id in self._ids.values():
             with contextlib.suppress(RequestRefused):  # it has ended already
-                self._ask(lambda to, job=job_id: to.cancel(job))
+                self._ask(partial(Client.cancel, job_id=job_id))
 
     def _start(self, name: str) -> None:
         settings = {
@@ -274,7 +275,7 @@ class Play:
         names = self._sql.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         tables = [name for (name,) in names if name != "leases"]
         rows = {
-            name: json.dumps(sorted(str(row) for row in self._sql.execute(f'SELECT * FROM "{name}"').fetchall()))  # type: ignore[arg-type]
+            name: json.dumps(sorted(str(row) for row in self._sql.execute(f'SELECT * FROM "{name}"').fetchall()))
             for name in tables
         }
         files = {

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.dev.crash_points.points import Counting, Strike, install
-from orchestrator import bootstrap, process
+from orchestrator import process
+from orchestrator.bootstrap import machine
 from orchestrator.domain.launch import Site
 from orchestrator.settings import Settings, load_settings
 
@@ -60,15 +61,19 @@ def write_lean_python(folder: Path) -> Path:
 
 
 def _start_agents_with(python: str) -> None:
-    build = bootstrap._site
+    build = machine.build_site
 
     def build_site(settings: Settings, gpus: int) -> Site:
         site = build(settings, gpus)
         return type(site)(**{name: getattr(site, name) for name in site.__slots__} | {"python": python})
 
-    bootstrap._site = build_site
+    machine.build_site = build_site
 
 
 def _teller(path: Path) -> Callable[[str], None]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    return lambda point: os.write(descriptor, f"{point}\n".encode()) and None
+
+    def tell(point: str) -> None:
+        os.write(descriptor, f"{point}\n".encode())
+
+    return tell

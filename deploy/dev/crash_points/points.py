@@ -26,7 +26,9 @@ from typing import Any
 
 from sqlalchemy.engine.default import DefaultDialect
 
-from orchestrator import bootstrap, ports, rundir
+from orchestrator import rundir
+from orchestrator.bootstrap import machine
+from orchestrator.ports.cluster import Backend
 
 SIDES = ("before", "after")
 _READERS = ("read_", "parse_", "open_", "split_", "was_", "goes_on", "incarnations")
@@ -116,16 +118,16 @@ def install(counting: Counting) -> None:
         ours = function.__module__ == rundir.__name__ and not name.startswith("_")
         if ours and not name.startswith(_READERS):
             setattr(rundir, name, counting.wrap(f"rundir.{name}", function))
-    build = bootstrap.LocalBackend
+    build = machine.LocalBackend  # type: ignore[attr-defined]
 
     def build_wrapped(*args: Any, **kwargs: Any) -> Any:
         backend = build(*args, **kwargs)
-        for name, _ in inspect.getmembers(ports.Backend, inspect.isfunction):
+        for name, _ in inspect.getmembers(Backend, inspect.isfunction):
             if not name.startswith("_"):
                 setattr(backend, name, counting.wrap(f"backend.{name}", getattr(backend, name)))
         return backend
 
-    bootstrap.LocalBackend = build_wrapped  # type: ignore[assignment,misc]
+    machine.LocalBackend = build_wrapped  # type: ignore[assignment,attr-defined]
 
 
 def _name(effect: str, frame: FrameType | None, args: tuple[Any, ...]) -> str:

@@ -35,15 +35,44 @@ def _sqlite(name: str, *files: str) -> Stage:
 
 
 ADMISSION = _unit("admission")
-RULES = _unit("rules", "rules", "guards", "ladder", "decide")
-FACTS = _unit("facts", "budget", "hang", "told", "wish", "node", "launch", "webhook", "found_by_property")
+RULES = _unit("rules", "rules", "guards", "ladder", "decide", "queueing_clusters", "chaos")
+FACTS = _unit(
+    "facts",
+    "budget",
+    "counted",
+    "event",
+    "hang",
+    "told",
+    "wish",
+    "node",
+    "launch",
+    "webhook",
+    "split",
+    "found_by_property",
+)
 EVIDENCE = _unit("evidence")
-ACTS = _unit("acts", "account", "supervision", "found_by_crashes", "found_by_property")
+ACTS = _unit("acts", "account", "supervision", "secrets_in_starts", "found_by_crashes", "found_by_property")
 OFFICE = _unit("office", timing=True)
 LOOP = _unit("loop", timing=True)
 RECEPTION = _unit("reception", timing=True)
-COMMANDS = _unit("commands", "wish", "commands")
+COMMANDS = _unit("commands", "wish", "commands", "plans", "chaos")
+KUBERNETES = Stage(
+    name="kubernetes",
+    arguments=("tests/kubernetes/test_replay.py", "tests/kubernetes/test_states.py", "tests/kubernetes/test_sight.py"),
+)
 TRIALS = _unit("trials", "trials")
+INSIGHT = _unit("insight", "goodput", "shares", "gains", "chronicle", "why", "script_error")
+HOUSEKEEPING = _unit("housekeeping")
+ERRANDS = _unit("errands", "chaos", "injections", "told_stacks", "deletion", "wish")
+IDENTITY = Stage(
+    name="identity",
+    arguments=(
+        *(
+            f"tests/identity/test_{name}.py"
+            for name in ("identity", "access", "worker_token", "masking", "reach", "tokens")
+        ),
+    ),
+)
 SILENCE = _unit("silence", "hang", "told")
 CONTRACT = _unit("contract", "contract_failure", "restart_policy", "guards", "contract_documents")
 FENCE = _unit("fence", "guards", "fence")
@@ -67,11 +96,38 @@ SUITES: tuple[Suite, ...] = (
         ),
         stages=(FACTS, RULES),
     ),
-    Suite(modules=("orchestrator/commands.py", "orchestrator/domain/wish.py"), stages=(COMMANDS,)),
+    Suite(
+        modules=tuple(
+            f"orchestrator/domain/{name}.py"
+            for name in ("chronicle", "gains", "goodput", "life", "remedies", "script_error", "shares", "why")
+        ),
+        stages=(INSIGHT,),
+    ),
+    Suite(modules=("orchestrator/domain/retention.py",), stages=(HOUSEKEEPING,)),
+    Suite(
+        modules=(
+            *(f"orchestrator/domain/{name}.py" for name in ("chaos", "deletion", "injections", "reliance", "stacks")),
+            "trainer/contract/chaos.py",
+        ),
+        stages=(ERRANDS,),
+    ),
+    Suite(
+        modules=tuple(
+            f"orchestrator/domain/{name}.py" for name in ("access", "identity", "masking", "reach", "worker_token")
+        ),
+        stages=(IDENTITY,),
+    ),
+    Suite(
+        modules=(
+            *(f"orchestrator/commands/{name}.py" for name in ("checks", "jobs", "plans")),
+            "orchestrator/domain/wish.py",
+        ),
+        stages=(COMMANDS,),
+    ),
     Suite(modules=("orchestrator/supervisor/*.py",), stages=(ACTS,)),
     Suite(modules=("orchestrator/supervisor/office.py",), stages=(OFFICE,)),
     Suite(modules=("orchestrator/supervisor/loop.py",), stages=(LOOP,)),
-    Suite(modules=("orchestrator/reception.py",), stages=(RECEPTION,)),
+    Suite(modules=("orchestrator/intake/reception.py",), stages=(RECEPTION,)),
     Suite(modules=("orchestrator/store/leases.py",), stages=(LEASES,)),
     Suite(
         modules=tuple(f"orchestrator/store/{name}.py" for name in ("supervision", "marks", "overview")),
@@ -81,11 +137,15 @@ SUITES: tuple[Suite, ...] = (
     Suite(modules=("orchestrator/store/clusters.py",), stages=(CLUSTERS,)),
     Suite(modules=("orchestrator/store/harvest.py", "orchestrator/store/journals.py"), stages=(JOURNALS,)),
     Suite(modules=("orchestrator/store/outbox.py",), stages=(OWED,)),
-    Suite(modules=("orchestrator/outbox.py",), stages=(SIGNED,)),
+    Suite(modules=("orchestrator/webhooks/outbox.py",), stages=(SIGNED,)),
     Suite(modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"), stages=(CONTRACT,)),
     Suite(modules=("trainer/contract/fence.py",), stages=(FENCE,)),
     Suite(modules=("trainer/contract/silence.py",), stages=(SILENCE,)),
     Suite(modules=("orchestrator/domain/trials.py",), stages=(TRIALS,)),
+    Suite(
+        modules=tuple(f"orchestrator/backends/kubernetes/{name}.py" for name in ("states", "sight")),
+        stages=(KUBERNETES,),
+    ),
 )
 
 # Of the modules above: what judges an owner's input, which is the API's tests' affair.

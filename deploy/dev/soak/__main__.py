@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from deploy.dev.crash_points.verdict import wrong_accounts
@@ -16,8 +17,11 @@ from deploy.dev.postgres import NoPostgres, running_postgres
 from deploy.dev.service import ServiceFailed
 from deploy.dev.soak.faults import DISK_FULL, Faults, Struck
 from deploy.dev.soak.stage import KINDS, Stage
-from deploy.dev.soak.verdict import Books, judge, rungs, summary
+from deploy.dev.soak.verdict import Books, judge, rungs, summary, wrong_ledgers, wrong_shares
+from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
+from orchestrator.domain.shares import Grouping
+from orchestrator.wire.jobs import AttemptView, EventView
 
 _PATIENCE_S = 900.0  # for the jobs to end once the last fault is over
 _SHORT = {"faults": 12, "minutes": 1.2, "steps": 300, "pause": 10.0}
@@ -125,12 +129,16 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     except SoakFailed as error:
         problems.append(str(error))
     jobs = list(stage.jobs.values())
-    events = {job.id: stage.ask(lambda client, job=job: list(client.events(job.id))) for job in jobs}
-    attempts = {job.id: stage.ask(lambda client, job=job: list(client.attempts(job.id))) for job in jobs}
+    told = {job.id: stage.ask(partial(_told_of, job.id)) for job in jobs}
+    attempts = {job_id: found for job_id, (found, _) in told.items()}
+    events = {job_id: found for job_id, (_, found) in told.items()}
     problems += judge(stage.root, jobs, soak.struck)
+    ledgers = [(job.id, stage.ask(partial(Client.goodput, job_id=job.id))) for job in jobs]
+    problems += wrong_ledgers(ledgers)
+    problems += wrong_shares(dict(ledgers), [stage.ask(partial(Client.shares, by=by)) for by in Grouping])
     problems += wrong_accounts({job.id: job for job in jobs}, attempts, events)
     problems += [f"process {one.pid} of {one.job_id} was left" for one in stage.processes()]
-    _tell(stage, soak.struck, [event for told in events.values() for event in told])
+    _tell(stage, soak.struck, [event for each in events.values() for event in each])
     made = sum(len(found) for found in attempts.values())
     seconds = time.monotonic() - started
     print(
@@ -140,7 +148,11 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     return problems
 
 
-def _tell(stage: Stage, struck: list[Struck], events: list) -> None:  # type: ignore[type-arg]
+def _told_of(job_id: str, client: Client) -> tuple[list[AttemptView], list[EventView]]:
+    return list(client.attempts(job_id)), list(client.events(job_id))
+
+
+def _tell(stage: Stage, struck: list[Struck], events: list[EventView]) -> None:
     """Seconds from a fault to the next step of those it hit, and what the service told of each rung."""
     books = {job_id: Books(stage.root / job_id) for job_id in stage.jobs}
     print("from the fault to the next step of a new group:")

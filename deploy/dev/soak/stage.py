@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from deploy.dev.service import Marked, ServiceFailed, ThrowawayService, processe
 from orchestrator.client import Client, RequestRefused
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.store import schema
-from orchestrator.wire import JobView
+from orchestrator.wire.jobs import JobView
 
 Answer = TypeVar("Answer")
 LEASE_S = 3.0
@@ -104,7 +105,7 @@ class Stage:
         """See how the jobs stand."""
         for job_id, job in self.jobs.items():
             if not job.ended:
-                self.jobs[job_id] = self.ask(lambda client, job_id=job_id: client.job(job_id))
+                self.jobs[job_id] = self.ask(partial(Client.job, job_id=job_id))
 
     def ask(self, question: Callable[[Client], Answer], *, tries: int = 30) -> Answer:
         """Of whichever service answers. Raises the last trouble."""

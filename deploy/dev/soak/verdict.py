@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from deploy.dev.soak.faults import DISK_FULL, Struck
-from orchestrator.wire import JobView
+from orchestrator.wire.insight import GoodputView, SharesView
+from orchestrator.wire.jobs import JobView
 from trainer.contract import layout
 from trainer.contract.clock import parse_time
 from trainer.contract.fence import Term, parse_term
@@ -21,6 +24,8 @@ from trainer.contract.manifest import parse_snapshot_name
 from trainer.snapshot.__main__ import main as check_snapshot
 
 REPLAY_TOLERANCE = 1e-3  # nats, between the losses of one step that was made twice, perhaps at another world size
+
+_ROUNDING_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,28 @@ def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator
         yield from _other_losses(books)
 
 
+def wrong_ledgers(ledgers: Iterable[tuple[str, GoodputView]]) -> Iterator[str]:
+    """Every device-second of a job's life is in one bin: they add up to its stretches, which have no gap."""
+    for job_id, found in ledgers:
+        lived_s = sum((one.until - one.since).total_seconds() * one.devices for one in found.stretches)
+        told_s = sum(found.bins.values())
+        if not math.isclose(told_s, found.device_seconds, abs_tol=_ROUNDING_S):
+            yield f"{job_id}: the bins add up to {told_s:.6f} of {found.device_seconds:.6f} device-seconds"
+        if not math.isclose(lived_s, found.device_seconds, abs_tol=_ROUNDING_S):
+            yield f"{job_id}: it lived {lived_s:.6f} device-seconds and its ledger has {found.device_seconds:.6f}"
+        if any(one.until != two.since for one, two in pairwise(found.stretches)):
+            yield f"{job_id}: its life has a gap"
+
+
+def wrong_shares(ledgers: Mapping[str, GoodputView], groupings: Iterable[SharesView]) -> Iterator[str]:
+    """However the time of all jobs is grouped, the shares add up to the ledgers."""
+    whole_s = sum(found.device_seconds for found in ledgers.values())
+    for found in groupings:
+        shares_s = sum(share.device_seconds for share in found.items)
+        if not math.isclose(shares_s, whole_s, abs_tol=_ROUNDING_S * (1 + len(ledgers))):
+            yield f"by {found.by} the shares add up to {shares_s:.6f} of {whole_s:.6f} device-seconds"
+
+
 def rungs(events: Iterable[Any]) -> dict[str, list[float]]:
     """Seconds by rung of the recovery ladder, as the events tell."""
     found: dict[str, list[float]] = defaultdict(list)
@@ -150,9 +177,9 @@ def _other_losses(books: Books) -> Iterator[str]:
     for step in books.steps:
         if step.loss is not None:
             losses[step.step].append(step.loss)
-    spread, step = max(((max(found) - min(found), step) for step, found in losses.items()), default=(0.0, 0))
+    spread, number = max(((max(found) - min(found), number) for number, found in losses.items()), default=(0.0, 0))
     if spread > REPLAY_TOLERANCE:
-        yield f"{books.job_dir.name}: the losses of step {step} differ by {spread:.3g}"
+        yield f"{books.job_dir.name}: the losses of step {number} differ by {spread:.3g}"
 
 
 def _lines(journal: Path) -> Iterator[dict[str, Any]]:

@@ -42,6 +42,15 @@ class Case:
 CASES = (
     Case("2→2 ddp", (Leg(2), Leg(2)), trials=(EXACT,)),
     Case("2→2 fsdp", (Leg(2, "fsdp"), Leg(2, "fsdp")), trials=(EXACT,), reference=Leg(2, "fsdp")),
+    Case(
+        "2→2 shard_grad_op",
+        (Leg(2, "shard_grad_op"), Leg(2, "shard_grad_op")),
+        trials=(EXACT,),
+        reference=Leg(2, "shard_grad_op"),
+    ),
+    Case("4→4 hsdp", (Leg(4, "hsdp"), Leg(4, "hsdp")), trials=(EXACT,), reference=Leg(4, "hsdp")),
+    Case("2→2 foreach", (Leg(2), Leg(2)), optimizer_impl="foreach", trials=(EXACT,)),
+    Case("2→2 plain", (Leg(2), Leg(2)), optimizer_impl="plain", trials=(EXACT,)),
     Case("3→3 ddp", (Leg(3), Leg(3)), trials=(EXACT,), reference=Leg(3)),
     Case("3→3 fsdp", (Leg(3, "fsdp"), Leg(3, "fsdp")), trials=(EXACT,), reference=Leg(3, "fsdp")),
     Case("2→1", (Leg(2), Leg(1))),

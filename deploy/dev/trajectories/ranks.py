@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,7 +139,8 @@ def _work(ranks: Ranks, rank: int, port: int) -> None:
     torch.set_num_threads(1)
     if ranks.is_naive:
         shares.assign_microbatches = assign_naively
-    Decoder.forward = _keep_ledger(Decoder.forward, ranks.folder / f"ledger-{rank}")
+    kept = _keep_ledger(Decoder.forward, ranks.folder / f"ledger-{rank}")
+    Decoder.forward = kept  # type: ignore[assignment,method-assign]
     code = program.main(["--config", json.dumps({**ranks.config, "strategy": ranks.leg.strategy})])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -162,7 +164,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _read_lines(path: Path) -> list:
+def _read_lines(path: Path) -> list[Any]:
     """Whole lines of a file of JSON lines; the one being written is left for later."""
     if not path.exists():
         return []

@@ -6,10 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from orchestrator.api.access import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
-from orchestrator.wire import ClusterView, NodeView, Page, ProjectView
+from orchestrator.domain.identity import Role
+from orchestrator.wire.answers import Page
+from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView
 
 router = APIRouter(
     prefix="/api/v1",
@@ -27,12 +30,21 @@ def list_clusters(services: Wired) -> Page[ClusterView]:
 
 
 @router.get("/nodes")
-def list_nodes(services: Wired, cluster: Annotated[str | None, Query(max_length=63)] = None) -> Page[NodeView]:
+def list_nodes(
+    services: Wired, caller: Caller, cluster: Annotated[str | None, Query(max_length=63)] = None
+) -> Page[NodeView]:
     """Nodes with failures in their record, and until when new attempts avoid them."""
-    return Page(items=services.inventory.nodes(cluster))
+    nodes = services.inventory.nodes(cluster)
+    return Page(items=nodes if caller.may_everywhere(Role.VIEWER) else [_without_jobs(node) for node in nodes])
 
 
 @router.get("/projects")
-def list_projects(services: Wired) -> Page[ProjectView]:
+def list_projects(services: Wired, caller: Caller) -> Page[ProjectView]:
     """Quotas and use of the projects that have a quota, or jobs that are not at rest."""
-    return Page(items=services.inventory.projects())
+    mine = caller.projects(Role.VIEWER)
+    return Page(items=[each for each in services.inventory.projects() if mine is None or each.name in mine])
+
+
+def _without_jobs(node: NodeView) -> NodeView:
+    """For whoever does not see every project: which job met the failure, and in which words, is its owners' affair."""
+    return node.model_copy(update={"last_job": "", "last_sentence": ""})

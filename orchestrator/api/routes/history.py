@@ -9,7 +9,10 @@ from fastapi import APIRouter, Depends, Query
 from orchestrator.api.deps import Cursor, Limit, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
-from orchestrator.wire import AttemptView, EventView, MetricsView, Page, SnapshotView, WorkerView
+from orchestrator.wire.answers import Page
+from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.insight import GoodputView, WhyView
+from orchestrator.wire.jobs import AttemptView, EventView
 
 router = APIRouter(
     prefix="/api/v1/jobs/{job_id}",
@@ -42,6 +45,32 @@ def list_snapshots(services: Wired, job_id: str, limit: Limit = 50, cursor: Curs
 def list_workers(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[WorkerView]:
     """The newest word of each worker, the newest attempt first."""
     return services.queries.workers(job_id, limit=limit, cursor=cursor)
+
+
+@router.get("/nodes")
+def list_nodes_of_job(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[JobNodeView]:
+    """The nodes of the newest attempt: each life of an agent, by replica."""
+    return services.queries.nodes(job_id, limit=limit, cursor=cursor)
+
+
+@router.get("/stacks")
+def list_stacks(
+    services: Wired, job_id: str, rank: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None
+) -> Page[StacksView]:
+    """Where each rank of the newest attempt that has stacks stood last, by rank."""
+    return services.queries.stacks(job_id, rank=rank)
+
+
+@router.get("/goodput")
+def show_goodput(services: Wired, job_id: str) -> GoodputView:
+    """Where the job's device time went, each second in one bin."""
+    return services.accounts.goodput(job_id)
+
+
+@router.get("/why")
+def show_why(services: Wired, job_id: str) -> WhyView:
+    """Why the job stands as it does: first cause, what went with it, what was done, what was lost, what helps."""
+    return services.accounts.why(job_id)
 
 
 @router.get("/metrics")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, SpecBody, Wired, refuse_unknown_query
-from orchestrator.api.openapi import problems, request_body
+from orchestrator.api.access import Caller, require_role
+from orchestrator.api.bodies import SpecBody
+from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, Services, Wired, refuse_unknown_query
+from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute, render_answer
-from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
+from orchestrator.domain.identity import Principal, Role
 from orchestrator.domain.job import JobState
-from orchestrator.domain.spec import JobSpec
-from orchestrator.ports import JobFilter
-from orchestrator.queries import view_of_new_job
-from orchestrator.wire import JobView, Page, PlanView
+from orchestrator.ports.jobs import JobFilter, JobOrder
+from orchestrator.queries.jobs import view_of_new_job
+from orchestrator.wire.answers import Page
+from orchestrator.wire.jobs import DeletionView, JobView
+from orchestrator.wire.plans import PlanView
 
 router = APIRouter(
     prefix="/api/v1", tags=["jobs"], dependencies=[Depends(refuse_unknown_query)], route_class=RenderingRoute
@@ -25,47 +30,87 @@ router = APIRouter(
     "/jobs",
     status_code=201,
     response_model=JobView,
-    responses={200: {"model": JobView, "description": "The same key and spec before"}, **problems(409, 413, 415)},
-    openapi_extra=request_body(JobSpec),
+    responses={200: {"model": JobView, "description": "The same key and spec before"}, **problems(409)},
 )
-def submit_job(services: Wired, spec: SpecBody, idempotency_key: IdempotencyKey = None) -> Response:
+def submit_job(services: Wired, caller: Caller, spec: SpecBody, idempotency_key: IdempotencyKey = None) -> Response:
     """Submit a job. With an Idempotency-Key the same call again gives the same job."""
-    job, created = services.commands.submit(spec, idempotency_key)
+    require_role(caller, Role.SUBMITTER, spec.project)
+    job, created = services.commands.acting(caller).submit(spec, idempotency_key)
     view = view_of_new_job(job) if created else services.queries.job(job.id)
     return render_answer(view, 201 if created else 200, {"Location": f"/api/v1/jobs/{job.id}"})
 
 
-@router.post("/plan", responses=problems(413, 415), openapi_extra=request_body(JobSpec))
-def plan_job(services: Wired, spec: SpecBody) -> PlanView:
-    """The dry run: what a submission of this spec would start. Submits nothing."""
-    return services.commands.plan(spec)
+@router.post("/plan", responses=problems(404))
+def plan_job(
+    services: Wired,
+    caller: Caller,
+    spec: SpecBody,
+    against: Annotated[str | None, Query(max_length=128, description="a job that it is compared with")] = None,
+) -> PlanView:
+    """The dry run: what a submission of this spec would start, and what the queue would say. Submits nothing."""
+    require_role(caller, Role.SUBMITTER, spec.project)
+    if against is not None:
+        _require_sight(services, caller, against)
+    plan = services.plans.acting(caller).plan(spec, against=against)
+    states = {job_id: services.queries.job(job_id).state for job_id in spec.after}
+    return plan.model_copy(update={"outlook": services.inventory.outlook(spec, states)})
+
+
+def _require_sight(services: Services, caller: Principal, job_id: str) -> None:
+    """Raises NotFound, also for a job that the caller does not see."""
+    place = services.identity.places.find(job_id)
+    if place is None or not caller.may(Role.VIEWER, place.project):
+        raise NotFound(f"there is no job {job_id}")
 
 
 def _filter(
+    caller: Caller,
     state: JobState | None = None,
     project: Annotated[str | None, Query(max_length=63)] = None,
     cluster: Annotated[str | None, Query(max_length=63)] = None,
     label: Annotated[str | None, Query(max_length=400, description="key=value")] = None,
     q: Annotated[str | None, Query(max_length=200, description="text in id, name or reason")] = None,
 ) -> JobFilter:
-    return JobFilter(state=state, project=project, cluster=cluster, label=_parse_label(label), query=q or None)
+    return JobFilter(
+        state=state,
+        project=project,
+        cluster=cluster,
+        label=_parse_label(label),
+        query=q or None,
+        projects=caller.projects(Role.VIEWER),
+    )
 
 
 @router.get("/jobs", responses=problems())
 def list_jobs(
     services: Wired,
     where: Annotated[JobFilter, Depends(_filter)],
-    order: Literal["newest", "oldest"] = "newest",
+    order: JobOrder = JobOrder.NEWEST,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[JobView]:
-    """A page of jobs by the time of their submission."""
-    return services.queries.jobs(where, limit=limit, cursor=cursor, newest_first=order == "newest")
+    """A page of the jobs of the caller's projects. Of one state or project, by the time of their submission."""
+    return services.queries.jobs(where, limit=limit, cursor=cursor, order=order)
 
 
 @router.get("/jobs/{job_id}", responses=problems(404))
 def show_job(services: Wired, job_id: str) -> JobView:
     return services.queries.job(job_id)
+
+
+@router.delete("/jobs/{job_id}", responses=problems(404, 409))
+def delete_job(
+    services: Wired, caller: Caller, job_id: str, snapshots: Literal["keep", "delete"] = "keep"
+) -> DeletionView:
+    """Delete the record of a job that has ended, and with `snapshots=delete` its folder with snapshots and logs."""
+    deletion = services.deletions.delete(job_id, files=snapshots == "delete", by=caller)
+    return DeletionView.model_validate({**asdict(deletion), "folders": services.deletions.folders(deletion)})
+
+
+@router.get("/jobs/{job_id}/request", responses=problems(404))
+def show_request(services: Wired, job_id: str) -> PlanView:
+    """What was submitted for the newest attempt, or would be for the first: launch command and native request."""
+    return services.plans.launch(job_id)
 
 
 def _parse_label(text: str | None) -> tuple[str, str] | None:

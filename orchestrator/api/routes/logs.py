@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import AwareDatetime, BeforeValidator
 
+from orchestrator.api.access import Caller, watched
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
+from orchestrator.api.stream import Stream
 from orchestrator.api.stream import follow as follow_lines
-from orchestrator.logfollow import Follower
-from orchestrator.logs import MAX_TAIL, LogRequest
+from orchestrator.logs.reader import MAX_TAIL, LogRequest
 
 MEDIA_TYPE = "text/plain; charset=utf-8"
 
@@ -20,24 +22,41 @@ router = APIRouter(prefix="/api/v1", tags=["logs"], dependencies=[Depends(refuse
 Number = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
 
 
+def _no_number(text: object) -> object:
+    """A number would be read as seconds since 1970, which nobody means who writes 3."""
+    if isinstance(text, str) and "T" not in text.upper():
+        raise ValueError("must be a time as 2026-01-31T12:00:00Z")
+    return text
+
+
 def _request(
     attempt: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="absent: the newest")] = None,
     replica: Number = None,
     rank: Number = None,
-    stream: Literal["worker", "agent"] = "worker",
+    stream: Literal["worker", "agent", "stacks"] = "worker",
     tail: Annotated[int, Query(ge=0, le=MAX_TAIL)] = 200,
     grep: Annotated[str | None, Query(max_length=1000, description="plain text that a line holds")] = None,
+    since: Annotated[
+        AwareDatetime | None,
+        BeforeValidator(_no_number),
+        Query(description="only logs that were written to since then"),
+    ] = None,
 ) -> LogRequest:
-    return LogRequest(attempt=attempt, replica=replica, rank=rank, stream=stream, tail=tail, grep=grep)
+    return LogRequest(attempt=attempt, replica=replica, rank=rank, stream=stream, tail=tail, grep=grep, since=since)
 
 
 @router.get("/jobs/{job_id}/logs", response_class=PlainTextResponse, responses=problems(404))
 def read_logs(
-    services: Wired, job_id: str, wanted: Annotated[LogRequest, Depends(_request)], follow: bool = False
+    request: Request,
+    services: Wired,
+    caller: Caller,
+    job_id: str,
+    wanted: Annotated[LogRequest, Depends(_request)],
+    follow: bool = False,
 ) -> Response:
     """Lines of the job's logs, oldest first. `follow` goes on until the job rests."""
     if follow:
         services.queries.job(job_id)  # an unknown job is an answer of its own, not an empty stream
-        lines = follow_lines(Follower(services.logs, job_id, wanted), services.closing)
-        return StreamingResponse(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+        lines = follow_lines(services.feeds.listen(job_id, wanted), watched(request, services.closing))
+        return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, seats=services.identity.seats)
     return PlainTextResponse("".join(f"{line}\n" for line in services.logs.tail(job_id, wanted)), media_type=MEDIA_TYPE)

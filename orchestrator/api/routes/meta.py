@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import structlog
 from fastapi import APIRouter, Response
 
+from orchestrator.api.access import Caller
 from orchestrator.api.deps import Services, Wired
 from orchestrator.api.errors import build_problem, respond
 from orchestrator.api.openapi import problems
 from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.domain.identity import Role
 from orchestrator.domain.job import JobState
-from orchestrator.telemetry import CONTENT_TYPE
-from orchestrator.wire import Health
+from orchestrator.telemetry.metrics import CONTENT_TYPE, Levels
+from orchestrator.wire.service import Health
 
 router = APIRouter(tags=["service"])
 
@@ -33,16 +38,26 @@ def show_readiness(services: Wired) -> Health | Response:
     return Health(status="ready", version=services.version, detail=detail)
 
 
-@router.get("/metrics", response_class=Response)
-def show_numbers(services: Wired) -> Response:
-    """Prometheus text."""
-    return Response(services.metrics.render(_count_jobs(services)), media_type=CONTENT_TYPE)
+_NUMBERS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
-def _count_jobs(services: Services) -> dict[str, int] | None:
+@router.get("/metrics", response_class=Response, responses={**problems(), **_NUMBERS})
+def show_numbers(services: Wired, caller: Caller) -> Response:
+    """Prometheus text. Of projects, those that the caller may see."""
+    levels = _levels(services, caller.projects(Role.VIEWER))
+    return Response(services.metrics.render(levels), media_type=CONTENT_TYPE)
+
+
+def _levels(services: Services, projects: Collection[str] | None) -> Levels | None:
     try:
-        counted = services.queries.count_by_state()
+        counted, ages = services.queries.count_by_state(), services.inventory.ages()
+        device_s = services.books.last_day(projects)
     except StoreUnavailable as error:
         _log.warning("no number of jobs", reason=str(error))
         return None
-    return {state.value: counted.get(state, 0) for state in JobState}
+    return Levels(
+        jobs_by_state={state.value: counted.get(state, 0) for state in JobState},
+        oldest_queued_s={age.cluster: age.queued_s for age in ages if age.queued_s is not None},
+        oldest_snapshot_s={age.cluster: age.snapshot_s for age in ages if age.snapshot_s is not None},
+        device_s=device_s,
+    )

@@ -45,7 +45,7 @@ class LocalBackend:
             for replica, command in enumerate(plan.commands):
                 folder = layout.replica_dir(job_dir, plan.key.number, replica)
                 folder.mkdir(parents=True, exist_ok=True)
-                environment = {**_inherited(), **plan.environments[replica], env.CLAIM: claim}
+                environment = {**_inherited(), **plan.secrets, **plan.environments[replica], env.CLAIM: claim}
                 log = folder / layout.AGENT_LOG
                 self._children.append(client.spawn(command, environment, cwd=plan.workdir, log=log))
         except OSError as error:

@@ -93,7 +93,7 @@ def _pids() -> Iterator[int]:
 def _stat(pid: int) -> tuple[str, int] | None:
     """("live" or "zombie", start time in ticks) of a process, or None when there is none."""
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     # The command's name may hold spaces and parentheses: fields count from the last one.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.launch import PROCESSES, LaunchPlan, NativeRequest
 
 
 def render_processes(plan: LaunchPlan) -> NativeRequest:
     blocks = [_render_replica(plan, replica) for replica in range(len(plan.commands))]
-    return NativeRequest(kind="processes", text="\n".join(blocks))
+    return NativeRequest(kind=PROCESSES, text="\n".join(blocks))
 
 
 def _render_replica(plan: LaunchPlan, replica: int) -> str:

@@ -28,9 +28,10 @@ def end_leftovers(s: Situation, live: Watched) -> Decision | None:
     # Without a living agent nobody passes a polite word on to orphaned workers.
     orphans = live.presence is Presence.GONE
     explained = bad is not None and not is_consequence(bad)
-    failure = Failure(kind=FailureKind.NODE, message=loss) if loss is not None and not explained else None
+    failure = _loss(live, loss) if loss is not None and not explained else None
     sentence = f"{loss}; ending what is left of the attempt" if failure else "ending what is left of the attempt"
-    return Decision(action=Stop(force=orphans or s.overdue(live), failure=failure), sentence=sentence)
+    blames = live.lost_nodes() if failure is not None and failure.kind in GRAVE else ()
+    return Decision(action=Stop(force=orphans or s.overdue(live), failure=failure), sentence=sentence, blames=blames)
 
 
 @while_live
@@ -47,8 +48,7 @@ def adopt_success(s: Situation, live: Watched) -> Decision | None:
 def adopt_end(s: Situation, live: Watched) -> Decision | None:
     """An attempt ends as the record of the first cause says, or as what made us stop it."""
     record, cause = live.ended_badly(), live.seen.sighting.cause
-    # Whom we stop vanishes by our own doing, and explains nothing.
-    if record is None or (is_consequence(record) and live.vanished() is not None and not live.stopping):
+    if record is None or (is_consequence(record) and live.vanished() is not None and not _by_our_doing(live)):
         return None
     if live.attempt.failure is not None:
         return end(s, stopped_as(live.attempt.failure), live.attempt.failure)
@@ -71,9 +71,9 @@ def notice_loss(s: Situation, live: Watched) -> Decision | None:
     evidence = live.vanished()
     if evidence is None:
         return None
-    if live.stopping:
+    if _by_our_doing(live):
         return end(s, stopped_as(live.attempt.failure), live.attempt.failure)
-    return _end_as(s, live, live.seen.sighting.cause or Failure(kind=FailureKind.NODE, message=evidence))
+    return _end_as(s, live, _loss(live, evidence))
 
 
 @while_live
@@ -97,11 +97,22 @@ def end(s: Situation, state: AttemptState, failure: Failure | None, *, blames: t
     return Decision(action=EndAttempt(state, job_state, failure), sentence=sentence, blames=blames)
 
 
+def _by_our_doing(live: Watched) -> bool:
+    """Whom we stop vanishes by our own doing, and explains nothing; unless the cluster says that a machine was lost."""
+    cause = live.seen.sighting.cause
+    by_node = cause is not None and cause.kind is FailureKind.NODE
+    return live.stopping and (live.attempt.failure is not None or not by_node)
+
+
+def _loss(live: Watched, evidence: str) -> Failure:
+    """Why its agents are gone: as the cluster says, else a machine has died."""
+    return live.seen.sighting.cause or Failure(kind=FailureKind.NODE, message=evidence)
+
+
 def _end_as(s: Situation, live: Watched, cause: Failure) -> Decision:
     """End the attempt for a cause from outside it."""
-    blames = tuple(sorted({one.node for one in live.gone() if one.node is not None}))
     state = _ENDS_AS.get(cause.kind, AttemptState.FAILED)
-    return end(s, state, cause, blames=blames if cause.kind in GRAVE else ())
+    return end(s, state, cause, blames=live.lost_nodes() if cause.kind in GRAVE else ())
 
 
 def _blamed(live: Watched, failure: Failure) -> tuple[str, ...]:
@@ -116,4 +127,4 @@ def stopped_as(failure: Failure | None) -> AttemptState:
     """How an attempt ended that we stopped: for a fault, or because its owner wished it."""
     if failure is None:
         return AttemptState.CANCELLED
-    return AttemptState.LOST if failure.kind is FailureKind.NODE else AttemptState.FAILED
+    return _ENDS_AS.get(failure.kind, AttemptState.FAILED)

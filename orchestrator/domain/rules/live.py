@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decision import AskForSnapshot, Decision, MarkNodes, NotePending, NoteRunning, Submit, Wait
+from orchestrator.domain.decision import Decision, MarkNodes, NotePending, NoteRunning, Submit, TellAgents, Wait
 from orchestrator.domain.job import JobState
-from orchestrator.domain.observation import Presence
+from orchestrator.domain.observation import UNHEARD_AFTER, Presence
 from orchestrator.domain.rules.kinds import while_live
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
+
+_UNHEARD = "nobody hears its agents"
 
 
 @while_live
 def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
     """A node that died under a running attempt enters its record at once, also where the others go on without it."""
-    lost = {one.node for one in live.gone() if one.node is not None} - set(live.attempt.marked_nodes)
-    if not lost:
+    lost = set(live.lost_nodes()) - set(live.attempt.marked_nodes)
+    if not lost or s.disturbed:
         return None
     evidence = "; ".join(one.evidence for one in live.gone() if one.node in lost)
     return Decision(action=MarkNodes(), sentence=evidence, blames=tuple(sorted(lost)))
@@ -23,13 +25,17 @@ def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def submit_intended(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that was written down and, by positive evidence, never submitted is submitted now."""
+    """An attempt that was written down and, by positive evidence, never submitted is submitted now.
+
+    A cluster that takes an attempt's name once is asked sooner: what is still under way and this are one submission.
+    """
     if live.attempt.state is not AttemptState.INTENDED or live.presence is not Presence.ABSENT:
         return None
     number = live.attempt.key.number
-    if not s.absent(live):
+    again_at = s.submit_again_at(live.attempt)
+    if s.now < again_at:
         sentence = f"waits to learn whether attempt {number} was submitted"
-        return Decision(action=Wait(), sentence=sentence, look_again_at=s.look_up_at(live.attempt))
+        return Decision(action=Wait(), sentence=sentence, look_again_at=again_at)
     return Decision(action=Submit(), sentence=f"submitting attempt {number}")
 
 
@@ -51,14 +57,35 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
         return None
     formed = live.seen.training.formed_at is not None
     if live.attempt.state is not AttemptState.RUNNING or (formed and s.job.state is JobState.STARTING):
-        sentence = "the workers are running" if formed else "the agents are up, the workers are starting"
-        return Decision(action=NoteRunning(formed), sentence=sentence)
+        return Decision(action=NoteRunning(formed), sentence=_stand(live))
     return None
 
 
 @while_live
-def ask_for_snapshot(s: Situation, live: Watched) -> Decision | None:
-    """The owner's wish for a snapshot is passed on to a running attempt, once."""
-    if live.attempt.state is not AttemptState.RUNNING or s.job.desired.snapshot_number <= live.attempt.snapshots_told:
+def tell_agents(s: Situation, live: Watched) -> Decision | None:
+    """What is wished of a running attempt, and not of its end, is passed on to its agents, once."""
+    attempt, desired = live.attempt, s.job.desired
+    if attempt.state is not AttemptState.RUNNING:
         return None
-    return Decision(action=AskForSnapshot(), sentence=s.job.reason)
+    if desired.snapshot_number <= attempt.snapshots_told and desired.errand(attempt.key.number) <= attempt.errand_told:
+        return None
+    return Decision(action=TellAgents(), sentence=s.job.reason)
+
+
+def hearing(s: Situation) -> str | None:
+    """What to tell while agents that are seen to run are not heard, where reports are all that tells of them, and when
+    they are heard again; None where there is nothing to tell."""
+    if s.live is None or s.live.presence is not Presence.RUNNING or s.live.attempt.started_at is None:
+        return None
+    if not s.live.seen.unheard:
+        return _stand(s.live) if s.job.reason.startswith(_UNHEARD) else None
+    if s.now - s.live.attempt.started_at <= UNHEARD_AFTER:
+        return None  # the first report is under way
+    heard_at = s.live.seen.training.heard_at
+    since = "they started" if heard_at is None else f"{heard_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{_UNHEARD}: no report since {since}; check that pods reach the service (`orchestrator doctor`)"
+
+
+def _stand(live: Watched) -> str:
+    formed = live.seen.training.formed_at is not None
+    return "the workers are running" if formed else "the agents are up, the workers are starting"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from orchestrator.domain.budget import hopeless, longest_backoff, overspent
+from orchestrator.domain.counted import counted
 from orchestrator.domain.decision import BeginRetry, Decision, Finish, Start, Wait
 from orchestrator.domain.job import JobState
 from orchestrator.domain.rules.ends import SUSPENDED
 from orchestrator.domain.rules.kinds import while_idle
+from orchestrator.domain.rules.live import hearing
 from orchestrator.domain.situation import Situation
 
 
@@ -69,7 +71,7 @@ def recover(s: Situation) -> Decision | None:
     if not s.admission.admitted:
         return Decision(action=Wait(), sentence=s.admission.sentence)
     number = 1 if s.attempt is None else s.attempt.key.number + 1
-    size = "" if s.admission.nodes == s.job.spec.topology.max_nodes else f" on {s.admission.nodes} nodes"
+    size = "" if s.admission.nodes == s.job.spec.topology.max_nodes else f" on {counted(s.admission.nodes, 'node')}"
     return Decision(action=Start(s.admission.nodes), sentence=f"recovering with attempt {number}{size}")
 
 
@@ -84,8 +86,8 @@ def start(s: Situation) -> Decision | None:
 
 
 def wait(s: Situation) -> Decision:
-    """Nothing to do."""
-    return Decision(action=Wait(), sentence=s.job.reason)
+    """Nothing to do, but to say so while nobody hears the agents."""
+    return Decision(action=Wait(), sentence=hearing(s) or s.job.reason)
 
 
 def _pause(s: Situation, until: datetime) -> str:

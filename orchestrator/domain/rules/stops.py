@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.budget import overlong
+from orchestrator.domain.counted import counted
 from orchestrator.domain.decision import Decision, Stop
 from orchestrator.domain.hang import find_hang
 from orchestrator.domain.observation import Liveness, Presence
@@ -14,6 +15,9 @@ from orchestrator.domain.rules.kinds import while_live
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
 from trainer.contract.failure import Failure, FailureKind
+
+# A queue that gave fewer nodes than seemed free has its reasons: to ask again and again would cost more than it brings.
+_WHERE_GIVEN_LESS = 10
 
 
 @while_live
@@ -88,15 +92,15 @@ def resize(s: Situation, live: Watched) -> Decision | None:
         gains = s.admission is not None and s.admission.nodes >= max(topology.min_nodes, attempt.max_nodes + 1)
         if not gains:
             return None
-    sentence = f"stopping at a snapshot to go on with {topology.nodes} nodes, as its owner asked"
+    sentence = f"stopping at a snapshot to go on with {counted(topology.nodes, 'node')}, as its owner asked"
     return Decision(action=Stop(force=False), sentence=sentence)
 
 
 @while_live
 def grow_back(s: Situation, live: Watched) -> Decision | None:
     """An elastic job that has trained with fewer nodes than it could have for a while goes on with more."""
-    patience_s = s.job.spec.supervise.grow_back_after_s
-    if s.admission is None or patience_s is None or live.attempt.state is not AttemptState.RUNNING:
+    patience_s, room = s.job.spec.supervise.grow_back_after_s, s.room(live)
+    if room is None or patience_s is None or live.attempt.state is not AttemptState.RUNNING:
         return None
     training = live.seen.training
     takes_snapshots = training.snapshots > 0 or training.restored is not None
@@ -105,11 +109,13 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
     lost = sum(seen.liveness is Liveness.DEAD for seen in live.seen.sighting.replicas)
     if lost and training.resized_at is None:
         return None  # the others have yet to form again without it: patience is counted from then on
-    alive = live.attempt.max_nodes - lost  # who is out of sight may well be at work
+    alive = live.nodes - lost  # who is out of sight may well be at work
     since = max(filter(None, (live.attempt.started_at, training.resized_at)), default=None)
-    if alive >= s.admission.nodes or _age(s, since) < patience_s:
+    if training.resized_at is None and live.nodes < live.attempt.max_nodes:
+        patience_s *= _WHERE_GIVEN_LESS
+    if alive >= room or _age(s, since) < patience_s:
         return None
-    sentence = f"stopping at a snapshot to grow from {alive} to {s.admission.nodes} nodes"
+    sentence = f"stopping at a snapshot to grow from {alive} to {counted(room, 'node')}"
     return Decision(action=Stop(force=False, grows=True), sentence=sentence)
 
 

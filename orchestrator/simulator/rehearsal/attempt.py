@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Sighting
-from orchestrator.ports import JournalBatch
+from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
 from orchestrator.simulator.rehearsal.books import Books
 from orchestrator.simulator.rehearsal.goodput import Bin

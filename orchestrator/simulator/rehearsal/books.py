@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.ports import JournalBatch
+from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator.rehearsal.agenda import moment
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind, ExitRecord, JournalEvent, Outcome

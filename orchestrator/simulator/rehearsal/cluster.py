@@ -15,7 +15,7 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
-from orchestrator.ports import JournalStore
+from orchestrator.ports.journals import JournalStore
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
 from orchestrator.simulator.rehearsal.attempt import SimulatedAttempt
 from orchestrator.simulator.rehearsal.job import SimulatedJob

@@ -9,7 +9,7 @@ from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.event import EventKind
 from orchestrator.domain.job import TRANSITIONS as JOB_EDGES
 from orchestrator.domain.job import Job
-from orchestrator.ports import Change
+from orchestrator.ports.supervision import Change
 from orchestrator.simulator.rehearsal.cluster import SimulatedCluster
 from orchestrator.simulator.tables import Tables
 from trainer.contract.failure import FailureKind

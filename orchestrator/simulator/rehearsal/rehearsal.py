@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.clusters import Cluster
-from orchestrator.commands import Commands
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.jobs import Commands
 from orchestrator.domain.errors import BackendUnavailable, Refused, StoreUnavailable
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.job import Desired, Job, JobState
@@ -246,4 +247,5 @@ class Rehearsal:
             ports=ports_of(self._scenario),
             gpus=self._scenario.gpus_per_node,
         )
-        return Commands(self._store, self._store, {CLUSTER: cluster}, self._agenda, lambda: None)
+        checks = Checks(jobs=self._store, clusters={CLUSTER: cluster})
+        return Commands(self._store, self._store, checks, self._agenda, lambda: None)

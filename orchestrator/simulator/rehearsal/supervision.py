@@ -17,7 +17,7 @@ from orchestrator.domain.launch import Site
 from orchestrator.domain.lease import Lease
 from orchestrator.domain.node import Exclusion
 from orchestrator.domain.situation import Situation
-from orchestrator.ports import Change
+from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.simulator.rehearsal.agenda import Agenda

@@ -13,6 +13,7 @@ import pytest
 from deploy.dev.fleet import Fleet, find_split
 from deploy.dev.network import Network, NoNamespaces
 from deploy.dev.steps import Step
+from tests.elastic.harness import wait_for
 from trainer.contract.exit_record import parse_exit_record
 from trainer.contract.failure import FailureKind, is_collateral
 
@@ -69,15 +70,28 @@ def test_when_the_stores_host_is_lost_the_others_end_and_say_so(fleet: Fleet) ->
     form(fleet)
     lost_at = time.time()
     fleet.network.kill(0, silently=False)
-    exit_file = fleet.folder / "attempts/1/replica-1/1/exit.json"
-    deadline = time.monotonic() + 60
-    while not exit_file.exists():
-        assert time.monotonic() < deadline, fleet.printed()
-        time.sleep(0.1)
+    ends_by_losing_its_group(fleet, 1)
+    assert not [step for step in fleet.history() if step.at_s > lost_at + 1]
+
+
+def test_when_the_stores_host_falls_silent_it_trains_on_alone_and_the_others_end(fleet: Fleet) -> None:
+    """No connection breaks then; TCP by itself would try for a quarter of an hour."""
+    form(fleet)
+    cut_at = time.time()
+    fleet.network.cut(0)
+    fleet.until_world(1, after_s=cut_at, steps=5)
+    ends_by_losing_its_group(fleet, 1)
+    assert not fleet.network.pids(1)
+    assert find_split(fleet.history()) is None
+
+
+def ends_by_losing_its_group(fleet: Fleet, node: int) -> None:
+    exit_file = fleet.folder / f"attempts/1/replica-{node}/1/exit.json"
+    wait_for(exit_file.exists, "exit record", 120)
+    fleet.agents[node].wait(30)
     failure = parse_exit_record(json.loads(exit_file.read_text())).failure
     assert failure is not None
     assert failure.kind is FailureKind.RENDEZVOUS or is_collateral(failure), failure
-    assert not [step for step in fleet.history() if step.at_s > lost_at + 1]
 
 
 def test_a_split_would_be_found() -> None:

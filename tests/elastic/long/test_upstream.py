@@ -30,7 +30,10 @@ def launchers(reason: str) -> list[object]:
 
 @dataclass
 class Stage:
-    """Launchers started by hand, with one output; whatever they leave is killed at the end."""
+    """Launchers started by hand, with one output; whatever they leave is killed at the end.
+
+    A worker's stdout has no buffer: a `print` is several writes, which mix with those of other workers.
+    """
 
     folder: Path
     launched: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Stage:
     def end(self) -> None:
         for process in self.launched:
             process.kill()
-            process.wait(10)
+            process.wait(90)
         mark = f"UPSTREAM_TEST={self.folder}".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and _holds(entry / "environ", mark):
@@ -102,11 +105,11 @@ def test_a_new_generation_finds_no_key_of_the_one_before(stage: Stage, launcher:
 
 @pytest.mark.parametrize("launcher", launchers("workers are left to themselves when their agent is killed"))
 def test_no_worker_trains_on_without_its_agent(stage: Stage, launcher: list[str]) -> None:
-    script = stage.script("import os, time; print('worker', os.getpid(), flush=True); time.sleep(600)")
+    script = stage.script("import os, time; os.write(1, b'worker %d\\n' % os.getpid()); time.sleep(600)")
     process = stage.launch(launcher, "--standalone", "--nproc-per-node=2", script)
     workers = stage.pids("worker", 2)
     process.kill()
-    process.wait(10)
+    process.wait(90)
     wait_for(lambda: not any(map(alive, workers)), "end of the workers", 5)
 
 
@@ -115,7 +118,7 @@ def test_a_deaf_worker_holds_a_restart_up_no_longer_than_allowed(stage: Stage, l
     script = stage.script(
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('worker', os.getpid(), flush=True)\n"
+        "os.write(1, b'worker %d\\n' % os.getpid())\n"
         "time.sleep(600)\n"
     )
     flags = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--shutdown-timeout=1"]
@@ -132,7 +135,7 @@ def test_a_group_takes_in_a_newcomer(stage: Stage, launcher: list[str]) -> None:
     script = stage.script(
         "import os, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
-        "print('world', dist.get_world_size(), flush=True)\n"
+        "os.write(1, b'world %d\\n' % dist.get_world_size())\n"
         "while True:\n"
         "    dist.all_reduce(torch.ones(1)); time.sleep(0.05)\n"
     )

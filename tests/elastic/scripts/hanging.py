@@ -31,4 +31,4 @@ for step in range(1, 4):
     time.sleep(0.02)
 if generation == 1:
     hang()
-tell("step", 4)
+tell("done", 4)  # whatever its end takes, it does not hang

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.test_strategies import difference, run
+from tests.trainer.long.test_strategies import difference, run
 
 COMPILED = {
     "ddp": {"strategy": "ddp", "compile": True, "activation_checkpointing": "selective"},

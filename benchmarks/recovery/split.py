@@ -1,0 +1,103 @@
+"""Where the time of a restart goes, by what the agent and the bundled trainer's rank 0 have told in the run directory.
+
+Pure, but for the reading of the two journals. Each part ends with a line that is written anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trainer.contract.clock import parse_time
+from trainer.contract.exit_record import EventKind, JournalEvent, parse_journal_event
+from trainer.contract.progress import Phase, Progress, parse_progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kill:
+    """When a worker was killed, by the wall clock in seconds, and the process that is rank 0 of what came after."""
+
+    at_s: float
+    first_pid: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """Seconds from a kill to rank 0's next step, one part behind the other."""
+
+    notice_s: float | None  # until the agent knew; None: the launcher keeps no journal, and it is part of the next
+    process_s: float  # until the new process ran the trainer: the others' end, and a fork or an interpreter's imports
+    verify_s: float  # the snapshot is chosen and verified
+    device_s: float  # CUDA starts, and the group forms
+    load_s: float  # the model is built, and the snapshot read into it
+    first_step_s: float
+
+
+# What begins each part but the first two, in this order: rank 0's first such line behind the one before.
+_MARKS = (
+    (Phase.DATA, False),
+    (Phase.START, False),
+    (Phase.RESTORE, False),
+    (Phase.STEP, False),
+    (Phase.STEP, True),
+)
+
+
+def split_restart(kill: Kill, lines: Iterable[Progress], events: Iterable[JournalEvent]) -> Split | None:
+    """None where a line is missing: the process died on its way, or it is another program."""
+    own = iter([line for line in lines if line.pid == kill.first_pid])
+    marks_s: list[float] = []
+    for phase, is_numbered in _MARKS:
+        found = next((line for line in own if line.phase is phase and (line.step is not None) == is_numbered), None)
+        if found is None:
+            return None
+        marks_s.append(_seconds(found.at))
+    failures_s = (_seconds(event.at) for event in events if event.kind == EventKind.WORKER_FAILED.value)
+    noticed_s = next((at_s for at_s in failures_s if kill.at_s <= at_s <= marks_s[0]), None)
+    begun_s, chosen_s, joined_s, loaded_s, stepped_s = marks_s
+    return Split(
+        notice_s=None if noticed_s is None else noticed_s - kill.at_s,
+        process_s=begun_s - (kill.at_s if noticed_s is None else noticed_s),
+        verify_s=chosen_s - begun_s,
+        device_s=joined_s - chosen_s,
+        load_s=loaded_s - joined_s,
+        first_step_s=stepped_s - loaded_s,
+    )
+
+
+def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split]:
+    """Of each kill whose lines are whole."""
+    lines = [parse_progress(document) for document in _read(progress)]
+    told = [parse_journal_event(document) for document in _read(events)]
+    splits = (split_restart(kill, lines, told) for kill in kills)
+    return [split for split in splits if split is not None]
+
+
+def summarise(splits: Sequence[Split]) -> dict[str, float | int | None]:
+    """Medians of each part, and of how many kills."""
+    parts: dict[str, list[float | None]] = {}
+    for split in splits:
+        for name, seconds in asdict(split).items():
+            parts.setdefault(name, []).append(seconds)
+    return {"kills": len(splits), **{name: _median(values) for name, values in parts.items()}}
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known), 4) if known else None
+
+
+def _read(path: Path) -> Iterator[dict[str, object]]:
+    """Whole lines; the last one may be torn."""
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _seconds(at: str) -> float:
+    return parse_time(at).timestamp()

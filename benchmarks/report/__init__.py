@@ -1,0 +1,1 @@
+"""How `python -m benchmarks` writes docs/benchmarks.md."""

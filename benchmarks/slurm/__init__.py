@@ -1,0 +1,1 @@
+"""Passes of the supervisor over very many jobs of a Slurm. See __main__.py."""

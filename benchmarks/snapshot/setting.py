@@ -1,0 +1,71 @@
+"""What is trained while snapshots are taken, which kinds are compared, and what is promised of ours."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+STRATEGIES = ("ddp", "fsdp")
+BASELINES = {"ddp": "torch.save", "fsdp": "dcp.save"}
+STAGED, ASYNC, SYNC = "ours, staged", "ours, async", "ours, sync"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    strategy: str
+    device: str
+    preset: str
+    ranks: int
+    batch: int  # sequences a step, on each rank
+    seq_len: int
+    precision: str
+    kinds: tuple[str, ...]  # what takes turns
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """How many times smaller `measure` of the kind `ours` must be than the baseline's."""
+
+    ours: str
+    measure: str
+    limit: float
+
+
+# On a machine whose cores all compute, writing takes from the training whatever it does: there staging is compared. A
+# GPU trains on beside the writing, so that all counts by which its steps came later, until the snapshot was committed.
+BOUNDS = {
+    "cpu": {
+        "ddp": Bound(ours=STAGED, measure="stall_s", limit=5.0),
+        "fsdp": Bound(ours=STAGED, measure="stall_s", limit=4.0),
+    },
+    "cuda": {
+        "ddp": Bound(ours=ASYNC, measure="excess_s", limit=10.0),
+        "fsdp": Bound(ours=ASYNC, measure="excess_s", limit=4.0),
+    },
+}
+
+
+def render_setting(setting: Setting) -> str:
+    return json.dumps(asdict(setting))
+
+
+def parse_setting(text: str) -> Setting:
+    """What `render_setting` wrote."""
+    document = json.loads(text)
+    return Setting(**{**document, "kinds": tuple(document["kinds"])})
+
+
+def build_setting(strategy: str, device: str, preset: str | None, rounds: int | None) -> Setting:
+    """On CPUs two ranks with steps as short as can be; on a GPU what somebody would train on it, 12.9 GB of state."""
+    if device == "cuda":
+        kinds = (BASELINES[strategy], STAGED, ASYNC)
+        return Setting(
+            strategy=strategy, device=device, preset=preset or "1b", ranks=1, batch=4, seq_len=2048, precision="bf16",
+            kinds=kinds, rounds=rounds or 3,
+        )  # fmt: skip
+    kinds = ("dcp.save", *(("torch.save",) if strategy == "ddp" else ()), STAGED, ASYNC, SYNC)
+    return Setting(
+        strategy=strategy, device=device, preset=preset or "124m", ranks=2, batch=1, seq_len=32, precision="fp32",
+        kinds=kinds, rounds=rounds or 5,
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""The service under proof: everybody needs a token, jobs of every kind are there, and nothing new is ever started.
+
+The jobs of the beginning are real: they trained, failed, rest and run. Then the cluster's lease is taken by a holder
+that does nothing, so that whatever the proof submits stays in the queue.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.identity import Role
+from orchestrator.domain.worker_token import derive_worker_key, issue_worker_token
+from orchestrator.identity.keys import read_keys
+from orchestrator.store import schema
+from orchestrator.store.engine import Database
+from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.readers import SqlJobReader
+from orchestrator.wire.jobs import JobView
+
+ADMIN = secrets.token_hex(16)
+PROJECTS = ("default", "research")
+_IDLE_HOLDER = "nobody who does anything"
+_PATIENCE_S = 240.0
+_DAY_S = 86400.0
+_SPARE_JOBS = 4
+_TRAINING = {"data": "stdlib", "steps": 6, "global_batch": 2, "micro_batch": 1, "seq_len": 8}
+_SLEEP = {"command": ["sleep", "86400"], "workdir": "/"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """`known`: values of path parameters that lead somewhere, by the parameter's name. Besides, as `spare_job_id`, jobs
+    that are there to be deleted."""
+
+    service: ThrowawayService
+    known: Mapping[str, list[str]]
+    worker_token: str  # of an attempt that runs
+
+    def token(self, role: str) -> str | None:
+        """A caller's token, made anew: an admin's proof may have revoked the last one. None: `nobody`'s."""
+        if role in ("admin", "worker", "nobody"):
+            return {"admin": ADMIN, "worker": self.worker_token, "nobody": None}[role]
+        grants = {"*": Role.VIEWER} if role == "viewer" else {"default": Role(role), "research": Role.VIEWER}
+        with Client(self.service.url, ADMIN) as client:
+            return client.create_token(role, grants).token
+
+
+@contextmanager
+def set_up(root: Path, database_url: str | None) -> Iterator[Stage]:
+    """`database_url`: an empty PostgreSQL; None: SQLite. Raises ServiceFailed, TimeoutError."""
+    settings = {
+        "ORCHESTRATOR_TOKEN": ADMIN,
+        "ORCHESTRATOR_LOCAL_SLOTS": "6",
+        "ORCHESTRATOR_POLL_S": "0.1",
+        "ORCHESTRATOR_STOP_TIMEOUT_S": "3",
+        "ORCHESTRATOR_REQUESTS_PER_S": "100000",  # an answer of 429 would prove nothing
+        **({} if database_url is None else {"ORCHESTRATOR_DATABASE_URL": database_url}),
+    }
+    url = database_url or f"sqlite:///{root.resolve() / 'orchestrator.db'}"
+    if database_url is not None:
+        schema.upgrade(url)
+    with ThrowawayService(root, settings) as service:
+        with Client(service.url, ADMIN) as client:
+            known = _fill(client)
+        service.stop()
+        token = _retire_supervisor(url, root, known["job_id"][0])
+        service.start()
+        yield Stage(service=service, known=known, worker_token=token)
+
+
+def _fill(client: Client) -> dict[str, list[str]]:
+    """Jobs in every state that a job can rest in, and of all that hangs on a job."""
+    running = client.submit(_spec("running", _SLEEP))
+    trained = client.submit(_spec("trained", {"trainer": _TRAINING, "workdir": "/"}, snapshot={"interval": "2"}))
+    failed = client.submit(_spec("failed", {"command": ["false"], "workdir": "/"}, project="research"))
+    rests = client.submit(_spec("rests", _SLEEP))
+    _until(client, trained, lambda job: job.ended)
+    _until(client, failed, lambda job: job.ended)
+    _until(client, rests, lambda job: job.state == "RUNNING")
+    client.suspend(rests.id)
+    cancelled, *spare = (client.submit(_spec("cancelled", _SLEEP)) for _ in range(1 + _SPARE_JOBS))
+    for job in (cancelled, *spare):
+        client.cancel(job.id)
+    _until(client, rests, lambda job: job.state == "SUSPENDED")
+    for job in (cancelled, *spare):
+        _until(client, job, lambda job: job.ended)
+    _until(client, running, lambda job: job.state == "RUNNING")
+    token = client.create_token("known", {"research": Role.VIEWER})
+    webhook = client.create_webhook("known", "https://hooks.example/jobs")
+    for project in PROJECTS:
+        client.store_secret("WANDB_API_KEY", "of nobody", project=project)
+    return {
+        "job_id": [job.id for job in (running, trained, failed, rests, cancelled)],
+        "token_id": [token.id],
+        "project": list(PROJECTS),
+        "name": ["WANDB_API_KEY"],
+        "webhook": [webhook.name],
+        "spare_job_id": [job.id for job in spare],
+    }
+
+
+def _spec(name: str, run: Mapping[str, Any], **more: object) -> dict[str, Any]:
+    budgets = dict.fromkeys(("application", "node", "hang", "storage"), 0)
+    return {"name": name, "run": run, "supervise": {"budgets": budgets}, **more}
+
+
+def _until(client: Client, job: JobView, holds: Callable[[JobView], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds(seen := client.job(job.id)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"job {job.id} is still {seen.state}: {seen.reason}")
+        time.sleep(0.1)
+
+
+def _retire_supervisor(url: str, root: Path, running: str) -> str:
+    """Take the lease, and compute the token of the running job's agents."""
+    database = Database(url)
+    try:
+        if SqlLeaseStore(database).acquire("local", _IDLE_HOLDER, ttl_s=_DAY_S) is None:
+            raise RuntimeError("the service that has stopped did not give its lease back")
+        attempt = SqlJobReader(database).standing(running).attempt
+        assert attempt is not None
+        worker_key = derive_worker_key(read_keys(root / "secret.key")[0])
+        return issue_worker_token(worker_key, AttemptKey(running, attempt.key.number), attempt.nonce)
+    finally:
+        database.dispose()

@@ -1,0 +1,69 @@
+"""Operations that answer with a stream, whose end Schemathesis would wait for: here only their begin is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+MEDIA_TYPE = "text/event-stream"
+_WORDS = ("", "0", "1", "-1", "999999999999999999", "1" * 19, "x", "0x1", "1e3", "'", "1,2", "1 2")
+_ANSWER_S = 30.0
+
+
+def streaming_paths(document: Mapping[str, Any]) -> list[str]:
+    """The paths whose answer has no end."""
+    return [
+        path
+        for path, operations in document["paths"].items()
+        if MEDIA_TYPE in operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+    ]
+
+
+def prove_streams(
+    url: str, token: str | None, document: Mapping[str, Any], known: Mapping[str, list[str]]
+) -> list[str]:
+    """What is wrong, in sentences."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    wrong = []
+    with httpx.Client(base_url=url, headers=headers, timeout=_ANSWER_S) as client:
+        for path in streaming_paths(document):
+            operation = document["paths"][path]["get"]
+            for address, more in requests_for(path, operation, known):
+                with client.stream("GET", address, headers=more) as answer:
+                    fault = fault_of(answer, operation)
+                if fault is not None:
+                    wrong.append(f"GET {address} with {more}: {fault}")
+    return wrong
+
+
+def requests_for(
+    path: str, operation: Mapping[str, Any], known: Mapping[str, list[str]]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """With each known value and an unknown one in the path, and each word in each header."""
+    addresses = [path]
+    for name in [part[1:-1] for part in path.split("/") if part.startswith("{")]:
+        values = [*known.get(name, ()), "nothing-of-that-name"]
+        addresses = [address.replace(f"{{{name}}}", value) for address in addresses for value in values]
+    names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "header"]
+    for address in addresses:
+        yield address, {}
+        yield f"{address}?unknown=1", {}
+        for name in names:
+            for word in _WORDS:
+                yield address, {name: word}
+
+
+def fault_of(answer: httpx.Response, operation: Mapping[str, Any]) -> str | None:
+    if answer.status_code >= 500:
+        return f"answered {answer.status_code}"
+    documented = operation["responses"].get(str(answer.status_code))
+    if documented is None:
+        return f"answered {answer.status_code}, which is not documented"
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    if kind not in documented.get("content", {}):
+        return f"answered {answer.status_code} with {kind}, which is not documented"
+    if kind == MEDIA_TYPE and not next(answer.iter_lines(), "").startswith(("retry:", "id:", ":", "event:")):
+        return "begins with a line that is none of a stream of events"
+    return None

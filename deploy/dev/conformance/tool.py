@@ -1,0 +1,51 @@
+"""Programs from the package index, each in an environment of its own: built once, kept below the folder for temporary
+files.
+
+Not among the extras of this package: they pull a hundred megabytes and their own ideas of what versions fit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCHEMATHESIS = "schemathesis==4.32.5"
+CLIENT_GENERATOR = "openapi-python-client==0.29.1"
+_BUILD_S = 600
+
+
+class NoTool(Exception):
+    """It cannot be installed here; the text holds what pip said."""
+
+
+def install_tool(requirement: str) -> Path:
+    """The folder of the programs of `name==version`. Several may ask at once. Raises NoTool."""
+    cache = Path(tempfile.gettempdir()) / f"orchestrator-conformance-{os.getuid()}"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    folder = cache / f"{requirement.replace('==', '-')}-py{sys.version_info.major}{sys.version_info.minor}"
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "ready").exists():
+            _build(folder, requirement)
+            (folder / "ready").touch()
+    return folder / "bin"
+
+
+def _build(folder: Path, requirement: str) -> None:
+    pip: list[str | Path] = [
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+    ]
+    venv: list[str | Path] = [sys.executable, "-m", "venv", "--clear", folder]
+    for command in (venv, [*pip, requirement]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+        if done.returncode != 0:
+            raise NoTool(f"{requirement} cannot be installed: {done.stderr[-2000:]}")

@@ -1,0 +1,209 @@
+"""Write what the code says into the docs.
+
+    python -m deploy.dev.reference [--check]
+
+docs/reference/ has the command line, the settings and the Python client; docs/concepts.md the state machines and the
+policy, between markers. With --check nothing is written; exit status 1 says that a page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from typer.models import ArgumentInfo, OptionInfo
+
+from deploy.dev import diagrams
+from deploy.dev.diagrams import read_comments
+from deploy.dev.sections import replace_section
+from orchestrator import cluster_settings, settings
+from orchestrator.cli.main import COMMANDS
+from orchestrator.client import Client, connect
+
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+CONCEPTS = FOLDER.parent / "concepts.md"
+_MADE = "Made from the code by `python -m deploy.dev.reference`: do not edit."
+
+
+def render_cli() -> str:
+    lines = ["# The command line", "", _MADE, "", "    orchestrator [--profile NAME] COMMAND ...", ""]
+    lines += [
+        "`--json` prints JSON, `--help` explains a command. Exit status: 0 succeeded, 1 the job failed, 2 usage or",
+        "refused, 3 the service is not reachable, 130 interrupted. `orchestrator --install-completion` teaches the",
+        "shell.",
+    ]
+    for name, (module, _) in COMMANDS.items():
+        command = getattr(importlib.import_module(module), name)
+        if isinstance(command, typer.Typer):
+            for below in command.registered_commands:
+                assert below.callback is not None
+                lines += _command(f"orchestrator {name} {below.name or below.callback.__name__}", below.callback)
+        else:
+            lines += _command(f"orchestrator {name}", command)
+    return "\n".join(lines) + "\n"
+
+
+def _command(title: str, function: Callable[..., object]) -> Iterator[str]:
+    """A section: the words of the function's own signature, as Typer reads them."""
+    parameters = list(_parameters(function))
+    arguments = [row for row in parameters if isinstance(row.info, ArgumentInfo)]
+    words = " ".join(row.shown if row.default is inspect.Parameter.empty else f"[{row.shown}]" for row in arguments)
+    yield from ("", f"## {title}", "", f"    {title} {words}".rstrip(), "", inspect.getdoc(function) or "")
+    if parameters:
+        yield from ("", "| | default | |", "|---|---|---|")
+        yield from (_row(f"`{row.shown}`", _default(row.default), row.info.help) for row in parameters)
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    shown: str
+    default: object
+    info: ArgumentInfo | OptionInfo
+
+
+def _parameters(function: Callable[..., object]) -> Iterator[_Parameter]:
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, *extras = get_args(hints[name])
+        info = next(extra for extra in extras if isinstance(extra, (ArgumentInfo, OptionInfo)))
+        if isinstance(info, ArgumentInfo):
+            shown = info.metavar or name.upper()
+        else:
+            # In an Annotated the first flag stands where Typer has the default otherwise.
+            first = [info.default] if isinstance(info.default, str) and info.default.startswith("-") else []
+            flags = ", ".join([*first, *(info.param_decls or ())] or [f"--{name.replace('_', '-')}"])
+            shown = flags if kind is bool else f"{flags} {info.metavar or _word(kind)}"
+        yield _Parameter(shown, parameter.default, info)
+
+
+def _word(kind: object) -> str:
+    """What a value of this type is called: of an optional one, the type that it has when it is there."""
+    known = [part for part in (get_args(kind) or (kind,)) if part is not type(None)]
+    names = {int: "NUMBER", float: "NUMBER", Path: "FILE"}
+    first = known[0]
+    if isinstance(first, type) and issubclass(first, StrEnum):
+        return "|".join(first)
+    return names.get(first, "TEXT") if isinstance(first, type) else "TEXT"
+
+
+def _default(value: object) -> str:
+    return "" if value in (None, False, inspect.Parameter.empty) else f"`{value}`"
+
+
+def _row(*cells: str | None) -> str:
+    return "| " + " | ".join((cell or "").replace("|", "\\|") for cell in cells) + " |"
+
+
+def render_settings() -> str:
+    lines = ["# Settings", "", _MADE, ""]
+    lines += [
+        "From the environment, which wins, and from `orchestrator.toml`: `--config`, or `ORCHESTRATOR_CONFIG`. Times",
+        "are in seconds. Tables of the file have the fields below; a `[clusters.<name>]` is of one backend.",
+        "",
+        "| variable | in the file | default | |",
+        "|---|---|---|---|",
+    ]
+    for name, (default, comment) in _fields(settings.Settings, settings).items():
+        lines.append(_row(f"`ORCHESTRATOR_{name.upper()}`", f"`{name}`", default, comment))
+    for model, module in _tables():
+        lines += ["", f"## {model.__name__}", "", inspect.getdoc(model) or "", ""]
+        lines += ["| | default | |", "|---|---|---|"]
+        lines += [_row(f"`{name}`", default, comment) for name, (default, comment) in _fields(model, module).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _tables() -> Iterator[tuple[type[BaseModel], ModuleType]]:
+    """The models of the file's tables, in their order, each with the module that declares it."""
+    for module in (settings, cluster_settings):
+        for node in _parse(module).body:
+            if isinstance(node, ast.ClassDef) and node.name != "Settings" and node.name.endswith("Settings"):
+                yield getattr(module, node.name), module
+
+
+def _fields(model: type[BaseModel], module: ModuleType) -> dict[str, tuple[str, str]]:
+    """Default and comment of each field: a setting is explained where it is declared."""
+    comments, declared = read_comments(module), model.model_fields
+    (node,) = (node for node in _parse(module).body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
+    return {
+        line.target.id: (_default_of(declared[line.target.id], line), comments.get(line.end_lineno or 0, ""))
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id in declared
+    }
+
+
+def _default_of(field: Any, line: ast.AnnAssign) -> str:
+    if field.default_factory is not None:
+        return "by the machine" if isinstance(line.value, ast.Call) else ""
+    if field.default is PydanticUndefined:
+        return "needed"
+    is_table = isinstance(field.default, BaseModel)
+    return "" if is_table or field.default in (None, (), {}, "") else f"`{field.default}`"
+
+
+def _parse(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
+
+
+def render_client() -> str:
+    lines = ["# The Python client", "", _MADE, "", "By example: [client.md](../client.md).", ""]
+    lines += ["`orchestrator.client`", "", *_entry("connect", connect), "", "## Client", ""]
+    lines += [inspect.getdoc(Client) or ""]
+    for name, method in (pair for part in Client.__mro__ for pair in vars(part).items()):
+        if not name.startswith("_") and inspect.isfunction(method):
+            lines += ["", *_entry(name, method)]
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, function: Any) -> list[str]:
+    signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()").replace("'", "")
+    return [f"### {name}", "", f"    {name}{signature}", "", inspect.getdoc(function) or ""]
+
+
+PAGES = {"cli.md": render_cli, "settings.md": render_settings, "client.md": render_client}
+SECTIONS = {
+    "job-states": diagrams.render_job_states,
+    "attempt-states": diagrams.render_attempt_states,
+    "policy": diagrams.render_policy,
+}
+
+
+def render_concepts() -> str:
+    """The page as it is, with its sections made anew."""
+    page = CONCEPTS.read_text()
+    for name, render in SECTIONS.items():
+        page = replace_section(page, name, render())
+    return page
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for file, render in {
+        **{FOLDER / name: render for name, render in PAGES.items()},
+        CONCEPTS: render_concepts,
+    }.items():
+        text = "\n".join(line.rstrip() for line in render().splitlines()) + "\n"
+        if file.exists() and file.read_text() == text:
+            continue
+        stale.append(file.name)
+        if not check:
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    if check and stale:
+        print(f"docs: {', '.join(stale)} not as the code says; run python -m deploy.dev.reference")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

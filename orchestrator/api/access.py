@@ -1,0 +1,215 @@
+"""Who asks and whether he may: asked of every route before anything of the request is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+
+from orchestrator.api.deps import Services, get_services
+from orchestrator.api.errors import HttpProblem
+from orchestrator.domain.access import JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import Forbidden, NotFound, OrchestratorError, StoreUnavailable, Unauthenticated
+from orchestrator.domain.identity import Principal, Role
+from orchestrator.identity.gate import Credentials
+
+SESSION_COOKIE = "orchestrator_session"
+LOOK_AGAIN_S = 60.0  # at who holds a stream open
+
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip")
+_REQUESTS = "one caller may not send so many requests; come again when Retry-After says"
+_GUESSES = "too many tokens that do not hold have come from this address; come again when Retry-After says"
+_WHO = "send a token as `Authorization: Bearer ...`; an admin makes one with `orchestrator token create`"
+
+
+async def authorise(request: Request) -> None:
+    """Raises Unauthenticated, Forbidden, NotFound; and StoreUnavailable. The caller is then `request.state.caller`."""
+    services = await get_services(request)
+    rule = find_rule(request.method, request.scope["route"].path)
+    if rule is not None and rule.scope is Scope.PUBLIC:
+        if request.method not in _SAFE_METHODS:  # signing in is a guess like another
+            _require_pace(services.identity.strangers.take(_peer(request)), _GUESSES)
+        return
+    if rule is not None and rule.scope is Scope.WORKER:
+        _require_some_token(request, services)
+        _count(services, f"agent {_bearer(request)}")
+        return
+    caller = await identify(request, services)
+    if caller is not None:
+        _count(services, f"caller {caller.name}")
+    job = None if rule is None or caller is None else await _place(request, services, rule, caller)
+    _raise_for(judge(rule, caller, project=request.path_params.get("project"), job=job), request, rule)
+    request.state.caller = caller
+
+
+def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    """Whether a stream that was let in goes on: not when the service closes, nor beyond a minute for a caller who would
+    not be let in any more. What the store cannot say is no reason to end."""
+    looked_at = time.monotonic()
+
+    async def goes_on() -> bool:
+        nonlocal looked_at
+        if closing():
+            return False
+        if time.monotonic() < looked_at + LOOK_AGAIN_S:
+            return True
+        looked_at = time.monotonic()
+        try:
+            await authorise(request)
+        except StoreUnavailable:
+            return True
+        except HttpProblem as problem:
+            return problem.kind == "too-many"  # others were too quick: that says nothing of this caller
+        except OrchestratorError:
+            return False
+        return True
+
+    return goes_on
+
+
+async def identify(request: Request, services: Services) -> Principal | None:
+    """None: nobody known. Raises Unauthenticated for a token that does not hold, HttpProblem 429 for too many such."""
+    gate = services.identity.gate
+    given = _credentials(request, gate.proxy_header)
+    with _counting_guesses(request, services):
+        known = gate.recall(given)
+        if known is None:
+            _require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+        caller = await run_in_threadpool(gate.identify, given) if known is None else known.value
+    if caller is not None and given.cookie is not None and request.method not in _SAFE_METHODS:
+        _require_our_page(request)
+    return caller
+
+
+@contextmanager
+def _counting_guesses(request: Request, services: Services) -> Iterator[None]:
+    """By the address that they came from: after too many of them the store is not asked about the next one."""
+    try:
+        yield
+    except Unauthenticated:
+        services.identity.strangers.take(_peer(request))
+        raise
+
+
+def _count(services: Services, caller: str) -> None:
+    """Raises HttpProblem 429 for one who asks faster than he may."""
+    pace = services.identity.pace
+    if pace is not None:
+        _require_pace(pace.take(caller), _REQUESTS)
+
+
+def _require_pace(wait_s: float, what: str) -> None:
+    if wait_s:
+        raise HttpProblem("too-many", what, wait_s=wait_s)
+
+
+def _peer(request: Request) -> str:
+    return "nowhere" if request.client is None else request.client.host
+
+
+async def get_caller(request: Request) -> Principal:
+    """Of a route that is not public."""
+    caller: Principal = request.state.caller
+    return caller
+
+
+Caller = Annotated[Principal, Depends(get_caller)]
+
+
+def require_role(caller: Principal, needed: Role, project: str) -> None:
+    """Of a project that a body names. Raises Forbidden, for a project that he does not see too: he named it himself."""
+    if not caller.may(needed, project):
+        raise Forbidden(f"this takes the role {needed} in project {project}, which {caller.name} does not have")
+
+
+async def require_worker(request: Request, services: Services, key: AttemptKey) -> None:
+    """The report's own token. Raises Unauthenticated, AttemptOver, StoreUnavailable."""
+    token = _bearer(request)
+    if token is None:  # an open service: see _require_some_token
+        return
+    workers = services.identity.workers
+    stay = workers.recall(key)
+    if stay is None:
+        if not workers.knows(token):
+            _require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+        stay = await run_in_threadpool(workers.find, key)
+    with _counting_guesses(request, services):
+        workers.require(token, key, stay.value)
+
+
+def _require_some_token(request: Request, services: Services) -> None:
+    """Before a report of megabytes is read: what never was an attempt's token is a guess, from where many came."""
+    token = _bearer(request)
+    if token is not None and not services.identity.workers.knows(token):
+        _require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+    if token is None:
+        gate = services.identity.gate
+        if gate.recall(_credentials(request, None, with_cookie=False)) is None or not gate.is_open:
+            raise Unauthenticated("a report needs the token of the attempt that it is about")
+
+
+def _credentials(request: Request, proxy_header: str | None, *, with_cookie: bool = True) -> Credentials:
+    headers = request.headers
+    return Credentials(
+        peer=None if request.client is None else request.client.host,
+        bearer=_bearer(request),
+        cookie=request.cookies.get(SESSION_COOKIE) if with_cookie and "cookie" in headers else None,
+        user=None if proxy_header is None else _only_value(request, proxy_header),
+        forwarded=any(name in headers for name in _FORWARDING),
+    )
+
+
+def _bearer(request: Request) -> str | None:
+    given = request.headers.get("authorization")
+    if given is None:
+        return None
+    scheme, _, token = given.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated(_WHO)
+    return token.strip()
+
+
+def _only_value(request: Request, header: str) -> str | None:
+    """A header that stands twice may be the caller's own beside the proxy's: neither counts."""
+    values = request.headers.getlist(header)
+    return values[0].strip() if len(values) == 1 else None
+
+
+def _require_our_page(request: Request) -> None:
+    """A browser sends a cookie whoever asks it to; it also says who asks, and the edge has looked at what it says."""
+    if "origin" not in request.headers and "sec-fetch-site" not in request.headers:
+        raise HttpProblem("origin-not-allowed", "a change by a session needs the header Origin; programs send a token")
+
+
+async def _place(request: Request, services: Services, rule: Rule, caller: Principal) -> JobPlace | None:
+    if not needs_place(rule, caller):
+        return None
+    job_id, places = str(request.path_params.get("job_id")), services.identity.places
+    return places.recall(job_id) or await run_in_threadpool(places.find, job_id)
+
+
+def _raise_for(verdict: Verdict, request: Request, rule: Rule | None) -> None:
+    if verdict is Verdict.ALLOWED:
+        return
+    if verdict is Verdict.UNAUTHENTICATED:
+        raise Unauthenticated(_WHO)
+    if verdict is Verdict.HIDDEN:
+        raise NotFound(_absent(request))
+    if rule is None or rule.role is None:
+        raise Forbidden("nobody may do this")
+    needed = f"the role {rule.role}"
+    raise Forbidden(f"this takes {needed}; an admin gives roles with `orchestrator token create`")
+
+
+def _absent(request: Request) -> str:
+    """The words that there are for a thing that is really not there."""
+    named = request.path_params
+    return (
+        f"there is no job {named['job_id']}" if "job_id" in named else f"project {named['project']} has no such secret"
+    )

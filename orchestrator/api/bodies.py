@@ -1,0 +1,82 @@
+"""Request bodies: the model that each is read as, and how long it may be. The OpenAPI document is made of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from orchestrator.api.deps import read_body
+from orchestrator.api.documents import parse_document
+from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec
+from orchestrator.domain.validation import parse_model
+from orchestrator.wire.access import SecretRequest, TokenRequest
+from orchestrator.wire.reports import ReportBody
+from orchestrator.wire.webhooks import WebhookRequest
+from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+MAX_REPORT_BYTES = 8 * 1024 * 1024
+_SHORT_BYTES = 8 * 1024  # a millisecond of JSON or some of YAML
+_SECRET_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body(Generic[Model]):
+    """`read` is the dependency of a route. `parse` raises InvalidSpec; None: by the model alone."""
+
+    model: type[Model]
+    most_bytes: int = _SHORT_BYTES
+    required: bool = True  # else an empty one means the model's defaults
+    parse: Callable[[object], Model] | None = None
+
+    async def read(self, request: Request) -> Model:
+        """Raises HttpProblem, InvalidSpec."""
+        raw = await read_body(request, self.most_bytes)
+        if not self.required and not raw.strip():
+            return self.model()
+        content_type = request.headers.get("content-type")
+        if len(raw) <= _SHORT_BYTES:  # at once: another thread would cost more
+            return self._parsed(raw, content_type)
+        return await run_in_threadpool(self._parsed, raw, content_type)
+
+    def _parsed(self, raw: bytes, content_type: str | None) -> Model:
+        document = parse_document(raw, content_type)
+        return parse_model(self.model, document) if self.parse is None else self.parse(document)
+
+
+def parse_secret(document: object) -> SecretRequest:
+    """Raises InvalidSpec."""
+    return _parse_hiding("/value", "must be a text of at most 32768 characters", SecretRequest, document)
+
+
+def _parse_webhook(document: object) -> WebhookRequest:
+    return _parse_hiding("/secret", "must be a text of at most 1000 characters", WebhookRequest, document)
+
+
+def _parse_hiding(pointer: str, rule: str, model: type[Model], document: object) -> Model:
+    """What is wrong at the pointer must not come back in the answer: only its place is told, and the rule."""
+    try:
+        return parse_model(model, document)
+    except InvalidSpec as error:
+        told = [FieldProblem(pointer, rule) if each.pointer == pointer else each for each in error.problems]
+        raise InvalidSpec(told) from None
+
+
+SpecBody = Annotated[JobSpec, Depends(Body(model=JobSpec, most_bytes=MAX_SPEC_BYTES).read)]
+RetryBody = Annotated[RetryRequest, Depends(Body(model=RetryRequest, most_bytes=MAX_SPEC_BYTES, required=False).read)]
+ScaleBody = Annotated[ScaleRequest, Depends(Body(model=ScaleRequest).read)]
+StacksBody = Annotated[StacksRequest, Depends(Body(model=StacksRequest, required=False).read)]
+ChaosBody = Annotated[ChaosRequest, Depends(Body(model=ChaosRequest).read)]
+TokenBody = Annotated[TokenRequest, Depends(Body(model=TokenRequest).read)]
+SecretBody = Annotated[
+    SecretRequest, Depends(Body(model=SecretRequest, most_bytes=_SECRET_BYTES, parse=parse_secret).read)
+]
+WebhookBody = Annotated[WebhookRequest, Depends(Body(model=WebhookRequest, parse=_parse_webhook).read)]
+Report = Annotated[ReportBody, Depends(Body(model=ReportBody, most_bytes=MAX_REPORT_BYTES).read)]

@@ -1,0 +1,43 @@
+"""Examples of request bodies for the OpenAPI document, accepted as they stand by a service with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from orchestrator.domain.spec import JobSpec
+from orchestrator.wire.access import SecretRequest, TokenRequest
+from orchestrator.wire.webhooks import WebhookRequest
+from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
+
+EXAMPLES: Mapping[type[BaseModel], Mapping[str, object]] = {
+    JobSpec: {
+        "bundled trainer": {
+            "name": "stdlib-gpt",
+            "run": {"trainer": {"model": "gpt", "data": "stdlib", "steps": 300, "global_batch": 64}},
+            "topology": {"workers_per_node": 2},
+            "snapshot": {"interval": "50"},
+        },
+        "any program": {"name": "hello", "run": {"command": ["echo", "hello"]}, "labels": {"team": "research"}},
+    },
+    RetryRequest: {
+        "as it was": {},
+        "with another learning rate": {"patch": {"run": {"trainer": {"learning_rate": 0.0003}}}},
+    },
+    ScaleRequest: {"a number": {"nodes": 1}, "a range": {"nodes": "1:2"}},
+    StacksRequest: {"of all ranks": {}, "of one": {"rank": 0}},
+    ChaosRequest: {"kill the last rank": {"fault": "kill"}, "lose a node": {"fault": "node-loss", "node": 0}},
+    WebhookRequest: {
+        "a pager": {"name": "pager", "url": "https://hooks.example/jobs", "events": ["job.state"], "all_jobs": True}
+    },
+    TokenRequest: {
+        "for a person": {"name": "alice", "grants": {"research": "operator", "*": "viewer"}},
+        "for a program, for a while": {
+            "name": "nightly",
+            "grants": {"research": "submitter"},
+            "expires_at": "2099-01-01T00:00:00Z",
+        },
+    },
+    SecretRequest: {"a key": {"project": "research", "name": "WANDB_API_KEY", "value": "0123456789abcdef"}},
+}

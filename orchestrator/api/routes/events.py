@@ -1,0 +1,58 @@
+"""Streams of events (Server-Sent Events, html.spec.whatwg.org): which job changed; what of it, one asks then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from orchestrator.api.access import Caller, watched
+from orchestrator.api.deps import Services, Wired, refuse_unknown_query
+from orchestrator.api.openapi import problems
+from orchestrator.api.stream import Stream, tell
+from orchestrator.domain.identity import Principal, Role
+from orchestrator.ports.happenings import Happening
+
+MEDIA_TYPE = "text/event-stream"
+
+router = APIRouter(prefix="/api/v1", tags=["events"], dependencies=[Depends(refuse_unknown_query)])
+
+LastEventId = Annotated[
+    str | None, Header(pattern=r"^[0-9]{1,18}$", description="of the last event that was received: go on behind it")
+]
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A stream of changes", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/events", response_class=StreamingResponse, responses={**problems(), **_STREAM})
+async def stream_events(
+    request: Request, services: Wired, caller: Caller, last_event_id: LastEventId = None
+) -> Response:
+    """`{"job_id", "kind"}` for each event of the caller's projects from now on, or behind `Last-Event-ID`."""
+    mine = caller.projects(Role.VIEWER)
+    return await _stream(request, services, caller, last_event_id, lambda event: mine is None or event.project in mine)
+
+
+@router.get("/jobs/{job_id}/events/stream", response_class=StreamingResponse, responses={**problems(404), **_STREAM})
+async def stream_events_of_job(
+    request: Request, services: Wired, caller: Caller, job_id: str, last_event_id: LastEventId = None
+) -> Response:
+    """The same of one job."""
+    await run_in_threadpool(services.queries.job, job_id)  # an unknown job is an answer, not an empty stream
+    return await _stream(request, services, caller, last_event_id, lambda event: event.job_id == job_id)
+
+
+async def _stream(
+    request: Request,
+    services: Services,
+    caller: Principal,
+    last_event_id: str | None,
+    wanted: Callable[[Happening], bool],
+) -> Response:
+    begin = int(last_event_id) if last_event_id is not None else await run_in_threadpool(services.tail.newest)
+    told = tell(services.tail, begin, wanted, watched(request, services.closing))
+    return Stream(told, media_type=MEDIA_TYPE, caller=caller.name, seats=services.identity.seats)

@@ -1,0 +1,42 @@
+"""Where the device time of many jobs went, by user, project, cluster, job, node or cause."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AwareDatetime
+
+from orchestrator.api.access import Caller
+from orchestrator.api.deps import Wired, refuse_unknown_query
+from orchestrator.api.openapi import problems
+from orchestrator.api.rendering import RenderingRoute
+from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.identity import Role
+from orchestrator.domain.shares import Grouping
+from orchestrator.queries.books import visible
+from orchestrator.wire.insight import SharesView
+
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["goodput"],
+    dependencies=[Depends(refuse_unknown_query)],
+    responses=problems(),
+    route_class=RenderingRoute,
+)
+
+
+@router.get("/goodput")
+def share_goodput(
+    services: Wired,
+    caller: Caller,
+    by: Annotated[Grouping, Query()] = Grouping.PROJECT,
+    project: Annotated[str | None, Query(max_length=63)] = None,
+    since: Annotated[AwareDatetime | None, Query(description="absent: thirty days before `until`")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="absent: now")] = None,
+) -> SharesView:
+    """Where the device time of the jobs of the caller's projects went between two moments, the largest share first."""
+    if since is not None and until is not None and since >= until:
+        raise InvalidSpec([FieldProblem("/query/since", "must be before until")])
+    projects = visible(caller.projects(Role.VIEWER), project)
+    return services.books.shares(by, since=since, until=until, projects=projects)

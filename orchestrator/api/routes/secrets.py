@@ -1,0 +1,51 @@
+"""Secrets of projects: written, listed by name, removed; never read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from orchestrator.api.access import Caller, require_role
+from orchestrator.api.bodies import SecretBody
+from orchestrator.api.deps import Wired, refuse_unknown_query
+from orchestrator.api.openapi import problems
+from orchestrator.api.rendering import RenderingRoute, render_answer
+from orchestrator.domain.identity import Role
+from orchestrator.wire.access import SecretView
+from orchestrator.wire.answers import Page
+
+router = APIRouter(
+    prefix="/api/v1", tags=["secrets"], dependencies=[Depends(refuse_unknown_query)], route_class=RenderingRoute
+)
+
+
+@router.get("/secrets", responses=problems())
+def list_secrets(
+    services: Wired, caller: Caller, project: Annotated[str | None, Query(max_length=63)] = None
+) -> Page[SecretView]:
+    """The names of the secrets of the caller's projects, and who stored them when."""
+    stored = services.identity.vault.listed(caller.projects(Role.SUBMITTER))
+    return Page(items=[SecretView.model_validate(each) for each in stored if project in (None, each.project)])
+
+
+@router.post(
+    "/secrets",
+    status_code=201,
+    response_model=SecretView,
+    responses={200: {"model": SecretView, "description": "It replaced one of that name"}, **problems()},
+)
+def store_secret(services: Wired, caller: Caller, secret: SecretBody) -> Response:
+    """Store a secret for the jobs of a project that name it. Its value is never told again."""
+    require_role(caller, Role.ADMIN, secret.project)
+    vault = services.identity.vault
+    created = vault.put(secret.project, secret.name, secret.value.get_secret_value(), by=caller)
+    stored = next(each for each in vault.listed({secret.project}) if each.name == secret.name)
+    return render_answer(SecretView.model_validate(stored), 201 if created else 200)
+
+
+@router.delete("/secrets/{project}/{name}", status_code=204, responses=problems(404))
+def remove_secret(services: Wired, caller: Caller, project: str, name: str) -> Response:
+    """Remove a secret. Jobs that run keep what they were given; a start that needs it fails and says so."""
+    services.identity.vault.remove(project, name, by=caller)
+    return Response(status_code=204)

@@ -1,0 +1,38 @@
+"""Tokens: made and shown once, listed without what it takes to use them, revoked."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends
+
+from orchestrator.api.access import Caller
+from orchestrator.api.bodies import TokenBody
+from orchestrator.api.deps import Wired, refuse_unknown_query
+from orchestrator.api.openapi import problems
+from orchestrator.api.rendering import RenderingRoute
+from orchestrator.wire.access import NewTokenView, TokenView
+from orchestrator.wire.answers import Page
+
+router = APIRouter(
+    prefix="/api/v1", tags=["tokens"], dependencies=[Depends(refuse_unknown_query)], route_class=RenderingRoute
+)
+
+
+@router.get("/tokens", responses=problems())
+def list_tokens(services: Wired, caller: Caller) -> Page[TokenView]:
+    """Those whose grants the caller is the admin of, the newest first; revoked ones too."""
+    return Page(items=[TokenView.model_validate(token) for token in services.identity.tokens.listed(caller)])
+
+
+@router.post("/tokens", status_code=201, responses=problems())
+def create_token(services: Wired, caller: Caller, request: TokenBody) -> NewTokenView:
+    """Make a token; it is shown in this answer and never again. Its grants are within the caller's own."""
+    token, text = services.identity.tokens.create(
+        request.name, request.grants, by=caller, expires_at=request.expires_at
+    )
+    return NewTokenView(**vars(TokenView.model_validate(token)), token=text)
+
+
+@router.delete("/tokens/{token_id}", responses=problems(404))
+def revoke_token(services: Wired, caller: Caller, token_id: str) -> TokenView:
+    """End a token, and the sessions that were opened with it. Doing it again changes nothing."""
+    return TokenView.model_validate(services.identity.tokens.revoke(token_id, by=caller))

@@ -1,0 +1,213 @@
+"""Where an API server is and by what right it is asked: kubeconfig files, or the service account of this pod.
+
+Format: "Organizing Cluster Access Using kubeconfig Files" (Kubernetes). The secrets that are read here are in no
+error's text.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from orchestrator.backends.kubernetes.credentials import Exec, Token, TokenFile, load_certificate
+from orchestrator.domain.errors import ConfigurationError
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """`verify` and `auth` as httpx takes them."""
+
+    server: str
+    namespace: str | None
+    verify: ssl.SSLContext | bool
+    auth: httpx.Auth | None
+    proxy: str | None = None
+    server_name: str | None = None  # that its certificate must have, where it is not the address's
+
+    def connect(self, *, timeout_s: float, transport: httpx.BaseTransport | None = None) -> httpx.Client:
+        """Nothing is asked yet. The process's own proxies do not count. Raises ConfigurationError."""
+
+        def name_server(request: httpx.Request) -> None:
+            if self.server_name is not None:
+                request.extensions = {**request.extensions, "sni_hostname": self.server_name}
+
+        try:
+            return httpx.Client(
+                base_url=self.server,
+                verify=self.verify,
+                auth=self.auth,
+                proxy=self.proxy,
+                timeout=timeout_s,
+                transport=transport,
+                trust_env=False,
+                headers={"User-Agent": "elastic-orchestrator", "Accept": "application/json"},
+                event_hooks={"request": [name_server]},
+            )
+        except (ValueError, ImportError, httpx.InvalidURL) as error:  # a scheme that httpx knows not, or without help
+            raise ConfigurationError(f"kubeconfig: server or proxy-url cannot be used: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What kubeconfig files say of one context. Paths in a section are as seen from its folder."""
+
+    cluster_name: str
+    cluster: Mapping[str, Any]
+    of_cluster: Path
+    user: Mapping[str, Any]
+    of_user: Path
+    namespace: str | None
+
+
+def load_access(kubeconfig: Path | None, context: str | None) -> Access:
+    """The named context of a kubeconfig; where nothing names either, this pod's service account if there is one.
+
+    Raises ConfigurationError.
+    """
+    inside, named = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBECONFIG")
+    if kubeconfig is None and context is None and not named and inside and (_ACCOUNT / "token").exists():
+        return _in_cluster(inside, os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
+    return _access(find_context([kubeconfig] if kubeconfig is not None else kubeconfigs(), context))
+
+
+def kubeconfigs() -> list[Path]:
+    """The files that kubectl would read."""
+    named = os.environ.get("KUBECONFIG")
+    return [Path(each) for each in named.split(os.pathsep) if each] if named else [Path.home() / ".kube" / "config"]
+
+
+def _in_cluster(host: str, port: str) -> Access:
+    bracketed = f"[{host}]" if ":" in host else host
+    authority = _ACCOUNT / "ca.crt"
+    namespace = _ACCOUNT / "namespace"
+    return Access(
+        server=f"https://{bracketed}:{port}",
+        namespace=namespace.read_text().strip() if namespace.exists() else None,
+        verify=_trust(cafile=str(authority)),
+        auth=TokenFile(_ACCOUNT / "token"),
+    )
+
+
+def find_context(paths: Sequence[Path], context: str | None) -> Context:
+    """The named one, else the current one, of all files together. Raises ConfigurationError."""
+    clusters: dict[str, tuple[Mapping[str, Any], Path]] = {}
+    users: dict[str, tuple[Mapping[str, Any], Path]] = {}
+    contexts: dict[str, Mapping[str, Any]] = {}
+    current: str | None = None
+    for path in paths:
+        document = _read(path)
+        for name, value in _named(document, "clusters", "cluster"):
+            clusters.setdefault(name, (value, path.parent))  # of two of one name the first counts
+        for name, value in _named(document, "users", "user"):
+            users.setdefault(name, (value, path.parent))
+        for name, value in _named(document, "contexts", "context"):
+            contexts.setdefault(name, value)
+        current = current or document.get("current-context")
+    where = ", ".join(map(str, paths))
+    chosen = contexts.get(context or current or "")
+    if chosen is None:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise ConfigurationError(f"{where}: no context {context or current or '(none is current)'}; it has {known}")
+    if chosen.get("cluster") not in clusters:
+        raise ConfigurationError(f"{where}: context names cluster {chosen.get('cluster')!r}, which is not there")
+    if chosen.get("user") and chosen["user"] not in users:
+        raise ConfigurationError(f"{where}: context names user {chosen['user']!r}, who is not there")
+    cluster, of_cluster = clusters[chosen["cluster"]]
+    user, of_user = users.get(chosen.get("user", ""), ({}, Path()))
+    return Context(
+        cluster_name=chosen["cluster"],
+        cluster=cluster,
+        of_cluster=of_cluster,
+        user=user,
+        of_user=of_user,
+        namespace=chosen.get("namespace"),
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"kubeconfig {path} cannot be read: {type(error).__name__}") from None
+    return document if isinstance(document, Mapping) else {}
+
+
+def _named(document: Mapping[str, Any], many: str, one: str) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(each["name"], each.get(one) or {}) for each in document.get(many) or () if "name" in each]
+
+
+def _access(context: Context) -> Access:
+    cluster, user, of_user = context.cluster, context.user, context.of_user
+    authority = _content(cluster, "certificate-authority", context.of_cluster)
+    try:
+        verify = _trust(cadata=None if authority is None else authority.decode())
+        if cluster.get("insecure-skip-tls-verify"):
+            verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
+        load_certificate(verify, *(_content(user, name, of_user) for name in ("client-certificate", "client-key")))
+    except (ssl.SSLError, ValueError, OSError) as error:
+        raise ConfigurationError(f"kubeconfig: a certificate cannot be used: {error}") from None
+    server = str(cluster.get("server", "")).rstrip("/")
+    return Access(
+        server=server if "://" in server else f"https://{server}",
+        namespace=context.namespace,
+        verify=verify,
+        auth=_auth(context, verify),
+        proxy=cluster.get("proxy-url"),
+        server_name=cluster.get("tls-server-name"),
+    )
+
+
+def _trust(*, cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
+    """Whom kubectl trusts: from 3.13 on Python refuses certificates without key identifiers, as many clusters have."""
+    context = ssl.create_default_context(cafile=cafile, cadata=cadata)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _content(section: Mapping[str, Any], name: str, folder: Path) -> bytes | None:
+    """What stands in the file, or in the section itself. Raises ConfigurationError."""
+    if section.get(f"{name}-data"):
+        return b64decode(str(section[f"{name}-data"]))
+    if not section.get(name):
+        return None
+    try:
+        return (folder / str(section[name])).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"kubeconfig: {name} cannot be read: {error}") from None
+
+
+def _auth(context: Context, verify: ssl.SSLContext) -> httpx.Auth | None:
+    user = context.user
+    if user.get("tokenFile"):
+        return TokenFile(context.of_user / user["tokenFile"])
+    if user.get("token"):
+        return Token(str(user["token"]))
+    if user.get("username"):
+        return httpx.BasicAuth(str(user["username"]), str(user.get("password", "")))
+    if not user.get("exec"):
+        return None
+    told = _cluster_info(context) if user["exec"].get("provideClusterInfo") else None
+    return Exec(user["exec"], context.of_user, verify=verify, cluster=told)
+
+
+def _cluster_info(context: Context) -> Mapping[str, Any]:
+    """What a plug-in that asks for it is told of the cluster (client.authentication.k8s.io/v1, Cluster)."""
+    cluster = context.cluster
+    names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
+    told = {name: cluster[name] for name in names if cluster.get(name)}
+    authority = _content(cluster, "certificate-authority", context.of_cluster)
+    told |= {} if authority is None else {"certificate-authority-data": b64encode(authority).decode()}
+    extensions = {each.get("name"): each.get("extension") for each in cluster.get("extensions") or ()}
+    return {**told, "config": extensions.get("client.authentication.k8s.io/exec")}

@@ -1,0 +1,233 @@
+"""The Backend port on Kubernetes. Glue: watchers keep copies of the cluster's objects, traces read, sight judges."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends.kubernetes.client import KubernetesClient, Selection
+from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
+from orchestrator.backends.kubernetes.mirror import Mirror
+from orchestrator.backends.kubernetes.objects import (
+    JobObject,
+    NodeObject,
+    PodObject,
+    WarningObject,
+    parse_job,
+    parse_node,
+    parse_pod,
+    parse_warning,
+)
+from orchestrator.backends.kubernetes.render import render_manifests, render_name, render_native
+from orchestrator.backends.kubernetes.sight import Terms, View, sight
+from orchestrator.backends.kubernetes.site import (
+    CONTAINER,
+    MANAGER,
+    MANAGER_LABEL,
+    KubernetesSite,
+)
+from orchestrator.backends.kubernetes.submission import Submitter, require_fitting
+from orchestrator.backends.kubernetes.traces import keep_last_words, note_beginning, read_traces
+from orchestrator.backends.kubernetes.watcher import Watcher
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
+from orchestrator.domain.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation import Presence, Sighting
+from trainer.contract import layout
+from trainer.contract.pod import parse_last_words
+
+_OURS = f"{MANAGER_LABEL}={MANAGER}"
+_FORCE_GRACE_S = 1  # what a pod gets that was asked before; 0 would forget it instead of ending it
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What may be forgotten at any time: it saves calls and keeps sentences right."""
+
+    deleted: dict[str, float] = field(default_factory=dict)  # Jobs that we ended, by name: when
+    began: set[AttemptKey] = field(default_factory=set)
+
+
+class KubernetesBackend:
+    """Jobs outlive the service; the next one finds them by their names. Threads start with the first look."""
+
+    def __init__(
+        self,
+        site: KubernetesSite,
+        client: KubernetesClient,
+        *,
+        package: Path,
+        watch_s: float = 30.0,
+        silent_s: float = 60.0,
+        first_answer_s: float = 30.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._site, self._client = site, client
+        self._first_answer_s, self._now = first_answer_s, now
+        self._memory = _Memory()
+        self._submitter = Submitter(site, client, package=package, now=now)
+        self._logs = LogKeeper(client)
+        self._jobs: Mirror[JobObject] = Mirror(parse_job)
+        self._pods: Mirror[PodObject] = Mirror(partial(parse_pod, container=CONTAINER), keeps_removed=True)
+        self._warnings: Mirror[WarningObject] = Mirror(parse_warning)
+        self._nodes: Mirror[NodeObject] = Mirror(parse_node)
+        selections: tuple[tuple[Selection, Mirror[Any]], ...] = (
+            (Selection(resource="jobs", labels=_OURS), self._jobs),
+            (Selection(resource="pods", labels=_OURS), self._pods),
+            (Selection(resource="events", fields="type=Warning"), self._warnings),
+            (Selection(resource="nodes"), self._nodes),
+        )
+        self._watchers = {
+            selection.resource: Watcher(client, selection, mirror, watch_s=watch_s, silent_s=silent_s)
+            for selection, mirror in selections
+        }
+        self._started = False
+
+    def close(self) -> None:
+        """End the watches and the streams of logs."""
+        self._logs.close()
+        for watcher in self._watchers.values():
+            watcher.close()
+        self._client.close()
+
+    def render(self, plan: LaunchPlan) -> NativeRequest:
+        return render_native(render_manifests(plan, self._site, workdir=plan.workdir))
+
+    def check(self, plan: LaunchPlan) -> Sequence[str]:
+        """What the cluster says of a Job that it is not to make; nothing: it would take it."""
+        try:
+            require_fitting(plan, self._site, self._client)
+            manifests = render_manifests(plan, self._site, workdir=plan.workdir)
+            _, warnings = self._client.create("jobs", manifests.job, dry_run=True)
+        except FileExistsError:
+            return ()
+        except LaunchRefused as error:
+            return (f"the cluster would refuse it: {error}",)
+        except BackendBusy as error:
+            return (f"it would wait: {error}",)
+        except BackendUnavailable as error:
+            return (f"the cluster was not asked whether it takes this: {error}",)
+        return tuple(f"the cluster warns: {each}" for each in warnings)
+
+    def submit(self, plan: LaunchPlan) -> str:
+        """Idempotent: the Job's name is the attempt's, and what a submission that was cut off left is made whole."""
+        job = self._submitter.submit(plan)
+        self._jobs.put(job)
+        return f"{self._site.namespace}/{job['metadata']['name']}"
+
+    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+        if not keys:
+            return {}
+        self._start()
+        self._require_fresh()
+        jobs = {job.name: job for job in self._jobs.objects()}  # before the pods: no Job without what its pods did
+        pods = self._pods_by_job()
+        nodes = self._nodes_now()
+        warnings = tuple(self._warnings.objects()) if self._watchers["events"].problem() is None else ()
+        seen: dict[AttemptKey, Sighting] = {}
+        for key in keys:
+            name = render_name(key)
+            view = View(job=jobs.get(name), pods=tuple(pods.get(name, ())), nodes=nodes, warnings=warnings)
+            try:
+                seen[key] = self._sight(key, name, view)
+            except OSError as error:
+                words = f"the run directory cannot be written or read: {error}"
+                seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
+        self._forget({render_name(key) for key in keys}, pods)
+        return seen
+
+    def cancel(self, key: AttemptKey, *, force: bool) -> None:
+        """Delete the Job: its pods get SIGTERM and have their grace period. By force they have a second.
+
+        One that the copy does not show is deleted as well: it may have come a moment ago.
+        """
+        name = render_name(key)
+        self._memory.deleted[name] = self._now()
+        self._client.delete_job(name)
+        if force:
+            self._start()
+            for pod in self._pods_by_job().get(name, ()):
+                if not pod.removed and pod.phase not in ("Succeeded", "Failed"):
+                    self._client.delete_pod(pod.name, grace_s=_FORCE_GRACE_S)
+
+    def slots(self) -> None:
+        """The cluster queues by itself. Raises BackendUnavailable once it is known that it does not answer."""
+        if self._started:
+            self._require_fresh()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        for watcher in self._watchers.values():
+            watcher.start()
+
+    def _require_fresh(self) -> None:
+        """Raises BackendUnavailable while the copies of Jobs and pods say nothing."""
+        deadline = time.monotonic() + self._first_answer_s
+        for watcher in self._watchers.values():
+            watcher.first_answer.wait(max(0.0, deadline - time.monotonic()))
+        for name in ("jobs", "pods"):
+            problem = self._watchers[name].problem()
+            if problem is not None:
+                raise BackendUnavailable(problem)
+
+    def _pods_by_job(self) -> dict[str, list[PodObject]]:
+        pods: defaultdict[str, list[PodObject]] = defaultdict(list)
+        for pod in self._pods.removed():
+            pods[pod.job or ""].append(replace(pod, removed=True))
+        for pod in self._pods.objects():
+            pods[pod.job or ""].append(pod)
+        return pods
+
+    def _nodes_now(self) -> dict[str, NodeObject] | None:
+        """None where nobody can tell: then the pods' own conditions must."""
+        if self._watchers["nodes"].problem() is not None:
+            return None
+        return {node.name: node for node in self._nodes.objects()}
+
+    def _sight(self, key: AttemptKey, name: str, view: View) -> Sighting:
+        job_dir = self._job_dir(key)
+        if not self._site.shared:
+            self._keep(key, job_dir, view.pods)
+        traces = read_traces(job_dir, key)
+        sighting = sight(key, view, traces, self._terms(name))
+        if sighting.presence is Presence.RUNNING and key not in self._memory.began:
+            note_beginning(layout.attempt_dir(job_dir, key.number))
+            self._memory.began.add(key)
+        return sighting
+
+    def _keep(self, key: AttemptKey, job_dir: Path, pods: Sequence[PodObject]) -> None:
+        """Where the pods share no folder with the service: the last words of those that have ended, and all logs."""
+        for pod in pods:
+            container = pod.container
+            if pod.index is None or container is None or not (container.running or container.terminated is not None):
+                continue
+            words = parse_last_words(container.message)
+            if words is not None and words.replica == pod.index:
+                keep_last_words(job_dir, key.number, words)
+            over = pod.removed or container.terminated is not None
+            folder = layout.replica_dir(job_dir, key.number, pod.index)
+            self._logs.want(Followed(pod.uid, pod.name, folder, ended=over))
+
+    def _forget(self, wanted: Collection[str], pods: Mapping[str, Sequence[PodObject]]) -> None:
+        """Of attempts that have ended nobody asks again."""
+        old = [pod.uid for name, each in pods.items() if name not in wanted for pod in each if pod.removed]
+        self._pods.forget(old)
+        self._memory.deleted = {name: at for name, at in self._memory.deleted.items() if name in wanted}
+
+    def _terms(self, name: str) -> Terms:
+        return Terms(
+            now=self._now(),
+            settle_s=self._site.settle_s,
+            image_patience_s=self._site.image_patience_s,
+            ours=name in self._memory.deleted,
+        )
+
+    def _job_dir(self, key: AttemptKey) -> Path:
+        return self._site.service_root / key.job_id

@@ -1,0 +1,106 @@
+"""What a job's own overlay may patch: nothing that makes its pods more than a job's. Pure.
+
+Whoever may submit a job acts through the service, which may make any pod: without this a submitter could mount the
+Secrets of the namespace (the service's own token among them) or the node's files, take another service account, or
+answer in the service's place by its labels. Lists of what is allowed: what Kubernetes adds later is not in them. What
+the cluster's own overlay brings is not a job's to change, or its command would run with what was meant for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+_ALLOWED: dict[str, frozenset[str]] = {
+    "": frozenset({"metadata", "spec"}),
+    "metadata": frozenset({"annotations", "labels"}),
+    "spec": frozenset({"activeDeadlineSeconds", "template"}),
+    "spec.template": frozenset({"metadata", "spec"}),
+    # By their labels Services and policies know pods; by annotations a cluster gives them roles, networks, containers.
+    "spec.template.metadata": frozenset(),
+}
+_POD = frozenset(
+    {"affinity", "containers", "dnsConfig", "enableServiceLinks", "hostAliases", "imagePullSecrets", "initContainers"}
+    | {"nodeSelector", "resourceClaims", "schedulerName", "tolerations"}
+    | {"topologySpreadConstraints", "volumes"}
+)
+_CONTAINER = frozenset(
+    {"args", "command", "env", "image", "imagePullPolicy", "name", "ports", "resources", "restartPolicy", "stdin"}
+    | {"tty", "volumeDevices", "volumeMounts", "workingDir"}
+)
+_VOLUME = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "name", "persistentVolumeClaim"})
+_SOURCE = frozenset({"configMapKeyRef", "fieldRef", "resourceFieldRef"})
+_PORT = frozenset({"containerPort", "name", "protocol"})
+_CLAIM = frozenset({"accessModes", "resources", "storageClassName", "volumeMode"})  # no copy of another's data
+_RESERVED = ("elastic-orchestrator/", "kueue.x-k8s.io/")  # labels and annotations by which Jobs are run
+_NAMED = ("containers", "initContainers", "volumes")
+_SHARED = frozenset({*_NAMED, "hostAliases", "imagePullSecrets", "tolerations"})  # to which both may bring their own
+_PATCH = "$patch"  # what is not merged but replaced or removed would lose what the service has set
+
+
+def find_excess(overlay: Mapping[str, Any], *, theirs: Mapping[str, Any], agent: str) -> str | None:
+    """The first field that is not a job's to set, by its path; None: there is none.
+
+    `theirs` is the cluster's own overlay, `agent` the name of the container in which the job runs.
+    """
+    return next(_excess(overlay, theirs, agent), None)
+
+
+def _excess(overlay: Mapping[str, Any], theirs: Mapping[str, Any], agent: str) -> Iterator[str]:
+    for path, allowed in _ALLOWED.items():
+        yield from _beyond(_at(overlay, path), allowed, path)
+    for path in ("metadata.labels", "metadata.annotations"):
+        yield from (f"{path}.{name}" for name in _at(overlay, path) if str(name).startswith(_RESERVED))
+    path = "spec.template.spec"
+    pod, fixed = _at(overlay, path), _at(theirs, path)
+    yield from _beyond(pod, _POD - (fixed.keys() - _SHARED), path)
+    for kind in _NAMED:
+        taken = {each.get("name") for each in _objects(fixed.get(kind))} - {agent, None}
+        yield from (f"{path}.{kind}.{name}" for name in map(_name_of, _objects(pod.get(kind))) if name in taken)
+        if kind in fixed and pod.get(kind, ()) is None:
+            yield f"{path}.{kind}"  # null would remove the cluster's
+    volumes = {each.get("name") for each in _objects(fixed.get("volumes"))}
+    for kind in ("containers", "initContainers"):
+        for each in _objects(pod.get(kind)):
+            yield from _of_container(each, f"{path}.{kind}", volumes)
+    for each in _objects(pod.get("volumes")):
+        yield from _beyond(each, _VOLUME | {_PATCH}, f"{path}.volumes")
+        yield from _beyond(_at(each, "ephemeral.volumeClaimTemplate.spec"), _CLAIM, f"{path}.volumes.ephemeral")
+
+
+def _of_container(container: Mapping[str, Any], path: str, fixed: Collection[object]) -> Iterator[str]:
+    yield from _beyond(container, _CONTAINER, path)
+    for each in _objects(container.get("volumeMounts")):
+        if (name := _name_of(each)) in fixed:
+            yield f"{path}.volumeMounts.{name}"
+    for each in _objects(container.get("env")):
+        source = each.get("valueFrom")
+        yield from _beyond(source if isinstance(source, Mapping) else {}, _SOURCE, f"{path}.env.valueFrom")
+    for each in _objects(container.get("ports")):
+        yield from _beyond(each, _PORT, f"{path}.ports")
+
+
+def _beyond(given: Mapping[str, Any], allowed: frozenset[str], path: str) -> Iterator[str]:
+    for name in given:
+        if name not in allowed:
+            yield f"{path}.{name}".lstrip(".")
+
+
+def _at(overlay: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """What stands there; what is no object is nobody's harm: the Job is refused for it."""
+    found: Any = overlay
+    for name in path.split(".") if path else ():
+        found = found.get(name)
+        if not isinstance(found, Mapping):
+            return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _name_of(given: Mapping[str, Any]) -> str | None:
+    """What is no text names nothing: the Job is refused for it."""
+    name = given.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _objects(given: object) -> Sequence[Mapping[str, Any]]:
+    return [each for each in given if isinstance(each, Mapping)] if isinstance(given, (list, tuple)) else []

@@ -1,0 +1,169 @@
+"""Keeps what pods print while they live: one stream for each, which the API server holds open; nothing is asked twice.
+
+For pods that share no files with the service. A stream that breaks off is begun anew where it stood, also by the next
+service. Of more pods than there may be streams, the others are read when one is free, or when they have ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from orchestrator.backends.kubernetes.client import KubernetesClient, LogStream
+from orchestrator.backends.kubernetes.printed import Held, Printed
+from orchestrator.backends.kubernetes.site import CONTAINER
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+
+log = structlog.get_logger()
+
+MOST_STREAMS = 64
+_LIMIT_BYTES = 16 * 1024 * 1024  # of each file, its older half included
+_PATIENCE_S = (
+    60.0  # so long a pod is followed of which nobody speaks any more: the cluster is another service's by then
+)
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_TRIES_AFTER_END = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A pod whose container runs, or has ended, and the replica's folder in the service's run directory."""
+
+    uid: str
+    pod: str
+    replica_dir: Path
+    ended: bool
+
+
+class LogKeeper:
+    """Threads begin with the first pod. `limit_bytes`: of each file that is kept."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        *,
+        most_streams: int = MOST_STREAMS,
+        limit_bytes: int = _LIMIT_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._most, self._limit_bytes, self._monotonic = client, most_streams, limit_bytes, monotonic
+        self._lock = threading.Lock()
+        self._wanted: dict[str, tuple[Followed, float]] = {}  # by uid; when somebody spoke of it last
+        self._streams: dict[str, _Follower] = {}
+        self._done: dict[str, float] = {}  # uids; when somebody spoke of one last
+        self._closing = threading.Event()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def want(self, pod: Followed) -> None:
+        """Follow it from now on, if it is not yet followed; to be said again at each look at the cluster."""
+        with self._lock:
+            now = self._monotonic()
+            if pod.uid in self._done:
+                self._done[pod.uid] = now
+                return
+            if self._closing.is_set():
+                return
+            known = self._wanted.get(pod.uid)
+            self._wanted[pod.uid] = (pod, now)
+            if known is None or known[0] != pod:
+                self._news.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pod logs", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing.set()
+            self._news.set()
+            for each in self._streams.values():
+                each.stop()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._news.wait(_PAUSE_S)
+            self._news.clear()
+            with self._lock:
+                if not self._closing.is_set():
+                    self._step()
+
+    def _step(self) -> None:
+        now = self._monotonic()
+        self._done = {uid: spoken_at for uid, spoken_at in self._done.items() if now - spoken_at <= _PATIENCE_S}
+        for uid, stream in list(self._streams.items()):
+            if not stream.is_alive():
+                del self._streams[uid]
+                if stream.has_all:
+                    self._done[uid] = now
+                    self._wanted.pop(uid, None)
+        for uid, (pod, spoken_at) in list(self._wanted.items()):
+            begun = self._streams.get(uid)
+            if now - spoken_at > _PATIENCE_S:
+                del self._wanted[uid]
+                if begun is not None:
+                    begun.stop()
+            elif begun is not None:
+                begun.ended = pod.ended
+            elif len(self._streams) < self._most:
+                self._streams[uid] = _Follower(self._client, pod, limit_bytes=self._limit_bytes)
+                self._streams[uid].start()
+
+
+class _Follower(threading.Thread):
+    """One pod's stream, begun again until its container has ended and all that it printed is kept."""
+
+    def __init__(self, client: KubernetesClient, pod: Followed, *, limit_bytes: int) -> None:
+        super().__init__(name=f"log of {pod.pod}", daemon=True)
+        self._client, self._pod, self._limit_bytes = client, pod, limit_bytes
+        self._stopping = threading.Event()
+        self._stream: LogStream | None = None
+        self.ended = pod.ended
+        self.has_all = False
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._stream is not None:
+            self._stream.break_off()
+
+    def run(self) -> None:
+        try:
+            with Printed(self._pod.replica_dir, limit_bytes=self._limit_bytes) as printed:
+                self._follow(printed)
+        except Held:
+            return  # another service does it; it is tried again for as long as this pod is wanted
+        except OSError as error:
+            log.warning("what a pod prints cannot be kept", pod=self._pod.pod, reason=str(error))
+            self._stopping.wait(_LONGEST_PAUSE_S)
+        except Exception:
+            if self._stopping.is_set():
+                return  # the client was closed under it
+            # An edge: whatever the server sends, this pod is tried again.
+            log.exception("what a pod prints cannot be read", pod=self._pod.pod)
+            self._stopping.wait(_LONGEST_PAUSE_S)
+
+    def _follow(self, printed: Printed) -> None:
+        failures = left = 0
+        while not self._stopping.is_set():
+            ended = self.ended  # before the stream begins: then it holds all
+            try:
+                printed.begin_again()
+                with self._client.follow_log(self._pod.pod, CONTAINER, since=printed.since) as self._stream:
+                    if self._stopping.is_set():  # said before there was a stream to break off
+                        return
+                    for lines in self._stream:
+                        printed.keep(lines)
+                        failures = 0
+                self.has_all = ended
+            except (BackendUnavailable, LaunchRefused):
+                failures += 1
+                left += ended
+            self._stream = None
+            if self.has_all or left > _TRIES_AFTER_END:  # its node is gone, or its object
+                self.has_all = True
+                return
+            self._stopping.wait(min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(failures, 8)))

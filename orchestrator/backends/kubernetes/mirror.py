@@ -1,0 +1,115 @@
+"""A copy of one kind of objects, kept by a list and the lines of a watch. No thread and no network in here.
+
+Every line may come twice, and a list may come at any time: the copy is the same. What has disappeared is remembered as
+it was seen last, until it is forgotten on purpose: how a pod ended is often told in its last line alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Generic, TypeVar
+
+from orchestrator.backends.kubernetes.client import Json
+
+Object = TypeVar("Object")
+_MOST_GONE = 20_000
+
+
+class Mirror(Generic[Object]):
+    """`parse` makes an object of its JSON. Safe in several threads."""
+
+    def __init__(self, parse: Callable[[Json], Object], *, keeps_removed: bool = False) -> None:
+        self._parse = parse
+        self._keeps_removed = keeps_removed
+        self._lock = threading.Lock()
+        self._objects: dict[str, Object] = {}  # by uid
+        self._versions: dict[str, int] = {}
+        self._told: set[str] = set()  # uids of which no list has shown yet whether they are there
+        self._removed: dict[str, Object] = {}
+        self._gone: dict[str, None] = {}  # uids that do not come back, oldest first
+        self.version: str | None = None  # from which to watch; None: list first
+
+    def replace(self, documents: Iterable[Json], version: str) -> None:
+        """A whole list: what is not in it is gone, but for what `put` has told of since the list was made."""
+        listed = list(documents)
+        objects = {_uid(document): self._parse(document) for document in listed}
+        versions = {_uid(document): _version(document) for document in listed}
+        listed_at = _number(version)
+        with self._lock:
+            for uid in self._objects.keys() - objects.keys():
+                if uid in self._told and self._versions[uid] > listed_at:
+                    objects[uid], versions[uid] = self._objects[uid], self._versions[uid]
+                else:
+                    self._bury(uid, self._objects[uid])
+            for uid in objects:
+                self._gone.pop(uid, None)
+                self._removed.pop(uid, None)
+            self._told.clear()  # a server that was restored from a backup lists lower versions for ever
+            self._objects, self._versions = objects, versions
+            self.version = version
+
+    def apply(self, event: Json) -> None:
+        """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK. An empty one says that the server is there."""
+        document: Any = event.get("object")
+        if not isinstance(document, dict):
+            return
+        version = (document.get("metadata") or {}).get("resourceVersion")
+        if event.get("type") in ("ADDED", "MODIFIED"):
+            with self._lock:
+                self._store(document)
+        elif event.get("type") == "DELETED":
+            with self._lock:
+                uid = _uid(document)
+                self._objects.pop(uid, None)
+                self._versions.pop(uid, None)
+                self._bury(uid, self._parse(document))
+        if version:
+            self.version = str(version)
+
+    def put(self, document: Json) -> None:
+        """What somebody has just been told of an object. Older news changes nothing, and what is gone stays gone."""
+        with self._lock:
+            self._store(document)
+            self._told.add(_uid(document))
+
+    def objects(self) -> list[Object]:
+        with self._lock:
+            return list(self._objects.values())
+
+    def removed(self) -> list[Object]:
+        with self._lock:
+            return list(self._removed.values())
+
+    def forget(self, uids: Collection[str]) -> None:
+        """Of what has disappeared."""
+        with self._lock:
+            for uid in uids:
+                self._removed.pop(uid, None)
+
+    def _store(self, document: Json) -> None:
+        uid, version = _uid(document), _version(document)
+        if uid not in self._gone and version >= self._versions.get(uid, 0):
+            self._objects[uid] = self._parse(document)
+            self._versions[uid] = version
+
+    def _bury(self, uid: str, last: Object) -> None:
+        self._gone[uid] = None
+        if len(self._gone) > _MOST_GONE:
+            self._gone.pop(next(iter(self._gone)))
+        if self._keeps_removed:
+            self._removed[uid] = last
+
+
+def _version(document: Json) -> int:
+    return _number(str(document["metadata"].get("resourceVersion") or ""))
+
+
+def _number(version: str) -> int:
+    """Resource versions rise like numbers (Kubernetes API concepts, "Resource versions"); of one without, 0."""
+    return int(version) if version.isdecimal() else 0
+
+
+def _uid(document: Json) -> str:
+    meta = document["metadata"]
+    return str(meta.get("uid") or meta.get("name"))

@@ -1,0 +1,218 @@
+"""What is kept of the API's objects, parsed from their JSON. What is absent there is None or empty here. Pure.
+
+Field names and meanings: Kubernetes API reference, Job v1 batch, Pod v1 core, Node v1 core, Event v1 core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from orchestrator.backends.kubernetes.site import (
+    ATTEMPT_LABEL,
+    INDEX_LABEL,
+    NODES_ANNOTATION,
+    QUEUE_LABEL,
+    WHOLE_ANNOTATION,
+)
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition that holds (its status is True), or of which it is said that it does not."""
+
+    type: str
+    holds: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobObject:
+    name: str
+    uid: str
+    conditions: tuple[Condition, ...] = ()
+    suspended: bool = False
+    whole: bool = False  # its submission was not cut off
+    queued_by_kueue: bool = False
+    deleting: bool = False
+    nodes: str = "1"  # "least:most" or one number, as the attempt was given them
+    failed_indexes: frozenset[int] = frozenset()
+    completed_indexes: frozenset[int] = frozenset()
+
+    @property
+    def min_nodes(self) -> int:
+        return int(self.nodes.partition(":")[0])
+
+    @property
+    def max_nodes(self) -> int:
+        return int(self.nodes.rpartition(":")[2])
+
+    def condition(self, *kinds: str) -> Condition | None:
+        return next((each for each in self.conditions if each.holds and each.type in kinds), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerObject:
+    """The state of one container: at most one of the three is there."""
+
+    waiting: str | None = None  # the reason
+    running: bool = False
+    terminated: str | None = None  # the reason
+    exit_code: int | None = None
+    message: str = ""
+    finished_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodObject:
+    name: str
+    uid: str
+    job: str | None  # the name of its attempt's Job
+    index: int | None
+    phase: str
+    node: str | None = None
+    reason: str = ""  # of the pod's status: Evicted, NodeLost, ...
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container: ContainerObject | None = None  # the agent's; None: not reported yet
+    unpacking: ContainerObject | None = None  # the init container, where it waits or has failed
+    created_at: float | None = None
+    deletes_at: float | None = None  # when its grace period ends; it may lie in the future
+    removed: bool = False  # the object is gone; this is what was seen of it last
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((each for each in self.conditions if each.type == kind), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeObject:
+    name: str
+    ready: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarningObject:
+    """An event of type Warning."""
+
+    kind: str  # of what it is about
+    name: str
+    reason: str
+    message: str
+    at: float  # the last time
+    since: float  # the first: equal words are one event, told again and again
+
+
+def parse_job(document: Json) -> JobObject:
+    meta, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
+    annotations = meta.get("annotations") or {}
+    return JobObject(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        conditions=_conditions(document),
+        suspended=bool(spec.get("suspend")),
+        whole=WHOLE_ANNOTATION in annotations,
+        queued_by_kueue=QUEUE_LABEL in (meta.get("labels") or {}),
+        deleting="deletionTimestamp" in meta,
+        nodes=annotations.get(NODES_ANNOTATION) or str(spec.get("completions") or 1),
+        failed_indexes=parse_indexes(status.get("failedIndexes")),
+        completed_indexes=parse_indexes(status.get("completedIndexes")),
+    )
+
+
+def parse_pod(document: Json, *, container: str) -> PodObject:
+    """`container` is the agent's name."""
+    meta, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
+    labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    index = labels.get(INDEX_LABEL)
+    inits = [_container(each) for each in status.get("initContainerStatuses") or ()]
+    return PodObject(
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        job=labels.get(ATTEMPT_LABEL) or labels.get("batch.kubernetes.io/job-name"),
+        index=int(index) if index is not None and str(index).isdecimal() else None,
+        phase=status.get("phase") or "Pending",
+        node=spec.get("nodeName") or None,
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        conditions=_conditions(document),
+        container=next(
+            (_container(each) for each in status.get("containerStatuses") or () if each.get("name") == container), None
+        ),
+        unpacking=next((each for each in inits if each.waiting is not None or each.exit_code not in (None, 0)), None),
+        created_at=parse_time(meta.get("creationTimestamp")),
+        deletes_at=parse_time(meta.get("deletionTimestamp")),
+    )
+
+
+def parse_node(document: Json) -> NodeObject:
+    ready = next((each for each in _conditions(document) if each.type == "Ready"), None)
+    return NodeObject(
+        name=document["metadata"]["name"],
+        ready=ready is not None and ready.holds,
+        reason="" if ready is None else ready.reason,
+    )
+
+
+def parse_warning(document: Json) -> WarningObject:
+    """Events of the scheduler have `eventTime` and no `lastTimestamp`; some have no message at all (seen)."""
+    about = document.get("involvedObject") or {}
+    times = (document.get("lastTimestamp"), document.get("eventTime"), document.get("firstTimestamp"))
+    told = [moment for each in times if (moment := parse_time(each)) is not None] or [0.0]
+    return WarningObject(
+        kind=about.get("kind") or "",
+        name=about.get("name") or "",
+        reason=document.get("reason") or "",
+        message=document.get("message") or "",
+        at=told[0],
+        since=min(told),
+    )
+
+
+def parse_indexes(text: str | None) -> frozenset[int]:
+    """Of "0,3-5" the numbers 0, 3, 4 and 5."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        low, _, high = part.partition("-")
+        if low.isdecimal():
+            found.update(range(int(low), int(high or low) + 1))
+    return frozenset(found)
+
+
+def parse_time(text: object) -> float | None:
+    """RFC 3339 as the API writes it, in seconds since the epoch."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def _conditions(document: Json) -> tuple[Condition, ...]:
+    found = (document.get("status") or {}).get("conditions") or ()
+    return tuple(
+        Condition(
+            each.get("type") or "", each.get("status") == "True", each.get("reason") or "", each.get("message") or ""
+        )
+        for each in found
+    )
+
+
+def _container(status: Json) -> ContainerObject:
+    state = status.get("state") or {}
+    waiting, ended = state.get("waiting"), state.get("terminated")
+    told: Json = waiting or ended or {}
+    return ContainerObject(
+        waiting=None if waiting is None else waiting.get("reason") or "",
+        running="running" in state,
+        terminated=None if ended is None else ended.get("reason") or "",
+        exit_code=None if ended is None else ended.get("exitCode"),
+        message=told.get("message") or "",
+        finished_at=None if ended is None else parse_time(ended.get("finishedAt")),
+    )

@@ -1,0 +1,176 @@
+"""What a pod prints, kept in the service's run directory as if agent and workers had written there: each line once.
+
+A stream may break off at any line, be asked for anew from an earlier second, or be cut by the death of the service.
+What is on the disk counts up to the sizes in the state document, which names the last line's time: what is behind is
+cut off, and what comes again is passed over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from trainer.contract import layout
+from trainer.contract.printed import parse_printed
+
+_STATE = "printed.json"
+_OLDER = ".1"
+_MOST_FILES = 4096  # of one replica: who prints more names than workers ever had shall not fill the service's disk
+_ALL_BYTES, _LEAST_BYTES = 256 * 1024 * 1024, 256 * 1024  # of many files each may hold less
+_SECOND_NS = 1_000_000_000
+
+
+class Held(Exception):
+    """Another service writes down what this pod prints."""
+
+
+@dataclass
+class _State:
+    at_ns: int = 0  # of the last line that is kept
+    same: int = 0  # how many lines of that very moment are kept
+    sizes: dict[str, int] = field(default_factory=dict)  # by path below the replica's folder
+
+
+class Printed:
+    """Of one replica. `limit_bytes`: of each file; a longer one becomes the older half of two.
+
+    Raises Held while another process has it open, and OSError.
+    """
+
+    def __init__(self, replica_dir: Path, *, limit_bytes: int) -> None:
+        self._folder, self._limit_bytes = replica_dir, limit_bytes
+        replica_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(replica_dir / f".{_STATE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise Held(str(replica_dir)) from error
+        self._state = _read(replica_dir / _STATE)
+        self._cut_off()
+        self._again = self._state.same  # lines of the last moment that will come once more
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    @property
+    def since(self) -> str | None:
+        """From which second on to ask: the last line's own, in RFC 3339; None: from the beginning."""
+        if self._state.at_ns == 0:
+            return None
+        return datetime.fromtimestamp(self._state.at_ns // _SECOND_NS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def begin_again(self) -> None:
+        """A stream begins anew, from `since`."""
+        self._again = self._state.same
+
+    def keep(self, lines: Iterable[bytes]) -> None:
+        """Write down lines as the API gives them, each with its time. Raises OSError."""
+        news: defaultdict[str, list[bytes]] = defaultdict(list)
+        at_ns_before, same_before = self._state.at_ns, self._state.same
+        for line in lines:
+            stamp, _, text = line.partition(b" ")
+            at_ns = parse_stamp(stamp.decode(errors="replace"))
+            if at_ns is not None and self._is_new(at_ns):
+                name, rest = self._place(text)
+                news[name].append(rest + b"\n")
+        if not news:
+            return
+        fresh = {name: 0 for name in news if name not in self._state.sizes}
+        if fresh:  # before a line is in them: what a crash leaves there is cut off
+            self._state.sizes |= fresh
+            self._write_state(at_ns=at_ns_before, same=same_before)
+        for name, texts in news.items():
+            self._append(name, b"".join(texts))
+        self._write_state()
+        for name in news:
+            self._bound(name)
+
+    def _is_new(self, at_ns: int) -> bool:
+        state = self._state
+        if at_ns < state.at_ns:
+            return False
+        if at_ns == state.at_ns and self._again > 0:
+            self._again -= 1
+            return False
+        state.same = state.same + 1 if at_ns == state.at_ns else 1
+        state.at_ns, self._again = at_ns, 0
+        return True
+
+    def _place(self, text: bytes) -> tuple[str, bytes]:
+        """The file that a line belongs to."""
+        marked = parse_printed(text)
+        if marked is None:
+            return layout.AGENT_LOG, text
+        writer, rest = marked
+        folder = layout.worker_dir(Path(str(writer.incarnation)), writer.generation, writer.local_rank)
+        name = str(folder / layout.WORKER_LOG)
+        return (
+            (name, rest)
+            if name in self._state.sizes or len(self._state.sizes) < _MOST_FILES
+            else (
+                layout.AGENT_LOG,
+                text,
+            )
+        )
+
+    def _append(self, name: str, content: bytes) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(content)
+            self._state.sizes[name] = file.tell()
+
+    def _bound(self, name: str) -> None:
+        path = self._folder / name
+        share = max(_LEAST_BYTES, _ALL_BYTES // len(self._state.sizes))
+        if self._state.sizes[name] > min(self._limit_bytes, share) // 2:
+            path.replace(path.with_name(path.name + _OLDER))
+            self._state.sizes[name] = 0
+
+    def _cut_off(self) -> None:
+        for name, size in self._state.sizes.items():
+            with suppress(FileNotFoundError):
+                if (self._folder / name).stat().st_size > size:
+                    os.truncate(self._folder / name, size)
+
+    def _write_state(self, **before: int) -> None:
+        """Without waiting for the disk: it is the death of the service that this is for, not the machine's."""
+        path = self._folder / _STATE
+        temporary = path.with_name(f".{_STATE}.tmp")
+        temporary.write_text(json.dumps({**vars(self._state), **before}))
+        temporary.replace(path)
+
+
+def parse_stamp(text: str) -> int | None:
+    """RFC 3339 with up to nine digits of a second, as nanoseconds since the epoch; None for anything else."""
+    body, zone = (text[:-1], "+00:00") if text.endswith("Z") else (text[:-6], text[-6:])
+    whole, _, fraction = body.partition(".")
+    if fraction and not (fraction.isdecimal() and len(fraction) <= 9):
+        return None
+    try:
+        moment = datetime.fromisoformat(whole + zone)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else int(moment.timestamp()) * _SECOND_NS + int(fraction.ljust(9, "0"))
+
+
+def _read(path: Path) -> _State:
+    """A document that cannot be read begins anew: then lines may stand twice, and none is lost."""
+    try:
+        document = json.loads(path.read_text())
+        sizes = {str(name): int(size) for name, size in document["sizes"].items()}
+        return _State(at_ns=int(document["at_ns"]), same=int(document["same"]), sizes=sizes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _State()

@@ -1,0 +1,253 @@
+"""A Job of two pods that looks at what jobs will meet: Python and torch, the run directory, each other, the service.
+
+Its pods are as a job's are: the same image, mounts, user and overlay. What it finds becomes words for whoever set the
+cluster up. It leaves nothing behind; one that is cut off removes itself.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends.kubernetes.client import Expired, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.objects import PodObject, WarningObject, parse_job, parse_pod, parse_warning
+from orchestrator.backends.kubernetes.render import Manifest, Manifests, owned, render_manifests
+from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
+from orchestrator.backends.kubernetes.site import (
+    ATTEMPT_LABEL,
+    CONTAINER,
+    QUEUE_LABEL,
+    WHOLE_ANNOTATION,
+    KubernetesSite,
+)
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.launch import LaunchPlan
+from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.spec import Placement, Resources
+from trainer.contract.launch import LaunchPolicy
+
+MODULES = ("torch", "numpy", "xxhash")  # what the bundled trainer cannot do without
+_PORT = 20_000  # of the pod's own address: it is free
+_PODS, _GRACE_S, _KEPT_S = 2, 5, 300
+_LOOK_S = 1.0
+_CLOCKS_S = 2.0  # heartbeats of a group carry the time of their sender
+_AS_THE_SERVICE = ", and ask as the user that the service is"
+_OUR_MOUNTS = frozenset({"launch", "packed"})  # of what only a job has
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`good`: None is a warning."""
+
+    check: str
+    good: bool | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is looked for. Times in seconds: `patience_s` for both pods to begin, `meet_s` for one until the other
+    has."""
+
+    url: str | None = None  # of the service, as agents are to reach it
+    modules: tuple[str, ...] = MODULES
+    port: int = _PORT
+    patience_s: float = 600.0
+    meet_s: float = 180.0
+
+
+def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterator[Word]:
+    """Start the pods, wait for what they find, and remove them."""
+    nonce = secrets.token_hex(4)
+    folder = f".doctor-{nonce}"
+    here = site.service_root / folder if site.shared else None
+    try:
+        if here is not None:
+            here.mkdir(parents=True)
+            (here / "asked").write_text(nonce)
+    except OSError as error:
+        yield Word("run directory", False, f"{site.service_root} cannot be written here: {error}")
+        return
+    try:
+        yield from _look_around(client, site, look, AttemptKey(f"doctor-{nonce}", 1), folder)
+    finally:
+        if here is not None:
+            shutil.rmtree(here, ignore_errors=True)
+
+
+def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str) -> Manifests:
+    """A job's own objects, with another command, and without what only a job has."""
+    manifests = render_manifests(_plan(key, site), site, workdir="/")
+    job = manifests.job
+    pod = job["spec"]["template"]["spec"]
+    command = [site.python, "-c", Path(__file__).with_name("look_around.py").read_text()]
+    command += [str(site.root / folder), look.url or "", str(look.port), str(look.meet_s), *look.modules]
+    containers = [_with_command(each, command) if each["name"] == CONTAINER else each for each in pod["containers"]]
+    volumes = [each for each in pod["volumes"] if each["name"] not in _OUR_MOUNTS]
+    pod = {**pod, "containers": containers, "volumes": volumes, "terminationGracePeriodSeconds": _GRACE_S}
+    spec = {
+        **job["spec"],
+        "suspend": QUEUE_LABEL in job["metadata"]["labels"],  # of a queue: until Kueue lets it begin
+        "activeDeadlineSeconds": round(look.patience_s + 2 * look.meet_s),
+        "ttlSecondsAfterFinished": _KEPT_S,
+        "template": {**job["spec"]["template"], "spec": pod},
+    }
+    meta = {**job["metadata"], "annotations": {**job["metadata"]["annotations"], WHOLE_ANNOTATION: "true"}}
+    return Manifests(job={**job, "metadata": meta, "spec": spec}, service=manifests.service, secret=manifests.secret)
+
+
+def judge_findings(
+    found: Sequence[Mapping[str, Any]], site: KubernetesSite, look: Look, *, asked: float, answered: float, nonce: str
+) -> Iterator[Word]:
+    """`found`: of each pod, by index. Times are the service's clock, in seconds since the epoch."""
+    nodes = sorted({str(each["node"]) for each in found})
+    apart = "" if len(nodes) > 1 else ": nothing is known of the way between two nodes"
+    yield Word("pods", True, f"{len(found)} pods ran on {' and '.join(nodes)}{apart}")
+    enough = all(each["enough"] for each in found)
+    yield Word(
+        "python", enough, f"{site.python} is Python {found[0]['python']}" + ("" if enough else "; 3.10 is needed")
+    )
+    absent = {name: words for each in found for name, words in each["missing"].items()}
+    told = "; ".join(f"{name}: {words}" for name, words in absent.items())
+    yield Word("torch", not absent, f"{site.python} imports {', '.join(look.modules)}" if not absent else told)
+    yield _of_storage(found, site, nonce)
+    unmet = next((str(each["unmet"]) for each in found[::-1] if each["unmet"]), None)
+    met = "the second pod reaches the first by its name" if unmet is None else f"pods do not reach each other: {unmet}"
+    yield Word("network", unmet is None, met)
+    yield _of_reports(found, site, look)
+    ahead_s = max(0.0, *(max(asked - each["at"], each["at"] - answered) for each in found))
+    agree = ahead_s < _CLOCKS_S
+    words = "the nodes' clocks agree with this one" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
+    yield Word("clock", True if agree else None, words)
+
+
+def _of_storage(found: Sequence[Mapping[str, Any]], site: KubernetesSite, nonce: str) -> Word:
+    check = "run directory"
+    for each in found:
+        if each["unwritten"]:
+            words = f"user {each['user']} cannot write {site.root} on {each['node']}: {each['unwritten']}"
+            return Word(check, False, f"{words}; see run_as" + _AS_THE_SERVICE * site.shared)
+    if site.claim is None and site.host_path is None:
+        return Word(check, None, "each pod has a folder of its own: snapshots need an object store (snapshot.dir)")
+    if any(each["unseen"] for each in found):
+        return Word(check, False, f"the pods do not see each other's files in {site.root}")
+    if site.shared and any(each["asked"] != nonce for each in found):
+        return Word(check, False, f"{site.root} in the pods is not {site.service_root} here")
+    return Word(check, True, f"the pods share {site.root}" + (" with the service" if site.shared else ""))
+
+
+def _of_reports(found: Sequence[Mapping[str, Any]], site: KubernetesSite, look: Look) -> Word:
+    if look.url is None:
+        return Word("reports", True, "no ADVERTISE_URL is set: agents report through the run directory")
+    unreached = next((str(each["unreached"]) for each in found if each["unreached"]), None)
+    if unreached is None:
+        return Word("reports", True, f"pods reach {look.url}")
+    instead = "its agents report through the run directory" if site.shared else "its agents cannot report"
+    return Word("reports", None, f"pods do not reach {look.url} ({unreached}): while that is so, {instead}")
+
+
+def _plan(key: AttemptKey, site: KubernetesSite) -> LaunchPlan:
+    """Of a job that asks for nothing."""
+    return LaunchPlan(
+        key=key,
+        name=str(key),
+        rendezvous_id=str(key),
+        rendezvous_host="",
+        port=0,
+        min_nodes=_PODS,
+        max_nodes=_PODS,
+        workers_per_node=0,
+        excluded_nodes=(),
+        job_dir=str(site.root),
+        workdir="/",
+        commands=(("true",), ("true",)),
+        environments=({}, {}),
+        policy=LaunchPolicy(max_restarts=0, stop_timeout_s=1, log_limit_bytes=1),
+        resources=Resources(),
+        placement=Placement(),
+        image=None,
+    )
+
+
+def _with_command(container: Manifest, command: list[str]) -> Manifest:
+    mounts = [each for each in container["volumeMounts"] if each["name"] not in _OUR_MOUNTS]
+    return {**container, "command": command, "volumeMounts": mounts}
+
+
+def _look_around(
+    client: KubernetesClient, site: KubernetesSite, look: Look, key: AttemptKey, folder: str
+) -> Iterator[Word]:
+    manifests = render_probe(site, key, look, folder)
+    name = manifests.job["metadata"]["name"]
+    asked = time.time()
+    try:
+        job, _ = client.create("jobs", manifests.job)
+        try:
+            client.create("services", owned(manifests.service, job))
+            seen, pods = _wait(client, site, key, name, look)
+        finally:
+            with suppress(BackendUnavailable):  # then it removes itself
+                client.delete_job(name)
+    except (LaunchRefused, BackendUnavailable, FileExistsError) as error:
+        yield Word("pods", False, f"two pods could not be tried: {error}")
+        return
+    found = _findings(pods)
+    if len(found) == _PODS:
+        nonce = folder.rpartition("-")[2]
+        yield from judge_findings(found, site, look, asked=asked, answered=time.time(), nonce=nonce)
+        return
+    told = [seen.evidence, *(each.evidence for each in seen.replicas)]
+    why = "; ".join(told) if seen.cause is None else seen.cause.message
+    printed = [pod.container.message.strip() for pod in pods if pod.container is not None and pod.container.message]
+    last = f"; it printed: {printed[0].splitlines()[-1]}" if printed and not found else ""
+    yield Word("pods", False, f"two pods did not look around: {why}{last}")
+
+
+def _wait(
+    client: KubernetesClient,
+    site: KubernetesSite,
+    key: AttemptKey,
+    name: str,
+    look: Look,
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[Sighting, list[PodObject]]:
+    """Until both have ended, or one never will begin, or the time is over."""
+    parse = partial(parse_pod, container=CONTAINER)
+    deadline = time.monotonic() + look.patience_s + look.meet_s
+    while True:
+        job = client.job(name)
+        pods = [parse(each) for each in client.list(Selection(resource="pods", labels=f"{ATTEMPT_LABEL}={name}"))[0]]
+        view = View(job=None if job is None else parse_job(job), pods=tuple(pods), warnings=_warnings(client))
+        terms = Terms(now=time.time(), settle_s=0.0, image_patience_s=site.image_patience_s)
+        seen = sight(key, view, Traces(replicas=_PODS, submitted=True, began=True), terms)
+        over = len(_findings(pods)) == _PODS or seen.presence is Presence.GONE
+        if over or time.monotonic() > deadline:
+            return seen, pods
+        pause(_LOOK_S)
+
+
+def _warnings(client: KubernetesClient) -> tuple[WarningObject, ...]:
+    """A help, which is done without where there is no right to see them."""
+    with suppress(BackendUnavailable, Expired):
+        listed, _ = client.list(Selection(resource="events", fields="type=Warning"))
+        return tuple(map(parse_warning, listed))
+    return ()
+
+
+def _findings(pods: Sequence[PodObject]) -> list[Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for pod in pods:
+        if pod.container is not None and pod.container.terminated is not None:
+            with suppress(ValueError, TypeError, KeyError):
+                document = json.loads(pod.container.message)
+                found[int(document["index"])] = document
+    return [found[index] for index in sorted(found)]

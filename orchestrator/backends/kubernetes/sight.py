@@ -1,0 +1,270 @@
+"""What the cached objects of an attempt and the traces in its folder mean together, three-valued. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.backends.kubernetes.objects import JobObject, NodeObject, PodObject, WarningObject
+from orchestrator.backends.kubernetes.states import (
+    Standing,
+    Word,
+    find_job_cause,
+    is_decided,
+    is_over,
+    is_refusal,
+    judge,
+)
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from trainer.contract.failure import Failure, FailureKind
+
+_RECORDS = frozenset({0, 1, 143})  # with these codes an agent ends that has left its record (elasticrun)
+_TELLING = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")  # of a Job, of a pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is cached of one attempt. `pods`: those that are removed too, as they were seen last."""
+
+    job: JobObject | None
+    pods: tuple[PodObject, ...] = ()
+    nodes: dict[str, NodeObject] | None = None  # None: there is no right to see them
+    warnings: tuple[WarningObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What an attempt's folder shows."""
+
+    replicas: int = 1  # that were to be launched
+    submitted: bool = False  # there was a Job of it
+    began: bool = False  # an agent came up, or a pod of it was seen running
+    recorded: frozenset[int] = frozenset()  # the replicas whose agents left an exit record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    now: float  # seconds since the epoch, by the service's clock
+    settle_s: float = 30.0
+    image_patience_s: float = 300.0
+    late_s: float = 10.0  # after the end of its grace period, a pod that is still there is nobody's any more
+    ours: bool = False  # we deleted the Job ourselves
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    number: int
+    pod: PodObject | None
+    word: Word
+    since: float | None = None  # seconds since the epoch: from when on it is tried in vain
+
+
+def sight(key: AttemptKey, view: View, traces: Traces, terms: Terms) -> Sighting:
+    """Judge an attempt. One of which nothing is there is ABSENT only if nobody ever worked for it."""
+    job = view.job
+    if job is None and not view.pods:
+        return _nothing(key, traces, terms)
+    if job is not None and not job.whole and not view.pods:
+        words = f"Job {job.name} was created, and its submission was cut off before it was whole"
+        return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
+    least, most = (job.min_nodes, job.max_nodes) if job is not None else (traces.replicas, traces.replicas)
+    replicas = [_look(number, view, terms) for number in range(max(most, 1))]
+    dead = [one for one in replicas if one.word.standing in (Standing.OVER, Standing.LOST)]
+    begun = [one for one in replicas if one.word.standing is not Standing.WAITS]
+    gone = job is None or is_over(job) or job.deleting
+    if not gone and len(begun) < least and len(dead) <= most - least:
+        return _pending(key, view, replicas, terms)
+    return _begun(key, view, replicas, traces, terms)
+
+
+def _nothing(key: AttemptKey, traces: Traces, terms: Terms) -> Sighting:
+    if not traces.submitted:
+        return Sighting(key=key, presence=Presence.ABSENT, evidence="the cluster has no Job of this name")
+    if not traces.began and not traces.recorded:
+        words = "its Job was deleted, or could not be made, before any agent came up"
+        return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
+    words = "its Job and its pods are gone from the cluster"
+    hands = None if terms.ours else _deleted()
+    replicas = tuple(
+        ReplicaSighting(replica=number, liveness=Liveness.DEAD, evidence=f"replica {number}: {words}")
+        for number in range(traces.replicas)
+    )
+    return Sighting(key=key, presence=Presence.GONE, evidence=words, replicas=replicas, cause=hands)
+
+
+def _look(number: int, view: View, terms: Terms) -> _Replica:
+    """The newest pod of an index, and what is to be said of it."""
+    pods = [pod for pod in view.pods if pod.index == number]
+    if pods:
+        pod = max(pods, key=lambda one: (not one.removed, one.created_at or 0.0, one.name))
+        word = judge(pod, view.nodes, now=terms.now, late_s=terms.late_s)
+        return _Replica(number, pod, word, since=pod.created_at)
+    job = view.job
+    if job is None and any(not pod.removed for pod in view.pods):
+        # The copies of Jobs and pods do not change at one moment.
+        words = f"replica {number} shows no pod, and its Job is not to be seen"
+        return _Replica(number, None, Word(standing=Standing.SILENT, evidence=words))
+    if job is None or is_over(job) or job.deleting:
+        return _Replica(number, None, Word(standing=Standing.OVER, evidence=f"replica {number} has no pod any more"))
+    if number in job.failed_indexes | job.completed_indexes:
+        how = "failed" if number in job.failed_indexes else "completed"
+        words = f"replica {number}'s pod is gone, and Job {job.name} calls it {how}"
+        return _Replica(number, None, Word(standing=Standing.OVER, evidence=words))
+    return _podless(number, job, view.warnings)
+
+
+def _podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
+    """A replica whose pod is still to be made, or may not be."""
+    told = _newest_warning(warnings, "Job", job.name)
+    words = f"replica {number} has no pod yet" + (f" ({told})" if told else "")
+    if not is_refusal(told):
+        return _Replica(number, None, Word(standing=Standing.WAITS, evidence=words))
+    refused = Failure(kind=FailureKind.LAUNCH, message=f"the cluster lets no pod of Job {job.name} in ({told})")
+    word = Word(standing=Standing.WAITS, evidence=words, trouble=refused, patience=True)
+    since = min(each.since for each in _telling(warnings, "Job", job.name) if is_refusal(each.message))
+    return _Replica(number, None, word, since=since)
+
+
+def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: Terms) -> Sighting:
+    job = view.job
+    assert job is not None
+    if job.suspended:
+        words = f"Job {job.name} is suspended in the cluster; nothing of it runs"
+        if job.queued_by_kueue:
+            told = _newest_warning(view.warnings, "Job", job.name)
+            words = f"Job {job.name} waits for Kueue to admit it" + (f" ({told})" if told else "")
+        return Sighting(key=key, presence=Presence.PENDING, evidence=words)
+    hopeless = _find_trouble(replicas, terms)
+    if hopeless is not None:
+        ended = tuple(
+            ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=hopeless.message, leftovers=True)
+            for one in replicas
+        )
+        return Sighting(key=key, presence=Presence.GONE, evidence=hopeless.message, replicas=ended, cause=hopeless)
+    waiting = [one for one in replicas if one.word.standing is Standing.WAITS]
+    first = max(waiting, key=lambda one: (one.word.trouble is not None, "has no node (" in one.word.evidence))
+    told = "" if first.pod is None else _newest_warning(view.warnings, "Pod", first.pod.name)
+    evidence = first.word.evidence + (f"; {told}" if told else "")
+    if len(waiting) < len(replicas):
+        evidence = f"{len(replicas) - len(waiting)} of {len(replicas)} pods have begun; {evidence}"
+    return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
+
+
+def _find_trouble(replicas: Sequence[_Replica], terms: Terms) -> Failure | None:
+    """Why the attempt can never begin, once that is certain or has lasted too long."""
+    for one in replicas:
+        word = one.word
+        if word.trouble is None:
+            continue
+        waited_s = 0.0 if one.since is None else terms.now - one.since
+        if not word.patience or waited_s >= terms.image_patience_s:
+            return word.trouble
+    return None
+
+
+def _begun(key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Traces, terms: Terms) -> Sighting:
+    job = view.job
+    seen = tuple(_replica(one, traces, terms, has_job=job is not None) for one in replicas)
+    if job is not None and job.suspended and not is_over(job):
+        # Whoever suspended it may let it go on: its place is not free before it is deleted.
+        seen = tuple(replace(one, leftovers=True) for one in seen)
+    still = any(one.liveness is Liveness.ALIVE or one.leftovers for one in seen)
+    unknown = any(one.liveness is Liveness.UNKNOWN for one in seen)
+    every = all(one.liveness is Liveness.DEAD for one in seen) and not any(
+        one.word.standing is Standing.WAITS for one in replicas
+    )
+    presence = Presence.GONE if every else Presence.RUNNING
+    if not every and unknown and not still:
+        presence = Presence.UNKNOWN  # whoever is not dead is out of sight
+    return Sighting(
+        key=key,
+        presence=presence,
+        evidence=_sum_up(job, key),
+        replicas=seen,
+        cause=None if terms.ours else _find_cause(job, replicas),
+    )
+
+
+def _replica(one: _Replica, traces: Traces, terms: Terms, *, has_job: bool) -> ReplicaSighting:
+    word, pod = one.word, one.pod
+    sighting = ReplicaSighting(replica=one.number, liveness=Liveness.DEAD, evidence=word.evidence)
+    match word.standing:
+        case Standing.RUNS:
+            return replace(sighting, liveness=Liveness.ALIVE, node=None if pod is None else pod.node)
+        case Standing.SILENT:
+            return replace(sighting, liveness=Liveness.UNKNOWN, node=None if pod is None else pod.node)
+        case Standing.LOST:
+            return replace(sighting, node=None if pod is None else pod.node)
+        case Standing.WAITS if not has_job:
+            return replace(sighting, liveness=Liveness.UNKNOWN)
+        case Standing.WAITS:
+            return replace(sighting, leftovers=True)
+        case Standing.OVER:
+            return _ended(sighting, one, traces, terms)
+
+
+def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Terms) -> ReplicaSighting:
+    """A record may still be on its way through a network file system; a lost machine is blamed."""
+    if one.number in traces.recorded:
+        return replace(sighting, evidence=f"replica {one.number}'s agent left its record; {sighting.evidence}")
+    container = None if one.pod is None else one.pod.container
+    finished_at = None if container is None or container.exit_code not in _RECORDS else container.finished_at
+    if finished_at is not None and terms.now - finished_at < terms.settle_s:
+        words = f"{sighting.evidence}; the record of replica {one.number} may still come"
+        return replace(sighting, liveness=Liveness.UNKNOWN, evidence=words)
+    cause = one.word.cause
+    lost = cause is not None and cause.kind is FailureKind.NODE
+    return replace(sighting, node=one.pod.node if lost and one.pod is not None else None)
+
+
+def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
+    """The cluster's first word: the Job's own, else that on the pod which ended first; else that its Job is gone."""
+    by_job = None if job is None else find_job_cause(job)
+    if by_job is not None:
+        return by_job
+    causes = [
+        (_ended_at(one.pod), one.number, one.word.cause)
+        for one in replicas
+        if one.pod is not None and one.word.cause is not None
+    ]
+    if causes:
+        return min(causes, key=lambda each: each[:2])[2]
+    if job is None or job.deleting:
+        return _deleted()
+    if job.suspended and any(one.word.told_to_go for one in replicas):
+        return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster")
+    told = next((one for one in replicas if one.word.told_to_go), None)
+    if told is None or is_decided(job):
+        return None
+    return Failure(kind=FailureKind.PREEMPTED, message=f"deleted by other hands: {told.word.evidence}")
+
+
+def _ended_at(pod: PodObject) -> float:
+    """In seconds since the epoch; infinity where nothing tells."""
+    container = pod.container
+    if container is not None and container.finished_at is not None:
+        return container.finished_at
+    return float("inf") if pod.deletes_at is None else pod.deletes_at
+
+
+def _deleted() -> Failure:
+    return Failure(kind=FailureKind.PREEMPTED, message="its Job was deleted from the cluster by other hands")
+
+
+def _sum_up(job: JobObject | None, key: AttemptKey) -> str:
+    if job is None:
+        return f"the Job of attempt {key} is deleted"
+    said = job.condition("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
+    if said is None:
+        return f"Job {job.name} is at work" + (", and is being deleted" if job.deleting else "")
+    return f"Job {job.name}: {said.type} ({said.reason})"
+
+
+def _newest_warning(warnings: Sequence[WarningObject], kind: str, name: str) -> str:
+    newest = max(_telling(warnings, kind, name), key=lambda each: each.at, default=None)
+    return "" if newest is None else f"{newest.reason}: {newest.message}"
+
+
+def _telling(warnings: Sequence[WarningObject], kind: str, name: str) -> list[WarningObject]:
+    return [each for each in warnings if (each.kind, each.name) == (kind, name) and each.reason in _TELLING]

@@ -1,0 +1,274 @@
+"""What Kubernetes' words mean: a table for each place where it says why something waits or has ended. Pure.
+
+A cause that is not in a table is never made up: where the cluster has no word, the agent's own record must tell.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.backends.kubernetes.objects import ContainerObject, JobObject, NodeObject, PodObject
+from trainer.contract.failure import Failure, FailureKind, find_telling_line, signal_name
+from trainer.contract.pod import parse_last_words
+
+
+class Standing(StrEnum):
+    WAITS = "waits"
+    RUNS = "runs"
+    SILENT = "silent"  # its node does not answer: it may run
+    LOST = "lost"  # its node does not answer, and the cluster has given it up
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    kind: FailureKind | None  # None: a word that explains nothing
+    words: str
+    patience: bool = False  # it may pass by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What is said of one pod."""
+
+    standing: Standing
+    evidence: str
+    cause: Failure | None = None  # of its end
+    told_to_go: bool = False  # somebody deleted it, and nobody says why
+    trouble: Failure | None = None  # why it does not start
+    patience: bool = False  # the trouble may pass by itself
+
+
+# Why a container waits (kubelet: pkg/kubelet/images/types.go, kuberuntime). Others mean that it is on its way.
+WAITING: dict[str, Meaning] = {
+    "ErrImagePull": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", patience=True),
+    "ImagePullBackOff": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", patience=True),
+    "RegistryUnavailable": Meaning(FailureKind.INFRASTRUCTURE, "its registry does not answer", patience=True),
+    "ImageInspectError": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be inspected", patience=True),
+    "SignatureValidationFailed": Meaning(FailureKind.LAUNCH, "its image's signature is not valid"),
+    "InvalidImageName": Meaning(FailureKind.LAUNCH, "the name of its image is none"),
+    "ErrImageNeverPull": Meaning(FailureKind.LAUNCH, "its image is not on the node and must not be pulled"),
+    "CreateContainerConfigError": Meaning(FailureKind.LAUNCH, "its container cannot be configured", patience=True),
+    "CreateContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be created", patience=True),
+    "RunContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be started", patience=True),
+}
+# What a registry says of an image that will never come (containerd and CRI-O, distribution's error codes).
+_NO_SUCH_IMAGE = re.compile(
+    r"code = NotFound|: not found|manifest unknown|name unknown|repository does not exist|pull access denied"
+    r"|unauthorized|authentication required|denied:|no match for platform|403 Forbidden|401 Unauthorized"
+)
+
+# What the Job controller says of pods that it is not let make: pod security, limits, policies, a priority or an account
+# that is not there (Kubernetes, "Admission Controllers"). A full quota is waited for.
+_REFUSED = re.compile(r"is forbidden: |is invalid: |denied the request")
+_FULL = "exceeded quota"
+
+# Why a container has ended. "Error" and "Completed" say no more than the exit code does.
+TERMINATED: dict[str, Meaning] = {
+    "OOMKilled": Meaning(FailureKind.HOST_OOM, "it used more memory than its limit"),
+    "StartError": Meaning(FailureKind.LAUNCH, "its program could not be started"),
+    "ContainerCannotRun": Meaning(FailureKind.LAUNCH, "its program could not be started"),
+    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "its time limit is over"),
+    "Unknown": Meaning(FailureKind.NODE, "its node came back without it"),
+    "ContainerStatusUnknown": Meaning(FailureKind.NODE, "its node came back without it"),
+}
+
+# The reasons of the pod condition DisruptionTarget (Kubernetes, "Disruptions", pod disruption conditions).
+DISRUPTIONS: dict[str, Meaning] = {
+    "PreemptionByScheduler": Meaning(FailureKind.PREEMPTED, "a pod of higher priority took its place"),
+    "EvictionByEvictionAPI": Meaning(FailureKind.PREEMPTED, "it was evicted, as by a drain of its node"),
+    "TerminationByKubelet": Meaning(FailureKind.PREEMPTED, "its node was shut down or short of a resource"),
+    "DeletionByTaintManager": Meaning(
+        FailureKind.NODE, "its node did not answer, or has a taint that it does not bear"
+    ),
+    "DeletionByPodGC": Meaning(FailureKind.NODE, "its node is gone"),
+}
+
+# The reason in a pod's own status, where its node or its controller ended it.
+POD_REASONS: dict[str, Meaning] = {
+    "Evicted": Meaning(FailureKind.PREEMPTED, "its node was short of a resource"),
+    "Preempting": Meaning(FailureKind.PREEMPTED, "its node needed its place for a critical pod"),
+    "Terminated": Meaning(FailureKind.PREEMPTED, "its node was shut down"),
+    "NodeShutdown": Meaning(FailureKind.PREEMPTED, "its node was shut down"),
+    "Shutdown": Meaning(FailureKind.PREEMPTED, "its node was shut down"),
+    "NodeLost": Meaning(FailureKind.NODE, "its node is lost"),
+    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "its time limit is over"),
+    "NodeAffinity": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
+    "OutOfcpu": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
+    "OutOfmemory": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
+    "OutOfpods": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
+    "UnexpectedAdmissionError": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
+}
+# What an eviction says that a node lacks (kubelet: pkg/kubelet/eviction/helpers.go).
+_EVICTED: tuple[tuple[str, FailureKind], ...] = (
+    ("ephemeral-storage", FailureKind.STORAGE),
+    ("ephemeral local storage", FailureKind.STORAGE),
+    ("EmptyDir volume", FailureKind.STORAGE),
+    ("memory", FailureKind.HOST_OOM),
+)
+
+# Why a Job is over (Kubernetes, "Jobs"). The others only sum up what became of its pods.
+JOB_REASONS: dict[str, Meaning] = {
+    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "its time limit is over"),
+}
+_FINAL = ("Complete", "Failed")
+_DECIDED = ("SuccessCriteriaMet", "FailureTarget", *_FINAL)
+_EXIT_NOT_STARTED = (126, 127)  # not executable, not found: POSIX, Shell Command Language, 2.8.2
+# With these an agent ends that could not begin, and Python where there is none (trainer/elastic/pod.py, elasticrun.py);
+# the container's message is then the end of what it printed. One that began leaves its record there instead.
+_EXIT_NOT_BEGUN = (1, 2)
+
+
+def is_over(job: JobObject) -> bool:
+    """Whether no pod of the Job runs any more, or ever will."""
+    return job.condition(*_FINAL) is not None
+
+
+def is_decided(job: JobObject) -> bool:
+    """Whether the Job's controller ends the pods that are left, for a reason of its own."""
+    return job.condition(*_DECIDED) is not None
+
+
+def find_job_cause(job: JobObject) -> Failure | None:
+    """The Job's own word on why it ends; None where its pods must tell."""
+    said = job.condition(*_DECIDED)
+    if said is None:
+        return None
+    meaning = JOB_REASONS.get(said.reason)
+    if meaning is None or meaning.kind is None:
+        return None
+    return Failure(kind=meaning.kind, message=f"{meaning.words} (Job {job.name}, {said.reason}: {said.message})")
+
+
+def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, late_s: float) -> Word:
+    """What a pod's status says of it. `nodes`: None where there is no right to see them."""
+    container = pod.container
+    if (
+        pod.phase in ("Succeeded", "Failed")
+        or pod.removed
+        or (container is not None and container.terminated is not None)
+    ):
+        cause = _find_cause(pod)
+        told_to_go = cause is None and pod.deletes_at is not None
+        return Word(standing=Standing.OVER, evidence=_how_it_ended(pod), cause=cause, told_to_go=told_to_go)
+    if is_silent(pod, nodes):
+        return _silent(pod, now=now, late_s=late_s)
+    if container is not None and container.running:
+        ending = "" if pod.deletes_at is None else ", and is being ended"
+        return Word(standing=Standing.RUNS, evidence=f"pod {pod.name} runs on {pod.node}{ending}")
+    return _waiting(pod)
+
+
+def is_refusal(said: str) -> bool:
+    """Whether a pod is not let in for a reason that no other pod's end takes away."""
+    return _REFUSED.search(said) is not None and _FULL not in said
+
+
+def is_silent(pod: PodObject, nodes: dict[str, NodeObject] | None) -> bool:
+    """Whether its node has stopped answering.
+
+    Then the node's controller, not its kubelet, sets the pod's condition Ready, and gives no reason (seen).
+    """
+    if pod.phase == "Unknown" or pod.reason == "NodeLost":
+        return True
+    if nodes is not None and pod.node is not None:
+        return pod.node not in nodes or not nodes[pod.node].ready
+    ready = pod.condition("Ready")
+    runs = pod.container is not None and pod.container.running
+    return runs and ready is not None and not ready.holds and not ready.reason
+
+
+def _silent(pod: PodObject, *, now: float, late_s: float) -> Word:
+    if pod.deletes_at is None or now < pod.deletes_at + late_s:
+        return Word(standing=Standing.SILENT, evidence=f"node {pod.node} does not answer; pod {pod.name} may run there")
+    words = f"node {pod.node} does not answer, and its pod {pod.name} was given up by the cluster"
+    return Word(standing=Standing.LOST, evidence=words, cause=Failure(kind=FailureKind.NODE, message=words))
+
+
+def _waiting(pod: PodObject) -> Word:
+    waits = next(
+        (each for each in (pod.unpacking, pod.container) if each is not None and each.waiting is not None), None
+    )
+    if waits is not None and waits.waiting in WAITING:
+        return _troubled(pod, waits)
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and not scheduled.holds:
+        said = f"{scheduled.reason}: {scheduled.message}".strip(": ")
+        return Word(standing=Standing.WAITS, evidence=f"pod {pod.name} has no node ({said})")
+    where = "has no node yet" if pod.node is None else f"is being started on {pod.node}"
+    return Word(standing=Standing.WAITS, evidence=f"pod {pod.name} {where}")
+
+
+def _troubled(pod: PodObject, waits: ContainerObject) -> Word:
+    meaning = WAITING[waits.waiting or ""]
+    kind, patience = meaning.kind or FailureKind.LAUNCH, meaning.patience
+    if patience and "mage" in (waits.waiting or "") and _NO_SUCH_IMAGE.search(waits.message):
+        kind, patience = FailureKind.LAUNCH, False
+    words = f"{meaning.words} (pod {pod.name}, {waits.waiting}: {waits.message or 'no more is said'})"
+    return Word(standing=Standing.WAITS, evidence=words, trouble=Failure(kind=kind, message=words), patience=patience)
+
+
+def _how_it_ended(pod: PodObject) -> str:
+    ended = next(
+        (each for each in (pod.container, pod.unpacking) if each is not None and each.terminated is not None), None
+    )
+    where = "" if pod.node is None else f" on {pod.node}"
+    if ended is None:
+        said = pod.reason or (f"{_disruption(pod)}" if _disruption(pod) else pod.phase)
+        return f"pod {pod.name}{where} is gone ({said})"
+    code = ended.exit_code
+    signal = None if code is None else signal_name(code)
+    told = f", {signal}" if signal else ""
+    return f"pod {pod.name}{where} ended with exit code {code} ({ended.terminated}{told})"
+
+
+def _find_cause(pod: PodObject) -> Failure | None:
+    """The cluster's word on why a pod is over; None where its agent's record must tell."""
+    container = pod.container
+    code, message = (None, "") if container is None else (container.exit_code, container.message)
+    if container is not None and container.terminated == "OOMKilled":
+        return _failure(TERMINATED["OOMKilled"], pod, "OOMKilled", code)
+    if (reason := _disruption(pod)) in DISRUPTIONS:
+        return _failure(DISRUPTIONS[reason], pod, reason, code)
+    if pod.reason in POD_REASONS:
+        meaning = POD_REASONS[pod.reason]
+        if pod.reason == "Evicted":
+            kind = next((kind for text, kind in _EVICTED if text in pod.message), meaning.kind)
+            meaning = Meaning(kind, meaning.words)
+        return _failure(meaning, pod, f"{pod.reason}: {pod.message}".rstrip(": "), code)
+    if pod.unpacking is not None and pod.unpacking.exit_code:
+        failed = Meaning(FailureKind.LAUNCH, "the agent could not be put into it")
+        return _failure(failed, pod, pod.unpacking.message or "the init container failed", pod.unpacking.exit_code)
+    if container is not None and container.terminated in TERMINATED:
+        said = f"{container.terminated} {container.message}".strip()
+        return _failure(TERMINATED[container.terminated], pod, said, code)
+    if code in _EXIT_NOT_STARTED:
+        return _failure(Meaning(FailureKind.LAUNCH, "its program could not be started"), pod, message, code)
+    return _unbegun(pod, message, code) if code in _EXIT_NOT_BEGUN and message.strip() else None
+
+
+def _unbegun(pod: PodObject, printed: str, code: int | None) -> Failure | None:
+    """None where the message is an agent's record, which tells by itself."""
+    if parse_last_words(printed) is not None:
+        return None
+    telling = find_telling_line(exit_code=code, output=printed)
+    kind = FailureKind.LAUNCH if telling is None else telling[0]
+    return _failure(Meaning(kind, "its agent could not begin"), pod, printed.strip().splitlines()[-1], code)
+
+
+def _disruption(pod: PodObject) -> str:
+    told = pod.condition("DisruptionTarget")
+    return told.reason if told is not None and told.holds else ""
+
+
+def _failure(meaning: Meaning, pod: PodObject, said: str, code: int | None) -> Failure:
+    where = f"pod {pod.name}" + (f" on {pod.node}" if pod.node else "")
+    told = f"{where}, {said}" if said else where
+    return Failure(
+        kind=meaning.kind or FailureKind.UNKNOWN,
+        message=f"{meaning.words} ({told})",
+        exit_code=code,
+        signal=None if code is None else signal_name(code),
+    )

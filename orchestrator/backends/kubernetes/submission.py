@@ -1,0 +1,134 @@
+"""Submitting an attempt: what its pods find in a shared run directory, and its three objects, the Job first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator import rundir
+from orchestrator.backends import ship
+from orchestrator.backends.kubernetes.agent import render_agent
+from orchestrator.backends.kubernetes.client import Forbidden, KubernetesClient
+from orchestrator.backends.kubernetes.render import Manifests, owned, render_manifests
+from orchestrator.backends.kubernetes.site import (
+    KUEUE,
+    QUEUE_LABEL,
+    WHOLE_ANNOTATION,
+    KubernetesSite,
+    effective_placement,
+)
+from orchestrator.backends.kubernetes.traces import note_submission
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.launch import LaunchPlan
+from trainer.contract import env, layout
+
+_BRING_AGAIN_S = 600.0
+
+
+def require_fitting(plan: LaunchPlan, site: KubernetesSite, client: KubernetesClient) -> None:
+    """Raises LaunchRefused, BackendUnavailable."""
+    if plan.image is None and site.image is None:
+        raise LaunchRefused("the job names no run.image, and the cluster has none by default: set `image`")
+    if plan.workers_per_node < 1:
+        raise LaunchRefused("topology.workers_per_node is gpu, and the cluster's gpus_per_node is 0")
+    queue = effective_placement(plan.placement, site).queue
+    with suppress(Forbidden):  # then nobody can tell
+        if queue is not None and not client.serves(KUEUE):
+            words = "and the cluster has no Kueue, which would let the job begin: install it, or name no queue"
+            raise LaunchRefused(f"placement.queue is {queue}, {words}")
+
+
+class Submitter:
+    """`package`: the installed `trainer`. What it remembers saves a call and may be forgotten."""
+
+    def __init__(
+        self, site: KubernetesSite, client: KubernetesClient, *, package: Path, now: Callable[[], float]
+    ) -> None:
+        self._site, self._client, self._package, self._now = site, client, package, now
+        self._brought_at = float("-inf")  # the agent
+
+    def submit(self, plan: LaunchPlan) -> dict[str, Any]:
+        """The Job, made whole. Idempotent: its name is the attempt's. Raises what the client does."""
+        require_fitting(plan, self._site, self._client)
+        job_dir = self._site.service_root / plan.key.job_id
+        try:
+            workdir = self._prepare(plan, job_dir)
+        except OSError as error:
+            raise BackendUnavailable(f"the run directory of {plan.key} cannot be written: {error}") from error
+        self._bring_agent()
+        job = self._create(render_manifests(plan, self._site, workdir=workdir))
+        with suppress(OSError):  # it is found by its name as well
+            note_submission(layout.attempt_dir(job_dir, plan.key.number), job["metadata"]["uid"])
+        return job
+
+    def _prepare(self, plan: LaunchPlan, job_dir: Path) -> str:
+        """Write what the pods need and find in a shared run directory; returns the workdir as they see it."""
+        site = self._site
+        rundir.write_launch(job_dir, plan.key.number, plan.policy, replicas=plan.max_nodes)
+        if not site.shared:
+            return plan.workdir
+        if site.agent_dir is not None:
+            ship.ship_agent(self._package, site.service_root)
+        return self._workdir(plan, job_dir)
+
+    def _workdir(self, plan: LaunchPlan, job_dir: Path) -> str:
+        workdir, site = Path(plan.workdir), self._site
+        if ship.is_shared(workdir, [site.root]):
+            if not site.seen_by_service(workdir).is_dir():
+                raise LaunchRefused(f"run.workdir {workdir} is no folder")
+            return plan.workdir
+        if not workdir.is_dir():
+            raise LaunchRefused(f"run.workdir {workdir} is no folder where the service runs")
+        if workdir == Path("/"):
+            return plan.workdir
+        pin = job_dir / f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json"
+        return str(site.root / ship.ship_workdir(workdir, site.service_root, pin=pin))
+
+    def _bring_agent(self) -> None:
+        """Where the pods share no files with the service: once, and again for a namespace that was emptied."""
+        name = self._site.agent_map
+        if name is not None and self._now() - self._brought_at >= _BRING_AGAIN_S:
+            packed = ship.pack_agent(self._package)
+            with suppress(FileExistsError):
+                self._client.create("configmaps", render_agent(name, self._site.namespace, packed))
+            self._brought_at = self._now()
+
+    def _create(self, manifests: Manifests) -> dict[str, Any]:
+        """Suspended at first, so that no pod starts before Secret and Service are there, and both name their owner."""
+        name = manifests.job["metadata"]["name"]
+        try:
+            job, _ = self._client.create("jobs", manifests.job)
+            fresh = True
+        except FileExistsError as error:
+            found = self._client.job(name)
+            if found is None or found["metadata"].get("deletionTimestamp"):
+                raise BackendUnavailable(f"Job {name} is being deleted; it will be made again") from error
+            job, fresh = found, False
+        if WHOLE_ANNOTATION in (job["metadata"].get("annotations") or {}):
+            return job
+        try:
+            self._add_owned(manifests, job, fresh=fresh)
+            waits_for_kueue = QUEUE_LABEL in (job["metadata"].get("labels") or {})
+            patch: dict[str, Any] = {"metadata": {"annotations": {WHOLE_ANNOTATION: "true"}}}
+            if not waits_for_kueue:
+                patch["spec"] = {"suspend": False}
+            return self._client.patch_job(name, patch)
+        except LaunchRefused:
+            self._client.delete_job(name)  # nobody asks for an attempt again that was refused
+            raise
+
+    def _add_owned(self, manifests: Manifests, job: dict[str, Any], *, fresh: bool) -> None:
+        """Secret and Service. What there is beside a fresh Job belongs to one of the same name that was deleted: it is
+        collected with that one, and pods that rely on it would wait for it for ever."""
+        name = job["metadata"]["name"]
+        for resource, manifest in (("secrets", manifests.secret), ("services", manifests.service)):
+            try:
+                self._client.create(resource, owned(manifest, job))
+            except FileExistsError as error:
+                if not fresh:
+                    continue  # the submission that was cut off made it
+                self._client.delete_job(name)
+                words = f"{resource} of an earlier Job {name} are still being removed; it will be made again"
+                raise BackendUnavailable(words) from error

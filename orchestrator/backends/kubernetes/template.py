@@ -1,0 +1,151 @@
+"""The pods of an attempt: one container that runs the agent, and what is mounted there. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpacking, start_agent
+from orchestrator.backends.kubernetes.security import secure_container, secure_pod
+from orchestrator.backends.kubernetes.site import ATTEMPT_LABEL, CONTAINER, KubernetesSite
+from orchestrator.domain.launch import LaunchPlan
+from orchestrator.domain.spec import Placement
+from trainer.contract import env
+
+LAUNCH_FILE = "launch.json"
+_LAUNCH_DIR = "/etc/elastic-orchestrator"
+_HEAVIEST = 100  # of preferences (the API: 1 to 100)
+_LAST_WORDS = "/dev/termination-log"  # the API's default for terminationMessagePath
+_USER = "trainer"  # images have no name for the user's number, and Python's getpass.getuser, which torch asks, raises
+
+Manifest = dict[str, Any]
+
+
+def render_pod(plan: LaunchPlan, site: KubernetesSite, place: Placement, name: str) -> Manifest:
+    pod: Manifest = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "terminationGracePeriodSeconds": site.grace_s,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [_container(plan, site, name)],
+        "volumes": _volumes(site, name),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {ATTEMPT_LABEL: name}},
+            }
+        ],
+        "tolerations": [*_patience(site), *(dict(each) for each in place.tolerations)],
+    }
+    optional = {
+        "initContainers": [render_unpacking(site)] if site.agent_image else None,
+        "serviceAccountName": site.service_account,
+        "imagePullSecrets": [{"name": each} for each in site.pull_secrets] or None,
+        "priorityClassName": site.priority_class,
+        "nodeSelector": _selector(plan, site, place) or None,
+        "affinity": _affinity(plan, place),
+        "securityContext": secure_pod(site),
+    }
+    return pod | {key: value for key, value in optional.items() if value is not None}
+
+
+def _container(plan: LaunchPlan, site: KubernetesSite, name: str) -> Manifest:
+    image = plan.image or site.image
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "command": [site.python, *start_agent(site, f"{_LAUNCH_DIR}/{LAUNCH_FILE}")],
+        "env": [
+            {"name": "HOME", "value": "/tmp"},
+            *([] if site.user is None else [{"name": "USER", "value": _USER}]),
+            *([] if image is None else [{"name": env.IMAGE, "value": image}]),
+            {"name": "ORCHESTRATOR_HEAD", "value": f"{name}-0.{name}"},
+            {"name": "ORCHESTRATOR_LAST_WORDS", "value": _LAST_WORDS},
+            _field("ORCHESTRATOR_POD_IP", "status.podIP"),
+            _field(env.NODE, "spec.nodeName"),
+            _field("ORCHESTRATOR_JOB_UID", "metadata.labels['batch.kubernetes.io/controller-uid']"),
+        ],
+        "resources": _resources(plan, site),
+        "terminationMessagePath": _LAST_WORDS,
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # of an agent that did not come up, what it printed
+        "securityContext": secure_container(site),
+        "volumeMounts": [
+            {"name": "launch", "mountPath": _LAUNCH_DIR, "readOnly": True},
+            {"name": "run", "mountPath": str(site.root)},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *agent_mounts(site),
+        ],
+    }
+
+
+def _volumes(site: KubernetesSite, name: str) -> list[Manifest]:
+    # A pod's /dev/shm has 64 MB where nothing is said, which loaders of data and NCCL soon fill.
+    shm = {"medium": "Memory"} | ({} if site.shm_gb is None else {"sizeLimit": f"{math.ceil(site.shm_gb * 1024)}Mi"})
+    run: Manifest = {"emptyDir": {}}
+    if site.claim is not None:
+        run = {"persistentVolumeClaim": {"claimName": site.claim}}
+    elif site.host_path is not None:
+        run = {"hostPath": {"path": site.host_path, "type": "DirectoryOrCreate"}}
+    return [
+        {"name": "launch", "secret": {"secretName": name}},
+        {"name": "run", **run},
+        {"name": "shm", "emptyDir": shm},
+        {"name": "tmp", "emptyDir": {}},
+        *agent_volumes(site),
+    ]
+
+
+def _resources(plan: LaunchPlan, site: KubernetesSite) -> Manifest:
+    """CPUs are asked for and not limited, so that nobody is throttled; memory and devices are both."""
+    wanted = plan.resources
+    gpus = wanted.gpus or (plan.workers_per_node if site.gpus_per_node else 0)
+    limits = {} if wanted.memory_gb is None else {"memory": f"{math.ceil(wanted.memory_gb * 1024)}Mi"}
+    limits |= {site.gpu_resource: str(gpus)} if gpus else {}
+    limits |= dict(wanted.extra)
+    cpus = {} if wanted.cpus is None else {"cpu": f"{math.ceil(wanted.cpus * 1000)}m"}
+    return {"requests": {**cpus, **limits}, "limits": limits}
+
+
+def _selector(plan: LaunchPlan, site: KubernetesSite, place: Placement) -> dict[str, str]:
+    kind = {} if plan.resources.gpu_type is None else {site.gpu_label: plan.resources.gpu_type}
+    return {**kind, **place.node_selector}
+
+
+def _affinity(plan: LaunchPlan, place: Placement) -> Manifest | None:
+    """What the user excludes is a demand. To avoid nodes with a record is a wish: a switch may have marked them all."""
+    affinity: Manifest = {}
+    if place.exclude:
+        demand = {"nodeSelectorTerms": [_none_of(place.exclude)]}
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = demand
+    if plan.excluded_nodes:
+        wish = {"weight": _HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [wish]
+    return {"nodeAffinity": affinity} if affinity else None
+
+
+def _none_of(names: Iterable[str]) -> Manifest:
+    """Nodes are named by their objects' names; the label kubernetes.io/hostname may differ."""
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(set(names))]
+    return {"matchFields": fields}
+
+
+def _patience(site: KubernetesSite) -> list[Manifest]:
+    """How long a silent node keeps its pods: the server's default is 300 s."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{what}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": site.unreachable_s,
+        }
+        for what in ("not-ready", "unreachable")
+    ]
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -1,0 +1,125 @@
+"""One thread for each kind of objects: list, then watch from there, for as long as the service runs.
+
+It lists again when the server has forgotten the version (410), and now and then besides: a server that was restored
+from a backup is silent about versions that it has yet to reach (seen). It goes on from the last version when a stream
+ends, and waits longer and longer while the server does not answer. Since when nothing was heard is known at any time: a
+copy that is not fresh is evidence of nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from orchestrator.backends.kubernetes.client import Expired, Forbidden, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.mirror import Mirror
+from orchestrator.domain.errors import BackendUnavailable
+
+log = structlog.get_logger()
+
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_ASK_AGAIN_S = 300.0  # for a right that is not granted
+_LIST_AGAIN_S = 1800.0
+
+
+class Watcher:
+    """Keeps a Mirror. `watch_s`: how long the server is asked to keep a stream open."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        selection: Selection,
+        mirror: Mirror[Any],
+        *,
+        watch_s: float,
+        silent_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._selection, self._mirror = client, selection, mirror
+        self._watch_s, self._silent_s = watch_s, silent_s
+        self._monotonic = monotonic
+        self._heard_at: float | None = None
+        self._listed_at = float("-inf")
+        self._problem: str | None = "it has not answered yet"
+        self._closing = threading.Event()
+        self._failures = 0
+        self.first_answer = threading.Event()  # or the first failure to get one
+        self.forbidden = False
+        self._thread = threading.Thread(target=self._run, name=f"watch {selection.resource}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Do not begin anew; a stream that is open ends by itself, or with its client."""
+        self._closing.set()
+
+    def problem(self) -> str | None:
+        """Why the copy says nothing now; None: it is fresh."""
+        if self._problem is not None:
+            return self._problem
+        silent_s = self._monotonic() - (self._heard_at or 0.0)
+        return (
+            f"nothing was heard of {self._selection.resource} for {silent_s:.0f} s"
+            if silent_s > self._silent_s
+            else None
+        )
+
+    def step(self) -> None:
+        """List if needed, then one stream. Raises BackendUnavailable."""
+        try:
+            began = self._monotonic()
+            if self._mirror.version is None or began - self._listed_at > _LIST_AGAIN_S:
+                documents, version = self._client.list(self._selection)
+                self._mirror.replace(documents, version)
+                self._listed_at = began
+                self._hear()
+            for event in self._client.watch(self._selection, self._mirror.version or "", watch_s=self._watch_s):
+                self._mirror.apply(event)
+                self._hear()
+                if self._closing.is_set():
+                    return
+        except Expired:
+            self._mirror.version = None
+
+    def _hear(self) -> None:
+        self._heard_at, self._problem, self._failures, self.forbidden = self._monotonic(), None, 0, False
+        self.first_answer.set()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                began = self._monotonic()
+                self.step()
+                if self._monotonic() - began < _SHORTEST_PAUSE_S:
+                    self._closing.wait(_SHORTEST_PAUSE_S)  # something between us and the server ends every stream
+            except BackendUnavailable as error:
+                self._fail(error)
+            except Exception as error:
+                if self._closing.is_set():
+                    return
+                # An edge: whatever the server sends, the thread goes on, from a list.
+                log.exception("watch failed", resource=self._selection.resource)
+                self._mirror.version = None
+                self._fail(BackendUnavailable(f"its answer cannot be read: {error}"))
+
+    def _fail(self, error: BackendUnavailable) -> None:
+        if self._failures == 0:
+            log.warning("watch does not go on", resource=self._selection.resource, reason=str(error))
+        self._failures += 1
+        self._problem, self.forbidden = str(error), isinstance(error, Forbidden)
+        self.first_answer.set()
+        self._closing.wait(
+            _ASK_AGAIN_S if self.forbidden and self._selection.resource == "nodes" else pause_s(self._failures)
+        )
+
+
+def pause_s(failures: int) -> float:
+    """Growing, and spread, so that many services do not come back at one moment."""
+    longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(failures, 16))
+    return longest * random.uniform(0.5, 1.0)

@@ -1,0 +1,291 @@
+"""The Backend port on Slurm. Glue: client asks, traces read, sight judges."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator import rundir
+from orchestrator.backends import ship
+from orchestrator.backends.slurm.capacity import SlurmNode, choose_avoided, in_partition, summarise
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.listing import SlurmJob
+from orchestrator.backends.slurm.render import (
+    effective_placement,
+    render_native,
+    render_node_launch,
+    render_request,
+)
+from orchestrator.backends.slurm.sight import Terms, Traces, choose, sight, sight_forgotten
+from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.backends.slurm.states import Standing, meaning
+from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, read_traces
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.counted import counted
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.node import Partition
+from orchestrator.domain.observation import Presence, Sighting
+from trainer.contract import env, layout
+from trainer.contract.node import render_node_launch as render_document
+
+_CAPACITY_S = 15.0  # how old an answer about nodes may be
+_REPEAT_S = 10.0  # between two cancellations of one Slurm job
+_MOST_ASKED = 5  # single questions in one pass
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What may be forgotten at any time: it saves calls and keeps sentences right."""
+
+    listed_at: float = float("-inf")
+    jobs: dict[str, list[SlurmJob]] = field(default_factory=dict)  # by name
+    nodes_at: float = float("-inf")
+    nodes: list[SlurmNode] = field(default_factory=list)
+    asked: dict[AttemptKey, tuple[float, Sighting]] = field(default_factory=dict)
+    cancelled: dict[int, float] = field(default_factory=dict)  # Slurm jobs that we ended: when we last said so
+    silent: str | None = None  # why it did not answer the last time
+
+
+class SlurmBackend:
+    """Jobs outlive the service; the next one finds them by their names."""
+
+    def __init__(
+        self,
+        site: SlurmSite,
+        client: SlurmClient,
+        *,
+        package: Path,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._site = site
+        self._client = client
+        self._package = package
+        self._now = now
+        self._monotonic = monotonic
+        self._memory = _Memory()
+
+    def render(self, plan: LaunchPlan) -> NativeRequest:
+        return render_native(render_request(plan, self._site))
+
+    def submit(self, plan: LaunchPlan) -> str:
+        """Of two Slurm jobs for one attempt the second's agents are refused: the claim is the Slurm job's id."""
+        plan = self._fit(plan)
+        attempt_dir = layout.attempt_dir(self._job_dir(plan.key), plan.key.number)
+        try:
+            self._prepare(plan, attempt_dir)
+        except OSError as error:
+            raise BackendUnavailable(f"the run directory of {plan.key} cannot be written: {error}") from error
+        number = self._submit(plan)
+        with suppress(OSError):  # it is found by its name as well
+            note_submission(attempt_dir, number)
+        self._memory.listed_at = float("-inf")
+        return str(number)
+
+    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+        jobs = self._list() if keys else {}
+        seen: dict[AttemptKey, Sighting] = {}
+        missing: dict[AttemptKey, Traces] = {}
+        for key in keys:
+            try:
+                traces = self._read(key, jobs.get(str(key), ()))
+            except OSError as error:
+                words = f"the run directory cannot be read: {error}"
+                seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
+                continue
+            if traces is None:
+                seen[key] = sight(key, jobs[str(key)][0], Traces(replicas=1), self._terms())
+            elif str(key) in jobs:
+                seen[key] = self._sight(key, jobs[str(key)], traces)
+            else:
+                missing[key] = traces
+        return seen | self._sight_missing(missing)
+
+    def cancel(self, key: AttemptKey, *, force: bool) -> None:
+        """Politely: the agents get SIGTERM and have their time; what only waits leaves the queue."""
+        for job in self._list().get(str(key), ()):
+            standing = meaning(job).standing
+            if standing in (Standing.OVER, Standing.ENDS):
+                continue  # whoever ends it already: that it was not us is the cause of its end
+            if force or standing is Standing.WAITS:
+                self._cancel(job.id)
+            else:
+                self._client.signal(job.id, "TERM")
+
+    def slots(self) -> None:
+        """Slurm has a queue of its own. Raises BackendUnavailable where it did not answer the last time."""
+        if self._memory.silent is not None:
+            raise BackendUnavailable(self._memory.silent)
+
+    def partitions(self) -> Sequence[Partition]:
+        """What there is to run on, as Slurm said a moment ago. Raises BackendUnavailable."""
+        return summarise(self._nodes())
+
+    def _prepare(self, plan: LaunchPlan, attempt_dir: Path) -> None:
+        """Write what the nodes need. The document with the job's environment is for its owner's eyes alone."""
+        site, job_dir = self._site, self._job_dir(plan.key)
+        ship.ship_agent(self._package, site.service_root)
+        for replica in range(plan.max_nodes):
+            (attempt_dir / f"replica-{replica}").mkdir(parents=True, exist_ok=True)
+        document = render_node_launch(plan, site, workdir=self._workdir(plan, job_dir))
+        rundir.write_document(attempt_dir / layout.NODE_LAUNCH, render_document(document), private=True)
+        rundir.write_launch(job_dir, plan.key.number, plan.policy, replicas=plan.max_nodes)
+
+    def _workdir(self, plan: LaunchPlan, job_dir: Path) -> str:
+        workdir, site = Path(plan.workdir), self._site
+        here = site.seen_by_service(workdir) if ship.is_shared(workdir, [site.root]) else workdir
+        if not here.is_dir():
+            raise LaunchRefused(f"run.workdir {workdir} is no folder")
+        if ship.is_shared(workdir, (site.root, *site.shared_paths)):
+            return plan.workdir
+        pin = job_dir / f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json"
+        return str(site.root / ship.ship_workdir(workdir, site.service_root, pin=pin))
+
+    def _fit(self, plan: LaunchPlan) -> LaunchPlan:
+        """The plan with as many nodes avoided as can be. Raises LaunchRefused where there are not enough at all: some
+        versions take such a job, and let it wait for good."""
+        try:
+            place = effective_placement(plan, self._site)
+            members = in_partition(self._nodes(), place.partition)
+        except BackendUnavailable:
+            return plan
+        if members and len(members) < plan.min_nodes:
+            where = f"partition {members[0].partition}"
+            raise LaunchRefused(f"needs {counted(plan.min_nodes, 'node')}; {where} has {len(members)}")
+        avoided = choose_avoided(plan.excluded_nodes, members, place, needed=plan.min_nodes)
+        return replace(plan, excluded_nodes=avoided)
+
+    def _submit(self, plan: LaunchPlan) -> int:
+        """To avoid nodes with a record is a wish: where the job can be placed only with them, it waits for them."""
+        request = render_request(plan, self._site)
+        try:
+            return self._client.submit(request.arguments, request.script)
+        except LaunchRefused:
+            if not plan.excluded_nodes:
+                raise
+        request = render_request(replace(plan, excluded_nodes=()), self._site)
+        return self._client.submit(request.arguments, request.script)
+
+    def _list(self) -> dict[str, list[SlurmJob]]:
+        """All jobs of ours by name. Passes that follow each other at once share one answer."""
+        if self._monotonic() - self._memory.listed_at < self._site.listing_s:
+            return self._memory.jobs
+        try:
+            listed = self._client.jobs()
+        except BackendUnavailable as error:
+            self._memory.silent = str(error)
+            raise
+        jobs: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+        for job in listed:
+            jobs[job.name].append(job)
+        self._memory.silent = None
+        self._memory.jobs, self._memory.listed_at = dict(jobs), self._monotonic()
+        return self._memory.jobs
+
+    def _read(self, key: AttemptKey, jobs: Sequence[SlurmJob]) -> Traces | None:
+        """None: nothing needs to be read, since it only waits."""
+        if len(jobs) == 1 and meaning(jobs[0]).standing is Standing.WAITS and jobs[0].restarts == 0:
+            return None
+        return read_traces(self._job_dir(key), key)
+
+    def _sight(self, key: AttemptKey, jobs: Sequence[SlurmJob], traces: Traces) -> Sighting:
+        job = choose(jobs, traces)
+        if meaning(job).standing is Standing.OVER:
+            traces = look_closely(traces, self._job_dir(key), key, job.id)
+        sighting = self._judge(key, job, traces)
+        short = len(job.nodes) < traces.replicas
+        if sighting.presence is Presence.RUNNING and meaning(job).standing is Standing.RUNS and short:
+            sighting = replace(sighting, spare_nodes=self._spare(job))
+        return sighting
+
+    def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
+        """Where an agent ended without a word, its node is asked after."""
+        sighting = sight(key, job, traces, self._terms())
+        told = traces.recorded | traces.departures.keys()
+        if sighting.presence is Presence.GONE and any(one.replica not in told for one in sighting.replicas):
+            return sight(key, job, traces, self._terms(broken=self._broken()))
+        return sighting
+
+    def _sight_missing(self, missing: Mapping[AttemptKey, Traces]) -> dict[AttemptKey, Sighting]:
+        """Attempts that Slurm does not list. Those of which there was a job are asked for, a few in one pass."""
+        seen = {
+            key: Sighting(key=key, presence=Presence.ABSENT, evidence="Slurm has no job of this name")
+            for key, traces in missing.items()
+            if not traces.known
+        }
+        now = self._monotonic()
+        lost = {key: traces for key, traces in missing.items() if traces.known}
+        self._memory.asked = {key: self._memory.asked[key] for key in lost if key in self._memory.asked}
+        for key in lost:
+            asked_at, answer = self._memory.asked.get(key, (float("-inf"), None))
+            if answer is not None and now - asked_at < self._site.forget_s:
+                seen[key] = answer
+        open_questions = [key for key in lost if key not in seen][:_MOST_ASKED]
+        books = {job.id: job for job in self._books({number for key in open_questions for number in lost[key].known})}
+        for key in open_questions:
+            seen[key] = self._ask(key, lost[key], books)
+            self._memory.asked[key] = (now, seen[key])
+        for key in lost.keys() - seen.keys():
+            seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it; asking later")
+        return seen
+
+    def _ask(self, key: AttemptKey, traces: Traces, books: Mapping[int, SlurmJob]) -> Sighting:
+        number = traces.holder or max(traces.known)
+        job_dir, booked = self._job_dir(key), books.get(number)
+        found = self._client.job(number)
+        if found is not None:
+            words = f"Slurm knows job {number}, though its listing does not show it"
+            return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
+        traces = look_closely(traces, job_dir, key, number)
+        if booked is not None and meaning(booked).standing is Standing.OVER:
+            return self._judge(key, booked, traces)
+        sign = last_sign(job_dir, key)
+        quiet = sign is None or self._now() - sign >= 2 * self._site.settle_s
+        return sight_forgotten(key, traces, quiet=quiet)
+
+    def _books(self, numbers: Collection[int]) -> list[SlurmJob]:
+        with suppress(BackendUnavailable):  # the books are a help; the controller's word is needed
+            return self._client.books(numbers)
+        return []
+
+    def _nodes(self, *, at_most_s: float = _CAPACITY_S) -> list[SlurmNode]:
+        if self._monotonic() - self._memory.nodes_at > at_most_s:
+            self._memory.nodes = self._client.nodes()
+            self._memory.nodes_at = self._monotonic()
+        return self._memory.nodes
+
+    def _broken(self) -> Mapping[str, str]:
+        """With Slurm's words, of this very pass: a moment ago the node may have been well."""
+        with suppress(BackendUnavailable):
+            nodes = self._nodes(at_most_s=self._site.listing_s)
+            return {node.name: node.trouble for node in nodes if node.broken}
+        return {}
+
+    def _spare(self, job: SlurmJob) -> tuple[str, ...] | None:
+        with suppress(BackendUnavailable):
+            return tuple(node.name for node in in_partition(self._nodes(), job.partition) if node.idle)
+        return None
+
+    def _cancel(self, number: int) -> None:
+        now = self._monotonic()
+        if now - self._memory.cancelled.get(number, float("-inf")) >= _REPEAT_S:
+            self._memory.cancelled[number] = now
+            self._memory.listed_at = float("-inf")
+            self._client.cancel(number)
+
+    def _terms(self, *, broken: Mapping[str, str] | None = None) -> Terms:
+        return Terms(
+            now=self._now(),
+            settle_s=self._site.settle_s,
+            notice_s=self._site.notice_s,
+            ours=frozenset(self._memory.cancelled),
+            broken=broken or {},
+        )
+
+    def _job_dir(self, key: AttemptKey) -> Path:
+        return self._site.service_root / key.job_id

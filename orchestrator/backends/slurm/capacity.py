@@ -1,0 +1,127 @@
+"""What the cluster has: nodes by partition, idle or not and why, with their GPUs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from orchestrator.backends.slurm.hostlist import parse_hostlist
+from orchestrator.domain.node import Partition
+from orchestrator.domain.spec import Placement
+
+SEPARATOR = "\x1f"
+_FIELDS = ("NodeList", "Partition", "StateLong", "CPUs", "Memory", "Gres", "Reason")
+NODE_FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in _FIELDS)
+_GPU = re.compile(r"gpu(?::(?P<type>[^:(]+))?:(?P<count>[0-9]+)")
+_BROKEN = ("down", "drained", "draining", "fail", "error", "inval", "unknown", "powering_down", "reboot", "maint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    name: str
+    partition: str
+    is_default: bool  # that partition is the cluster's default
+    state: str  # in small letters, without its flags
+    responds: bool
+    cpus: int
+    memory_mb: int
+    gpus: tuple[tuple[str, int], ...]  # (type, how many); the type may be empty
+    reason: str | None
+
+    @property
+    def idle(self) -> bool:
+        return self.state == "idle" and self.responds
+
+    @property
+    def broken(self) -> bool:
+        return not self.responds or self.state.startswith(_BROKEN)
+
+    @property
+    def trouble(self) -> str:
+        return f"{self.state}: {self.reason or 'no reason given'}"
+
+
+def parse_nodes(text: str) -> list[SlurmNode]:
+    """The nodes of `sinfo -h -N -O`, once for each of their partitions; a line that is none is passed over."""
+    found = []
+    for line in text.splitlines():
+        values = [
+            value.strip() for value in line.rstrip(" ").removesuffix(SEPARATOR).split(SEPARATOR, len(_FIELDS) - 1)
+        ]
+        if len(values) != len(_FIELDS):
+            continue
+        name, partition, state, cpus, memory, gres, reason = values
+        with suppress(ValueError):
+            node = SlurmNode(
+                name=name,
+                partition=partition.removesuffix("*"),
+                is_default=partition.endswith("*"),
+                state=state.lower().rstrip("*~#!%$@^-+"),
+                responds="*" not in state,
+                cpus=int(cpus),
+                memory_mb=int(memory.rstrip("+")),
+                gpus=tuple((gpu["type"] or "", int(gpu["count"])) for gpu in _GPU.finditer(gres)),
+                reason=None if reason in ("none", "") else reason,
+            )
+            found.append(node)
+    return found
+
+
+def in_partition(nodes: Iterable[SlurmNode], partition: str | None) -> list[SlurmNode]:
+    """The nodes of a partition, or of several with commas; None: of the default one."""
+    wanted = None if partition is None else set(partition.split(","))
+    chosen = {node.name: node for node in nodes if (node.is_default if wanted is None else node.partition in wanted)}
+    return list(chosen.values())
+
+
+def choose_avoided(
+    avoided: Iterable[str], members: Sequence[SlurmNode], place: Placement, *, needed: int
+) -> tuple[str, ...]:
+    """Which of the nodes that should be avoided can be, so that `needed` others of the partition are left.
+
+    Slurm refuses a job that excludes a node which it does not know, or too many, or one that the job names. A node that
+    it calls broken is none of the others: a job would wait for it, so its place is left to one with a record.
+    """
+    known = {node.name: node for node in members}
+    if not known:
+        return tuple(avoided)
+    named, out = _expand(place.nodelist), _expand(place.exclude)
+    wanted = [name for name in avoided if name in known and name not in named | out]
+    left = known.keys() - out
+    most_whole = max(0, sum(not known[name].broken for name in left) - needed)
+    whole = [name for name in wanted if not known[name].broken][:most_whole]
+    broken = [name for name in wanted if known[name].broken][: max(0, len(left) - needed - len(whole))]
+    return tuple(sorted((*whole, *broken)))
+
+
+def _expand(lists: Iterable[str]) -> set[str]:
+    return {name for text in lists for name in parse_hostlist(text)}
+
+
+def summarise(nodes: Iterable[SlurmNode]) -> list[Partition]:
+    """One line for each partition, the default one first."""
+    by_name: dict[str, list[SlurmNode]] = {}
+    for node in nodes:
+        by_name.setdefault(node.partition, []).append(node)
+    partitions = [
+        Partition(
+            name=name,
+            is_default=members[0].is_default,
+            nodes=len(members),
+            idle=sum(node.idle for node in members),
+            broken={node.name: node.trouble for node in members if node.broken},
+            gpus=_total(members),
+        )
+        for name, members in by_name.items()
+    ]
+    return sorted(partitions, key=lambda partition: (not partition.is_default, partition.name))
+
+
+def _total(nodes: Iterable[SlurmNode]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for node in nodes:
+        for kind, count in node.gpus:
+            total[kind or "gpu"] = total.get(kind or "gpu", 0) + count
+    return total

@@ -1,0 +1,184 @@
+"""Slurm's commands, each with a time-out. Their answers go through listing and capacity; nothing is judged here.
+
+A command that does not answer in time, or cannot reach the controller, raises BackendUnavailable: a submission may have
+been accepted all the same (seen in every version), and a listing says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from re import Pattern
+
+from orchestrator.backends.slurm.capacity import NODE_FORMAT, SlurmNode, parse_nodes
+from orchestrator.backends.slurm.listing import (
+    BOOK_FIELDS,
+    FORMAT,
+    NAME_OF_ATTEMPT,
+    SlurmJob,
+    parse_books,
+    parse_listing,
+)
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
+
+# Whatever the service was started with must not change what its commands mean.
+_MEANINGFUL = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_", "SACCT_", "SRUN_", "ORCHESTRATOR_")
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_UNREACHABLE = (
+    "Socket timed out",
+    "Unable to contact slurm controller",
+    "connect failure",
+    "Zero Bytes were transmitted or received",
+    "Transport endpoint is not connected",
+    "Connection refused",
+    "authentication error",
+    "Protocol authentication error",
+    "Munge encode failed",
+    "Slurm backup controller in standby mode",
+    "I/O error writing script/environment to file",
+    "Unable to establish configuration source",
+)
+_FULL = (
+    "Job violates accounting/QOS policy",
+    "temporarily unable to accept job",
+    "Resource temporarily unavailable",
+    "maximum number of jobs",
+    "MaxSubmitJob",
+)
+_UNKNOWN_JOB = "Invalid job id specified"
+
+
+class SlurmClient:
+    """`timeout_s` is of each command. `bin_dir`: where the commands are, if not on the path."""
+
+    def __init__(self, *, timeout_s: float, bin_dir: str | None = None, conf: str | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._environment = _environment(os.environ, bin_dir, conf)
+        self._user = str(os.getuid())  # as Slurm sees us, whatever USER and LOGNAME say
+        self._keeps_books = True
+
+    def submit(self, arguments: Sequence[str], script: str) -> int:
+        """The new job's id. Raises LaunchRefused, BackendBusy, BackendUnavailable."""
+        done = self._run(["sbatch", *arguments], script)
+        if done.returncode == 0:
+            # `ID`, or `ID;cluster`
+            return int(done.stdout.strip().splitlines()[-1].partition(";")[0])
+        _require_answer(done)
+        complaint = _complaint(done)
+        if any(words in done.stderr for words in _FULL):
+            raise BackendBusy(f"Slurm takes no more now: {complaint}")
+        raise LaunchRefused(f"Slurm refuses the job: {complaint}")
+
+    def jobs(self) -> list[SlurmJob]:
+        """All attempts of this user that Slurm knows, ended ones too: one call, which the controller itself filters."""
+        done = self._run(["squeue", "-h", "-a", "-t", "all", "-u", self._user, "-O", FORMAT])
+        return _listed(done, named=NAME_OF_ATTEMPT)
+
+    def job(self, number: int) -> SlurmJob | None:
+        """One job; None where the controller says that it knows none of that number."""
+        done = self._run(["squeue", "-h", "-a", "-t", "all", "-j", str(number), "-O", FORMAT])
+        if done.returncode != 0 and _UNKNOWN_JOB in done.stderr:
+            return None
+        return next((job for job in _listed(done) if job.id == number), None)
+
+    def books(self, numbers: Collection[int]) -> list[SlurmJob]:
+        """What accounting has of these jobs; nothing where there is no accounting."""
+        if not self._keeps_books or not numbers:
+            return []
+        wanted = ",".join(map(str, sorted(numbers)))
+        done = self._run(["sacct", "-n", "-P", "-X", "-j", wanted, "-o", ",".join(BOOK_FIELDS)])
+        if done.returncode != 0 and "accounting storage is disabled" in done.stderr:
+            self._keeps_books = False
+            return []
+        _require_success(done)
+        return parse_books(done.stdout)
+
+    def signal(self, number: int, name: str) -> None:
+        """Signal the processes of the job's steps, not its script. A job that is over is no error."""
+        self._cancel(["--quiet", f"--signal={name}", str(number)])
+
+    def cancel(self, number: int) -> None:
+        """End the job, waiting or running. A job that is over is no error."""
+        self._cancel(["--quiet", str(number)])
+
+    def nodes(self) -> list[SlurmNode]:
+        """Every node, once for each of its partitions."""
+        done = self._run(["sinfo", "-h", "-a", "-N", "-O", NODE_FORMAT])
+        _require_success(done)
+        return parse_nodes(done.stdout)
+
+    def settings(self) -> dict[str, str]:
+        """Slurm's own configuration, by name."""
+        done = self._run(["scontrol", "show", "config"])
+        _require_success(done)
+        pairs = (line.partition("=") for line in done.stdout.splitlines())
+        return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+    def run_on_a_node(self, arguments: Sequence[str], command: Sequence[str], *, timeout_s: float) -> str:
+        """What a command prints on some compute node. Raises BackendUnavailable, LaunchRefused."""
+        done = self._run(["srun", *arguments, *command], timeout_s=timeout_s)
+        _require_answer(done)
+        if done.returncode != 0:
+            raise LaunchRefused(_complaint(done))
+        return done.stdout
+
+    def _cancel(self, arguments: Sequence[str]) -> None:
+        done = self._run(["scancel", *arguments])
+        _require_answer(done)  # its exit status says little: an ended job is 0 or not
+
+    def _run(
+        self, command: Sequence[str], text: str = "", *, timeout_s: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        program = shutil.which(command[0], path=self._environment["PATH"])
+        if program is None:
+            raise BackendUnavailable(f"{command[0]} is not on this machine: is Slurm's client installed?")
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            return subprocess.run(
+                [program, *command[1:]],
+                env=self._environment,
+                input=text,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BackendUnavailable(f"{command[0]} did not answer within {limit_s:g} s") from error
+        except OSError as error:
+            raise BackendUnavailable(f"{command[0]} cannot be run: {error}") from error
+
+
+def _environment(environ: Mapping[str, str], bin_dir: str | None, conf: str | None) -> dict[str, str]:
+    kept = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_MEANINGFUL)}
+    path = kept.get("PATH", "/usr/bin:/bin")
+    ours = {"PATH": path if bin_dir is None else f"{bin_dir}:{path}", "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
+    return kept | ours | ({} if conf is None else {"SLURM_CONF": conf})
+
+
+def _require_answer(done: subprocess.CompletedProcess[str]) -> None:
+    if any(words in done.stderr for words in _UNREACHABLE):
+        raise BackendUnavailable(_complaint(done))
+
+
+def _require_success(done: subprocess.CompletedProcess[str]) -> None:
+    """Whatever else is wrong: an answer that is none says nothing of any job."""
+    if done.returncode != 0:
+        raise BackendUnavailable(_complaint(done))
+    _require_answer(done)
+
+
+def _listed(done: subprocess.CompletedProcess[str], *, named: Pattern[str] | None = None) -> list[SlurmJob]:
+    _require_success(done)
+    try:
+        return parse_listing(done.stdout, named=named)
+    except ValueError as error:
+        raise BackendUnavailable(str(error)) from error
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.strip().splitlines()]
+    return "; ".join(lines)[-500:] or f"{done.args[0]} ended with exit code {done.returncode}"

@@ -1,0 +1,158 @@
+"""What Slurm's commands print, as values: the listing of jobs and the books of accounting, in every dialect. Pure.
+
+Recorded from 22.05, 24.11 and 26.05. One query reads alike in all of them: `-O` with a separator behind each field is
+neither padded nor cut, where the field's default is cut at 20 characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from re import Pattern
+
+from orchestrator.backends.slurm.hostlist import parse_hostlist
+
+SEPARATOR = "\x1f"
+# Name and comment last: they alone may hold anything.
+FIELDS = (
+    "JobID",
+    "State",
+    "Reason",
+    "BatchHost",
+    "NodeList",
+    "RestartCnt",
+    "exit_code",
+    "StartTime",
+    "EndTime",
+    "TimeLimit",
+    "Partition",
+    "Name",
+    "Comment",
+)
+FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
+NAME_OF_ATTEMPT = re.compile(r".-a[0-9]+\Z")  # as AttemptKey spells itself
+BOOK_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End")
+_ABSENT = frozenset({"", "n/a", "N/A", "NONE", "None assigned", "Unknown", "(null)"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """A job as Slurm sees it. Times are seconds since the epoch; those of a job that has not ended may be guesses."""
+
+    id: int
+    name: str
+    state: str  # without what follows the first word, as in "CANCELLED by 0"
+    reason: str = ""
+    comment: str = ""
+    partition: str | None = None
+    batch_host: str | None = None
+    nodes: tuple[str, ...] = ()
+    restarts: int = 0
+    exit_code: int = 0
+    exit_signal: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    time_limit_s: float | None = None  # None: there is none
+
+
+def parse_listing(
+    text: str, *, fields: Sequence[str] = FIELDS, separator: str = SEPARATOR, named: Pattern[str] | None = None
+) -> list[SlurmJob]:
+    """The jobs of `squeue -h -O`. Raises ValueError for an answer with other columns: it says nothing of any job.
+
+    A value that is none reads as absent: that a line is passed over must not look as if there were no such job. Jobs
+    with other names than `named` are passed over: there may be fifty thousand of them.
+    """
+    found, id_at, name_at = [], fields.index("JobID"), fields.index("Name")
+    for line in text.splitlines():
+        values = line.rstrip(" ").removesuffix(separator).split(separator, len(fields) - 1)
+        if len(values) == 1:
+            continue  # the rest of somebody's comment
+        if len(values) != len(fields) or not values[id_at].strip().isdecimal():
+            raise ValueError(f"Slurm's listing has a line that is none: {line[:200]!r}")
+        if named is None or named.search(values[name_at].strip()):
+            found.append(_job(dict(zip(fields, map(str.strip, values), strict=True))))
+    return found
+
+
+def _job(row: Mapping[str, str]) -> SlurmJob:
+    code, number = parse_exit_code(row["exit_code"])
+    return SlurmJob(
+        id=int(row["JobID"]),
+        name=row["Name"],
+        state=row["State"],
+        reason="" if row["Reason"] == "None" else row["Reason"],
+        comment="" if row["Comment"] in _ABSENT else row["Comment"],
+        partition=row.get("Partition"),
+        batch_host=None if row["BatchHost"] in _ABSENT else row["BatchHost"],
+        nodes=_hosts(row["NodeList"]),
+        restarts=int(row["RestartCnt"]) if row["RestartCnt"].isdecimal() else 0,
+        exit_code=code,
+        exit_signal=number,
+        started_at=_moment(row["StartTime"]),
+        ended_at=_moment(row["EndTime"]),
+        time_limit_s=parse_duration(row.get("TimeLimit", "")),
+    )
+
+
+def parse_books(text: str) -> list[SlurmJob]:
+    """The jobs of `sacct -n -P -X -o` BOOK_FIELDS; of one that ran more than once the last line counts."""
+    found: dict[int, SlurmJob] = {}
+    for line in text.splitlines():
+        values = line.split("|")
+        if len(values) != len(BOOK_FIELDS):
+            continue
+        row = dict(zip(BOOK_FIELDS, values, strict=True))
+        if not row["JobIDRaw"].isdecimal():
+            continue  # a step
+        code, number = parse_exit_code(row["ExitCode"])
+        job = SlurmJob(
+            id=int(row["JobIDRaw"]),
+            name=row["JobName"],
+            state=row["State"].partition(" ")[0],
+            nodes=_hosts(row["NodeList"]),
+            exit_code=code,
+            exit_signal=number,
+            started_at=_moment(row["Start"]),
+            ended_at=_moment(row["End"]),
+        )
+        found[job.id] = job
+    return list(found.values())
+
+
+def parse_exit_code(text: str) -> tuple[int, int]:
+    """(exit code, signal): `3:0` since 23.02, before it the raw status of wait(2), as 768."""
+    code, colon, number = text.partition(":")
+    if colon and code.isdecimal() and number.isdecimal():
+        return int(code), int(number)
+    status = int(text) if text.isdecimal() else 0
+    # An inner error of Slurm's is above 4000; its low seven bits are what later versions call the signal.
+    return (0, status & 0x7F) if status & 0x7F else ((status >> 8) & 0xFF, 0)
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of `[days-]hours:minutes:seconds` and its short forms; None for no limit, or none that can be read."""
+    days, dash, rest = text.rpartition("-")
+    try:
+        parts = [int(part) for part in rest.split(":")]
+        whole = int(days or 0) * 86400
+    except ValueError:
+        return None
+    if dash or len(parts) == 3:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    else:
+        hours, (minutes, seconds) = 0, (*parts, 0)[:2]
+    return float(whole + hours * 3600 + minutes * 60 + seconds)
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    try:
+        return () if text in _ABSENT else parse_hostlist(text)
+    except ValueError:
+        return ()
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since the epoch, as SLURM_TIME_FORMAT=%s has them."""
+    return float(text) if text.isdecimal() else None

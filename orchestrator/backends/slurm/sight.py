@@ -1,0 +1,234 @@
+"""What Slurm's word and the traces in an attempt's folder mean together, three-valued. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from orchestrator.backends.slurm.listing import SlurmJob
+from orchestrator.backends.slurm.states import Standing, explain_wait, find_cause, meaning
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from trainer.contract.failure import Failure, FailureKind, signal_name
+from trainer.contract.node import Departure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What an attempt's folder shows. `recorded`: the replicas whose agents left an exit record."""
+
+    replicas: int  # that were to be launched
+    claim: str | None = None  # which Slurm job is at work
+    submitted: frozenset[int] = frozenset()  # the Slurm jobs that we know of
+    allocations: Mapping[int, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # by Slurm job: the nodes that it was given
+    departures: Mapping[int, Departure] = field(default_factory=dict)  # by replica
+    recorded: frozenset[int] = frozenset()
+    last_words: str = ""  # of the batch script
+    memory_words: str = ""  # of Slurm, where it killed a step for its memory
+
+    @property
+    def known(self) -> frozenset[int]:
+        """Slurm jobs that left any trace."""
+        holder = set() if self.holder is None else {self.holder}
+        return self.submitted | frozenset(self.allocations) | holder
+
+    @property
+    def holder(self) -> int | None:
+        """The Slurm job that holds the claim."""
+        number = (self.claim or "").rpartition("-")[2]
+        return int(number) if self.claim and self.claim.startswith("slurm-") and number.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    now: float  # seconds since the epoch, by the service's clock
+    settle_s: float
+    notice_s: float
+    ours: frozenset[int] = frozenset()  # Slurm jobs that we ended ourselves
+    broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, and its words
+
+
+def choose(jobs: Sequence[SlurmJob], traces: Traces) -> SlurmJob:
+    """Of several submissions of one attempt, that which is at work: the claim's, else one that is not over.
+
+    Slurm may keep a failed job of what it has refused: of those that are over, one that was taken counts.
+    """
+
+    def rank(job: SlurmJob) -> tuple[bool, bool, bool, int]:
+        over = meaning(job).standing is Standing.OVER
+        return (job.id != traces.holder, over, job.id not in traces.submitted, job.id)
+
+    return min(jobs, key=rank)
+
+
+def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sighting:
+    """Judge an attempt that Slurm lists."""
+    found, evidence = meaning(job), f"Slurm job {job.id} is {job.state}"
+    if found.standing is Standing.UNKNOWN:
+        return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"{evidence}: {found.words or 'an unknown state'}")
+    if found.standing is not Standing.OVER and job.restarts > 0:
+        return _requeued(key, job, traces)
+    if found.standing is Standing.WAITS:
+        return Sighting(key=key, presence=Presence.PENDING, evidence=explain_wait(job))
+    nodes = _given(job, traces)
+    if found.standing is Standing.OVER:
+        return _ended(key, job, nodes, traces, terms)
+    replicas = tuple(_at_work(replica, node, job, traces) for replica, node in enumerate(nodes))
+    sighting = Sighting(
+        key=key, presence=Presence.RUNNING, evidence=evidence, replicas=replicas, nodes=len(nodes) or None
+    )
+    return _zombie(sighting, job, nodes) or sighting
+
+
+def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool) -> Sighting:
+    """Judge an attempt of which Slurm knows nothing any more, although there was a job of it."""
+    evidence = f"Slurm knows job {max(traces.known)} no more"
+    if not quiet:
+        words = f"{evidence}, but its agents have written a moment ago"
+        return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
+    if traces.claim is None:
+        return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and no agent of it ever came up")
+    nodes = traces.allocations.get(max(traces.known), ())
+    replicas = tuple(
+        _dead(replica, f"replica {replica}'s agent: {evidence}") for replica in range(len(nodes) or traces.replicas)
+    )
+    return Sighting(key=key, presence=Presence.GONE, evidence=evidence, replicas=replicas, nodes=len(nodes) or None)
+
+
+def _given(job: SlurmJob, traces: Traces) -> tuple[str, ...]:
+    """The nodes by replica, as they were given: where its script has not told (yet), as Slurm has them now."""
+    return traces.allocations.get(job.id) or job.nodes
+
+
+def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
+    """Ours do not ask for that. What runs or waits of it is no attempt of ours any more."""
+    cause = _by_other_hands(job)
+    words = cause.message
+    replicas = tuple(
+        replace(_dead(replica, words), leftovers=True)
+        for replica in range(len(traces.allocations.get(job.id, ())) or traces.replicas)
+    )
+    return Sighting(
+        key=key, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause, nodes=len(replicas)
+    )
+
+
+def _by_other_hands(job: SlurmJob) -> Failure:
+    return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by other hands (job {job.id})")
+
+
+def _zombie(sighting: Sighting, job: SlurmJob, nodes: Sequence[str]) -> Sighting | None:
+    """A job that lost its first node and was told to live on: nobody runs its script, and Slurm keeps its place."""
+    if meaning(job).standing is not Standing.RUNS or not nodes or not job.nodes or nodes[0] in job.nodes:
+        return None
+    words = f"Slurm job {job.id} has lost {nodes[0]}, where its script and its rendezvous were"
+    replicas = (
+        replace(_dead(0, words), node=nodes[0], leftovers=True),
+        *(replace(each, liveness=Liveness.DEAD, leftovers=True, node=None) for each in sighting.replicas[1:]),
+    )
+    cause = Failure(kind=FailureKind.NODE, message=words)
+    return replace(sighting, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause)
+
+
+def _at_work(replica: int, node: str, job: SlurmJob, traces: Traces) -> ReplicaSighting:
+    departure = traces.departures.get(replica)
+    if departure is not None:
+        return _departed(departure, traces)
+    if meaning(job).standing is Standing.RUNS and node not in job.nodes:
+        words = f"replica {replica} was on {node}, which Slurm job {job.id} has lost"
+        return replace(_dead(replica, words), node=node)
+    words = f"replica {replica} is on {node} in Slurm job {job.id}, which is {job.state}"
+    return ReplicaSighting(replica=replica, liveness=Liveness.ALIVE, evidence=words, node=node)
+
+
+def _departed(departure: Departure, traces: Traces) -> ReplicaSighting:
+    """An agent that is gone. The record that it left may not be seen here yet."""
+    replica, code = departure.replica, departure.exit_code
+    if departure.recorded and replica not in traces.recorded:
+        words = f"replica {replica}'s agent has ended, and its record is still to come"
+        return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words, node=departure.node)
+    how = f"was killed by {signal_name(code) or -code}" if code < 0 else f"ended with exit code {code}"
+    words = f"replica {replica}'s agent on {departure.node} {how}"
+    # Its job is not over: others of it may run, unless all has gone well.
+    return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=words, leftovers=code != 0)
+
+
+def _ended(key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces, terms: Terms) -> Sighting:
+    told = f" ({job.reason})" if job.reason else ""
+    evidence = f"Slurm job {job.id} is over: {job.state}{told}"
+    settled = job.ended_at is None or terms.now - job.ended_at >= terms.settle_s
+    replicas = tuple(
+        _end_of(replica, nodes[replica] if replica < len(nodes) else None, evidence, traces, terms, settled=settled)
+        for replica in range(len(nodes) or traces.replicas)
+    )
+    down = {each.node: terms.broken[each.node] for each in replicas if each.node is not None}
+    gone = all(each.liveness is Liveness.DEAD for each in replicas)
+    return Sighting(
+        key=key,
+        presence=Presence.GONE if gone else Presence.UNKNOWN,
+        evidence=evidence,
+        replicas=replicas,
+        cause=_cause(job, traces, terms, down, settled=settled),
+        nodes=len(nodes) or None,
+    )
+
+
+def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str], *, settled: bool) -> Failure | None:
+    """What Slurm's words and the state of its nodes say; None where the agents' own records must tell."""
+    if job.restarts > 0:  # also where we have ended its second run since
+        return _by_other_hands(job)
+    ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
+    if settled and not ours and not began and job.id not in traces.allocations and down:
+        return _unprepared(job, down)
+    told = {"last_words": traces.last_words, "memory_words": traces.memory_words}
+    found = None if ours else find_cause(job, notice_s=terms.notice_s, **told)
+    if found is None and settled and not ours and not began:
+        return _never_began(job, traces)
+    if found is not None and found.kind is FailureKind.NODE and down:
+        return replace(found, message=f"{found.message}: {_list_nodes(down)}")
+    if found is None and down:
+        words = f"Slurm calls {_list_nodes(down)}, and the agent there is gone"
+        return Failure(kind=FailureKind.NODE, message=words)
+    return found
+
+
+def _end_of(
+    replica: int, node: str | None, evidence: str, traces: Traces, terms: Terms, *, settled: bool
+) -> ReplicaSighting:
+    """A record of its end may still be on its way through a network file system."""
+    if replica in traces.recorded:
+        return _dead(replica, f"replica {replica}'s agent left its record; {evidence}")
+    departure = traces.departures.get(replica)
+    if departure is not None and not departure.recorded:
+        return replace(_departed(departure, traces), leftovers=False)
+    if not settled:
+        words = f"{evidence}; the record of replica {replica} may still come"
+        return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words)
+    blamed = node if node in terms.broken else None
+    where = "" if node is None else f" on {node}"
+    return replace(_dead(replica, f"replica {replica}'s agent{where} left no record; {evidence}"), node=blamed)
+
+
+def _unprepared(job: SlurmJob, down: Mapping[str, str]) -> Failure:
+    """Its script never told of itself: what Slurm does before it, its own prolog above all, failed on a node.
+
+    Slurm 22.05 cancels such a job by itself, since it must not requeue it.
+    """
+    words = f"Slurm job {job.id} ended {job.state} before its script began; Slurm calls {_list_nodes(down)}"
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=words)
+
+
+def _never_began(job: SlurmJob, traces: Traces) -> Failure:
+    why = traces.last_words or f"exit code {job.exit_code}, signal {job.exit_signal}"
+    message = f"Slurm job {job.id} ended {job.state} before any agent came up: {why}"
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=message)
+
+
+def _list_nodes(down: Mapping[str, str]) -> str:
+    return ", ".join(f"{node} {words}" for node, words in sorted(down.items()))
+
+
+def _dead(replica: int, evidence: str) -> ReplicaSighting:
+    return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=evidence)

@@ -1,0 +1,130 @@
+"""What Slurm's words mean: one table of its job states (squeue(1)), one of the reasons for which a job waits. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.backends.slurm.listing import SlurmJob
+from orchestrator.backends.slurm.render import EXIT_REQUEUED, EXIT_UNPREPARED
+from trainer.contract.failure import Failure, FailureKind
+
+
+class Standing(StrEnum):
+    WAITS = "waits"
+    RUNS = "runs"
+    ENDS = "ends"  # its processes are being ended, or its end is being tidied up
+    UNKNOWN = "unknown"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    standing: Standing
+    kind: FailureKind | None = None  # of an end that Slurm made or saw
+    words: str = ""
+
+
+STATES: dict[str, Meaning] = {
+    "PENDING": Meaning(Standing.WAITS),
+    "CONFIGURING": Meaning(Standing.WAITS, None, "its nodes are being prepared"),
+    "REQUEUED": Meaning(Standing.WAITS),
+    "REQUEUE_FED": Meaning(Standing.WAITS),
+    "REQUEUE_HOLD": Meaning(Standing.WAITS),
+    "RESV_DEL_HOLD": Meaning(Standing.WAITS, None, "its reservation was deleted"),
+    "SPECIAL_EXIT": Meaning(Standing.WAITS),
+    "RUNNING": Meaning(Standing.RUNS),
+    "RESIZING": Meaning(Standing.RUNS),
+    "SIGNALING": Meaning(Standing.RUNS),
+    "EXPEDITING": Meaning(Standing.RUNS),
+    "COMPLETING": Meaning(Standing.ENDS),
+    "STAGE_OUT": Meaning(Standing.ENDS),
+    # Its silence is no hang.
+    "SUSPENDED": Meaning(Standing.UNKNOWN, None, "is suspended in Slurm, and nothing of it runs"),
+    "STOPPED": Meaning(Standing.UNKNOWN, None, "is stopped in Slurm, and nothing of it runs"),
+    "COMPLETED": Meaning(Standing.OVER),
+    "FAILED": Meaning(Standing.OVER),
+    "TIMEOUT": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its time limit is over"),
+    "DEADLINE": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its deadline has passed"),
+    "CANCELLED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was cancelled in Slurm by other hands"),
+    "REVOKED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was revoked by Slurm"),
+    "PREEMPTED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "Slurm gave its place to another job"),
+    "NODE_FAIL": Meaning(Standing.OVER, FailureKind.NODE, "Slurm lost one of its nodes"),
+    "BOOT_FAIL": Meaning(Standing.OVER, FailureKind.NODE, "a node did not boot"),
+    "LAUNCH_FAILED": Meaning(Standing.OVER, FailureKind.INFRASTRUCTURE, "Slurm could not start it on its nodes"),
+    "RECONFIG_FAIL": Meaning(Standing.OVER, FailureKind.INFRASTRUCTURE, "a node could not be reconfigured for it"),
+    "OUT_OF_MEMORY": Meaning(Standing.OVER, FailureKind.HOST_OOM, "it used more memory than Slurm gave it"),
+}
+_UNHEARD = Meaning(Standing.UNKNOWN)
+
+# Why a job waits, by what the reason begins with; Slurm's own word always stands beside it.
+REASONS: tuple[tuple[str, str], ...] = (
+    ("JobHeldUser", "it is held; release it with `scontrol release {id}`"),
+    ("JobHeldAdmin", "an administrator holds it"),
+    ("Priority", "jobs of higher priority come first"),
+    ("Resources", "no nodes are free for it"),
+    ("DependencyNeverSatisfied", "what it depends on can never be; cancel it"),
+    ("Dependency", "it waits for another job of Slurm's"),
+    ("BeginTime", "its time has not come"),
+    ("ReqNodeNotAvail", "nodes that it needs are down, drained or reserved"),
+    ("Nodes required for job are DOWN", "nodes that it needs are down, drained or reserved"),
+    (
+        "PartitionNodeLimit",
+        "it asks for more nodes than its partition has or allows; scale it or have the limit raised",
+    ),
+    ("PartitionTimeLimit", "its time limit is above the partition's; lower placement.time_limit_s"),
+    ("PartitionConfig", "its partition has no such node; change resources or partition"),
+    ("PartitionDown", "its partition is down"),
+    ("PartitionInactive", "its partition is inactive"),
+    ("BadConstraints", "no node can ever satisfy it"),
+    ("Reservation", "it waits for its reservation"),
+    ("QOS", "a limit of its QOS is reached"),
+    ("MaxJobsPerAccount", "a limit of its account is reached"),
+    ("Assoc", "a limit of its account is reached"),
+    ("Licenses", "it waits for licences"),
+    ("launch failed requeued held", "its launch failed and Slurm holds it; release it with `scontrol release {id}`"),
+    ("user env retrieval failed", "Slurm cannot read the user's environment; ask its administrator"),
+)
+_SIGNAL_OF_LAUNCH = 53  # slurmstepd could not open the log or enter the folder; recorded in all versions
+_ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
+
+
+def meaning(job: SlurmJob) -> Meaning:
+    return STATES.get(job.state, _UNHEARD)
+
+
+def explain_wait(job: SlurmJob) -> str:
+    """For what a job waits, in Slurm's word and ours."""
+    words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
+    told = f": {job.reason}" if job.reason else ""
+    return f"waits in Slurm's queue as job {job.id}{told}" + (f" ({words.format(id=job.id)})" if words else "")
+
+
+def find_cause(job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "") -> Failure | None:
+    """Slurm's word on why a job is over; None where its agents' own records must tell.
+
+    `memory_words`: what it printed where it killed a step for its memory, which the job's state does not tell.
+    """
+    found, name = meaning(job), f"Slurm job {job.id}"
+    if found.kind is not None:
+        return Failure(kind=found.kind, message=f"{found.words} ({name}, {job.state})")
+    if job.exit_code == EXIT_REQUEUED:
+        return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by other hands ({name})")
+    if job.state == "FAILED" and (job.exit_signal == _SIGNAL_OF_LAUNCH or job.exit_code in (126, 127, EXIT_UNPREPARED)):
+        why = last_words or f"its log or folder cannot be opened on {job.batch_host}"
+        return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not begin: {why}")
+    if job.reason.startswith("BadConstraints"):
+        return Failure(kind=FailureKind.LAUNCH, message=f"Slurm can never place it ({name}, {job.reason})")
+    if _near_its_limit(job, notice_s):
+        limit = f"{job.time_limit_s or 0:g} s"
+        return Failure(kind=FailureKind.TIMEOUT, message=f"its time limit of {limit} came near ({name})")
+    if memory_words and job.state == "FAILED":
+        told = f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
+        return Failure(kind=FailureKind.HOST_OOM, message=told)
+    return None
+
+
+def _near_its_limit(job: SlurmJob, notice_s: float) -> bool:
+    if job.time_limit_s is None or job.started_at is None or job.ended_at is None or job.exit_code == 0:
+        return False
+    return job.ended_at >= job.started_at + job.time_limit_s - notice_s - _ALMOST_S

@@ -1,0 +1,72 @@
+"""Who may do what, as the settings have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from orchestrator.api.deps import Identity
+from orchestrator.api.edge import ANY_HOST, LOOPBACK_HOSTS
+from orchestrator.bootstrap.clock import SystemClock
+from orchestrator.domain.worker_token import derive_worker_key
+from orchestrator.identity.gate import Gate, Proxy
+from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
+from orchestrator.identity.pace import Pace
+from orchestrator.identity.places import JobPlaces
+from orchestrator.identity.seats import Seats
+from orchestrator.identity.tokens import Tokens
+from orchestrator.identity.vault import Vault
+from orchestrator.identity.workers import Workers
+from orchestrator.settings import Settings
+from orchestrator.store.engine import Database
+from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.secrets import SqlSecretStore
+from orchestrator.store.tokens import SqlTokenStore
+
+_CALLER_PER_S, _OPEN_PER_S = 100.0, 2000.0  # requests of one caller; the second is more than a service can answer
+
+
+def build_identity(
+    settings: Settings, database: Database, reader: SqlJobReader, clock: SystemClock, keys: Sequence[bytes]
+) -> Identity:
+    first = None if settings.token is None else settings.token.get_secret_value()
+    tokens, places = Tokens(SqlTokenStore(database), clock, first=first), JobPlaces(reader)
+    return Identity(
+        gate=Gate(tokens, is_open=is_open(settings), proxy=_proxy(settings)),
+        tokens=tokens,
+        places=places,
+        workers=Workers(reader, clock, [derive_worker_key(key) for key in keys]),
+        vault=Vault(SqlSecretStore(database), places, clock, keys),
+        seats=Seats(settings.streams_per_caller),
+        pace=Pace(settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S)),
+    )
+
+
+def is_open(settings: Settings) -> bool:
+    """Whether only this machine can ask, and nothing says that its users are to be told apart."""
+    asked_for = settings.require_token or settings.token is not None or settings.proxy is not None
+    return settings.host in LOOPBACK_HOSTS and not asked_for
+
+
+def hosts_of(settings: Settings) -> tuple[str, ...]:
+    """The names that requests may call the service by. Where all need a token and no names are set, any."""
+    urls = [url for url in (settings.url, settings.advertise_url) if url is not None]
+    named = tuple(host for url in urls if (host := urlsplit(url).hostname) is not None)
+    anyhow = () if is_open(settings) or settings.allowed_hosts else (ANY_HOST,)
+    return (settings.host, *settings.allowed_hosts, *named, *anyhow)
+
+
+def keys_of(settings: Settings) -> tuple[bytes, ...]:
+    """Raises ConfigurationError."""
+    if settings.secret_keys is not None:
+        return parse_keys(settings.secret_keys.get_secret_value(), "variable ORCHESTRATOR_SECRET_KEYS")
+    if settings.secret_key_file is not None:
+        return read_keys(settings.secret_key_file.expanduser())
+    return keep_keys(settings.root / "secret.key")
+
+
+def _proxy(settings: Settings) -> Proxy | None:
+    given = settings.proxy
+    if given is None:
+        return None
+    return Proxy(header=given.header, peers=given.peers, grants=given.grants, users=given.users)

@@ -1,0 +1,58 @@
+"""The database of the settings: made, checked, copied, opened."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.bootstrap.given import endpoints_of
+from orchestrator.settings import Settings
+from orchestrator.store import schema
+from orchestrator.store.backup import back_up, restore
+from orchestrator.store.engine import Database, parse_url, sqlite_file
+from orchestrator.store.sqlite import ServiceLock
+
+
+def upgrade_database(settings: Settings) -> str:
+    """Bring the database's tables up to date; returns its name. Raises ConfigurationError, StoreUnavailable."""
+    url = settings.resolved_database_url
+    settings.root.mkdir(parents=True, exist_ok=True)
+    schema.upgrade(url)
+    return parse_url(url).render_as_string(hide_password=True)
+
+
+def check_database(settings: Settings) -> None:
+    """Raises SchemaMismatch unless the tables are of this version."""
+    schema.check(settings.resolved_database_url)
+
+
+def back_up_database(settings: Settings, file: Path) -> str:
+    """Copy the database into a new file; returns how to restore it. Raises ConfigurationError, StoreUnavailable."""
+    return back_up(settings.resolved_database_url, file)
+
+
+def restore_database(settings: Settings, file: Path, *, replace: bool) -> str:
+    """Give the database the content of a copy; returns its name. Raises what store.backup.restore does."""
+    url = settings.resolved_database_url
+    settings.root.mkdir(parents=True, exist_ok=True)
+    restore(url, file, replace=replace)
+    return parse_url(url).render_as_string(hide_password=True)
+
+
+@contextlib.contextmanager
+def open_database(settings: Settings) -> Iterator[Database]:
+    """The database, of our version, and with SQLite for this process alone."""
+    url = settings.resolved_database_url
+    file = sqlite_file(parse_url(url))
+    with contextlib.ExitStack() as stack:
+        if file is not None:
+            lock = ServiceLock(file)
+            lock.acquire()
+            stack.callback(lock.release)
+            if schema.is_empty(url):
+                schema.upgrade(url)
+        schema.check(url)
+        database = Database(url, subscriptions=[endpoint.webhook for endpoint in endpoints_of(settings)])
+        stack.callback(database.dispose)
+        yield database

@@ -1,0 +1,47 @@
+"""What the settings say, in the words of the domain."""
+
+from __future__ import annotations
+
+from orchestrator.domain.admission import Limits, Quota
+from orchestrator.domain.retention import Keep
+from orchestrator.domain.shares import Prices
+from orchestrator.domain.webhook import Webhook
+from orchestrator.settings import Settings
+from orchestrator.webhooks.outbox import Endpoint
+from orchestrator.wire.webhooks import WebhookView
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Of every cluster alike."""
+    quotas = {
+        name: Quota(max_jobs=project.max_jobs, max_devices=project.max_devices)
+        for name, project in settings.projects.items()
+    }
+    return Limits(quotas=quotas)
+
+
+def keep_of(settings: Settings) -> Keep:
+    given = settings.retention.model_dump()
+    return Keep(**{name: None if days == "never" else days for name, days in given.items()})
+
+
+def prices_of(settings: Settings) -> Prices | None:
+    given = settings.prices
+    if given is None:
+        return None
+    return Prices(currency=given.currency, device_hour=given.device_hour, clusters=given.clusters)
+
+
+def endpoints_of(settings: Settings) -> list[Endpoint]:
+    """Raises ConfigurationError for a secret that is not there."""
+    return [
+        Endpoint(webhook=Webhook(name=name, events=one.events, all_jobs=one.all_jobs), url=one.url, key=one.read_key())
+        for name, one in sorted(settings.webhooks.items())
+    ]
+
+
+def webhook_views_of(settings: Settings) -> list[WebhookView]:
+    return [
+        WebhookView(name=name, host=one.host, events=list(one.events), all_jobs=one.all_jobs)
+        for name, one in sorted(settings.webhooks.items())
+    ]

@@ -1,0 +1,197 @@
+"""Configured clusters, put together from their settings: those of Slurm and of Kubernetes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.backends import ship
+from orchestrator.backends.kubernetes.access import load_access
+from orchestrator.backends.kubernetes.agent import agent_path
+from orchestrator.backends.kubernetes.backend import KubernetesBackend
+from orchestrator.backends.kubernetes.client import KubernetesClient
+from orchestrator.backends.kubernetes.site import KubernetesSite
+from orchestrator.backends.slurm.backend import SlurmBackend
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
+from orchestrator.clusters import Cluster
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.launch import Site, build_plan
+from orchestrator.settings import Settings
+from trainer.contract.node import HEAD, LOCAL
+
+# A command that was cut off at its time-out may be carried out so much later.
+_LATE_S = 30.0
+_WATCH_S, _SILENT_S = 30.0, 60.0  # a watch that tells nothing for so long is asked for anew, or says nothing
+_GRACE_S = 15  # beyond the agent's own stop time-out, before the kubelet uses force
+# Pods are placed one by one and pull their images at their own pace: who is early waits, and the supervisor, which sees
+# why the others do not come, ends it when that is hopeless.
+_JOIN_S = 7 * 86400
+_REPEAT_S = 10.0  # a Job of an attempt's name is made once, however often it is asked for
+_DEFAULT_NAMESPACE = "default"
+_AGENT_MAP = "elastic-orchestrator-agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A cluster with what its supervision goes by. Times in seconds."""
+
+    cluster: Cluster
+    site: Site
+    poll_s: float
+    submit_timeout_s: float
+    stop_timeout_s: float
+    repeat_s: float | None = None  # so long after a submission it may be made again; None: after submit_timeout_s
+
+
+def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, common: Site) -> Place:
+    """`common`: what all clusters of the service have in common. Raises ConfigurationError."""
+    own = build_slurm_site(given, settings)
+    stop_timeout_s = settings.stop_timeout_s if given.stop_timeout_s is None else given.stop_timeout_s
+    site = replace(
+        common,
+        root=own.root,
+        python=own.python,
+        child=str(own.agent_dir / "trainer" / "elastic" / "child.py"),
+        rendezvous_host=HEAD,
+        local_address=LOCAL,
+        gpus_per_node=given.gpus_per_node,
+        stop_timeout_s=stop_timeout_s,
+    )
+    backend = SlurmBackend(own, build_client(given), package=ship.find_package())
+    cluster = Cluster(
+        name=name,
+        kind="slurm",
+        backend=backend,
+        job_root=own.service_root,
+        plan=lambda job, attempt: build_plan(job, attempt, site),
+        ports=range(settings.rendezvous_ports[0], settings.rendezvous_ports[1] + 1),
+        gpus=given.gpus_per_node,
+        gpu_type=given.gpu_type,
+        images=given.containers,
+        max_jobs=given.max_jobs or settings.max_jobs,
+        partitions=backend.partitions,
+    )
+    return Place(
+        cluster=cluster,
+        site=site,
+        poll_s=given.poll_s,
+        submit_timeout_s=given.command_timeout_s + _LATE_S,
+        stop_timeout_s=stop_timeout_s,
+    )
+
+
+def build_client(given: SlurmClusterSettings) -> SlurmClient:
+    return SlurmClient(timeout_s=given.command_timeout_s, bin_dir=given.bin_dir, conf=given.conf)
+
+
+def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSite:
+    """Raises ConfigurationError."""
+    root = given.root or settings.root
+    return SlurmSite(
+        root=root,
+        service_root=given.service_root or root,
+        agent_dir=root / ship.agent_folder(ship.find_package()),
+        python=given.python,
+        defaults=given.defaults,
+        options=given.options,
+        interface=given.interface,
+        modules=given.modules,
+        prolog=given.prolog,
+        container_options=given.container_options if given.containers else None,
+        shared_paths=given.shared_paths,
+        notice_s=given.notice_s,
+        gpus_per_node=given.gpus_per_node,
+        settle_s=given.settle_s,
+    )
+
+
+def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Settings, common: Site) -> Place:
+    """`common`: what all clusters of the service have in common. Raises ConfigurationError."""
+    client = build_kubernetes_client(given)
+    own = build_kubernetes_site(given, settings, namespace=client.namespace)
+    site = replace(
+        common,
+        root=own.root,
+        python=own.python,
+        child=str((agent_path(own) or Path("/")) / "trainer" / "elastic" / "child.py"),
+        rendezvous_host=HEAD,
+        join_timeout_s=_JOIN_S,
+        local_address=LOCAL,
+        gpus_per_node=given.gpus_per_node,
+        stop_timeout_s=given.stop_timeout_s,
+    )
+    backend = KubernetesBackend(own, client, package=ship.find_package(), watch_s=_WATCH_S, silent_s=_SILENT_S)
+    cluster = Cluster(
+        name=name,
+        kind="kubernetes",
+        backend=backend,
+        job_root=own.service_root,
+        plan=lambda job, attempt: build_plan(job, attempt, site),
+        ports=range(settings.rendezvous_ports[0], settings.rendezvous_ports[1] + 1),
+        gpus=given.gpus_per_node,
+        gpu_type=given.gpu_type,
+        images=True,
+        shares_files=own.shared,
+        max_jobs=given.max_jobs or settings.max_jobs,
+        check=backend.check,
+    )
+    return Place(
+        cluster=cluster,
+        site=site,
+        poll_s=given.poll_s,
+        # A Job that was made is in the copies by then, also in those of another service.
+        submit_timeout_s=given.request_timeout_s + _SILENT_S,
+        stop_timeout_s=own.grace_s,
+        repeat_s=_REPEAT_S,
+    )
+
+
+def build_kubernetes_client(given: KubernetesClusterSettings) -> KubernetesClient:
+    """Raises ConfigurationError."""
+    access = load_access(given.kubeconfig, given.context)
+    namespace = given.namespace or access.namespace or _DEFAULT_NAMESPACE
+    return KubernetesClient(access, namespace=namespace, timeout_s=given.request_timeout_s)
+
+
+def build_kubernetes_site(given: KubernetesClusterSettings, settings: Settings, *, namespace: str) -> KubernetesSite:
+    """Raises ConfigurationError."""
+    shared = given.service_root is not None
+    if not shared and settings.advertise_url is None:
+        raise ConfigurationError(
+            "setting ORCHESTRATOR_ADVERTISE_URL: pods that share no files with the service (there is no service_root) "
+            "report to it over HTTP; set the address by which they reach it"
+        )
+    folder = ship.agent_folder(ship.find_package())
+    brings = given.agent_image is None
+    return KubernetesSite(
+        namespace=namespace,
+        image=given.image,
+        root=given.root,
+        service_root=given.service_root or settings.root,
+        shared=shared,
+        agent_dir=given.root / folder if brings and shared else None,
+        agent_map=f"{_AGENT_MAP}-{folder.name[:16]}" if brings and not shared else None,
+        agent_image=given.agent_image,
+        python=given.python,
+        claim=given.claim,
+        host_path=given.host_path,
+        defaults=given.defaults,
+        overlay=given.overlay,
+        free_overlays=given.free_overlays,
+        service_account=given.service_account,
+        pull_secrets=given.pull_secrets,
+        priority_class=given.priority_class,
+        gpu_resource=given.gpu_resource,
+        gpu_label=given.gpu_label,
+        gpus_per_node=given.gpus_per_node,
+        user=None if given.run_as == "image" else given.run_as,
+        read_only_root=given.read_only_root,
+        shm_gb=given.shm_gb,
+        grace_s=round(given.stop_timeout_s) + _GRACE_S,
+        unreachable_s=given.unreachable_s,
+        keep_s=given.keep_finished_s,
+        settle_s=(30.0 if shared else 5.0) if given.settle_s is None else given.settle_s,
+        image_patience_s=given.image_patience_s,
+    )

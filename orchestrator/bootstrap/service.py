@@ -1,0 +1,256 @@
+"""Puts the parts of the service together. Read `build` first."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+from fastapi import FastAPI
+
+from orchestrator import rundir
+from orchestrator.api.app import create_app
+from orchestrator.api.deps import Services
+from orchestrator.bootstrap.access import build_identity, hosts_of, keys_of
+from orchestrator.bootstrap.clock import SystemClock
+from orchestrator.bootstrap.given import endpoints_of, keep_of, limits_of, prices_of, webhook_views_of
+from orchestrator.bootstrap.machine import build_places, count_gpus
+from orchestrator.bootstrap.places import Place
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.deletions import Deletions
+from orchestrator.commands.jobs import Commands
+from orchestrator.commands.plans import Plans
+from orchestrator.dashboard.pages import render_problem
+from orchestrator.dashboard.sign_in import build_sign_in
+from orchestrator.dashboard.views import build_router
+from orchestrator.domain.admission import Limits
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.lease import Lease
+from orchestrator.domain.retention import Keep
+from orchestrator.domain.worker_token import derive_worker_key
+from orchestrator.identity.vault import Vault
+from orchestrator.intake.intake import Intake
+from orchestrator.intake.reception import Reception
+from orchestrator.logs.feed import Feeds
+from orchestrator.logs.reader import Logs
+from orchestrator.queries.accounts import Accounts
+from orchestrator.queries.books import Books
+from orchestrator.queries.inventory import Inventory
+from orchestrator.queries.jobs import Queries
+from orchestrator.queries.tail import Tail
+from orchestrator.settings import Settings
+from orchestrator.store.chronicles import SqlChronicleReader
+from orchestrator.store.clusters import SqlClusterReader
+from orchestrator.store.deletions import SqlDeletionStore
+from orchestrator.store.engine import Database
+from orchestrator.store.glances import SqlGlances
+from orchestrator.store.history import SqlHistoryReader
+from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.outbox import SqlOutboxStore
+from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.retention import SqlRetentionStore
+from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.tail import SqlHappeningReader
+from orchestrator.store.webhooks import SqlWebhookStore
+from orchestrator.supervisor.act import Actor
+from orchestrator.supervisor.loop import SupervisorLoop
+from orchestrator.supervisor.metered import MeteredBackend
+from orchestrator.supervisor.observe import Observer
+from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.sweep import Sweeper
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.telemetry.tally import Tally
+from orchestrator.telemetry.traces import Traces
+from orchestrator.upkeep.housekeeping import Housekeeper
+from orchestrator.upkeep.removal import LocalJobFolders
+from orchestrator.upkeep.trash import TrashSweeper
+from orchestrator.webhooks.hooks import Hooks
+from orchestrator.webhooks.outbox import Outbox
+
+log = structlog.get_logger()
+_AGENT_GRACE_S = 5.0  # beyond the agent's own stop time-out, before we use force
+
+
+class Thread(Protocol):
+    """A part of the service that works on its own."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    app: FastAPI
+    threads: Sequence[Thread]  # in the order in which they start; they stop in the opposite one
+    closing: threading.Event  # set: streams end
+    is_open: bool  # whoever reaches it needs no token
+    has_admin: Callable[[], bool]  # somebody could give tokens
+
+
+def build(settings: Settings, database: Database, url: str) -> Service:
+    """Put the parts together. `url` is where this service listens."""
+    clock = SystemClock()
+    gpus = count_gpus()
+    keys = keys_of(settings)
+    places = build_places(settings, gpus, derive_worker_key(keys[0]))
+    clusters = {place.cluster.name: place.cluster for place in places}
+    version = importlib.metadata.version("elastic-orchestrator")
+    metrics = Metrics(version=version, clusters=clusters)
+    reader, history = SqlJobReader(database), SqlHistoryReader(database)
+    traces = [] if settings.otlp_url is None else [_traces(settings.otlp_url, reader, history, metrics, version)]
+    for hear in (Tally(metrics).hear, *(each.hear for each in traces)):
+        database.listen(hear)
+    leases, limits = SqlLeaseStore(database), limits_of(settings)
+    identity = build_identity(settings, database, reader, clock, keys)
+    vault = identity.vault
+    vault.reseal()
+    hooks = Hooks(
+        SqlWebhookStore(database),
+        vault,
+        clock,
+        configured=[endpoint.webhook for endpoint in endpoints_of(settings)],
+        private_hosts=settings.private_storage_hosts,
+        subscribe=database.subscribe,
+    )
+    hooks.reseal()
+    hooks.refresh()
+    intake = Intake(SqlJournalStore(database), reader, clock, lambda job_id: settings.root / job_id, masks=vault.masks)
+    reception = Reception(intake)
+    keep = keep_of(settings)
+    holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    supervisors = [
+        SupervisorLoop(
+            place.cluster.name,
+            leases,
+            _supervision(place, database, settings, clock, limits, vault, metrics),
+            clock,
+            metrics,
+            holder=holder,
+            poll_s=place.poll_s,
+            lease_s=settings.lease_s,
+            tidy=_housekeeper(place, database, clock, keep).tidy,
+        )
+        for place in places
+    ]
+    sweeper = TrashSweeper([place.cluster.job_root for place in places])
+
+    def wake() -> None:
+        for supervisor in supervisors:
+            supervisor.wake()
+
+    outbox = Outbox(SqlOutboxStore(database), endpoints_of(settings), metrics, made=hooks.endpoints)
+    closing = threading.Event()
+    logs = Logs(reader, history, clusters, mask_of=vault.mask_of_project)
+    jobs = SqlJobStore(database)
+    checks = Checks(
+        jobs=jobs,
+        clusters=clusters,
+        webhooks=hooks,
+        secrets=vault.names,
+        private_hosts=settings.private_storage_hosts,
+    )
+    services = Services(
+        deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, wake),
+        commands=Commands(jobs, reader, checks, clock, wake, history=history),
+        plans=Plans(reader, checks),
+        queries=Queries(reader, history, SqlGlances(database)),
+        accounts=Accounts(SqlChronicleReader(database), logs, clock, prices_of(settings)),
+        books=Books(SqlChronicleReader(database), clock, prices_of(settings)),
+        inventory=Inventory(
+            SqlClusterReader(database),
+            leases,
+            clusters,
+            clock,
+            limits=limits,
+            node_cooldown_s=settings.node_cooldown_s,
+        ),
+        identity=identity,
+        intake=reception,
+        logs=logs,
+        feeds=Feeds(logs),
+        ready=lambda: _readiness(supervisors),
+        tail=Tail(SqlHappeningReader(database)),
+        metrics=metrics,
+        version=version,
+        hooks=hooks,
+        webhooks=webhook_views_of(settings),
+        hosts=hosts_of(settings),
+        closing=closing.is_set,
+    )
+    app = create_app(
+        services, pages=[build_router(services, clock), build_sign_in(identity.tokens)], problem_page=render_problem
+    )
+    threads: Sequence[Thread] = (*traces, outbox, reception, sweeper, *supervisors)
+    return Service(app, threads, closing, identity.gate.is_open, identity.tokens.any_admin)
+
+
+def _traces(url: str, jobs: SqlJobReader, history: SqlHistoryReader, metrics: Metrics, version: str) -> Traces:
+    """Raises ConfigurationError where OpenTelemetry is not installed."""
+    try:
+        otlp = importlib.import_module("orchestrator.telemetry.otlp")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"ORCHESTRATOR_OTLP_URL needs OpenTelemetry ({error}): pip install 'elastic-orchestrator[service,otel]'"
+        ) from error
+    return Traces(jobs, history, otlp.OtlpExporter(url, version=version), metrics)
+
+
+def _supervision(
+    place: Place,
+    database: Database,
+    settings: Settings,
+    clock: SystemClock,
+    limits: Limits,
+    vault: Vault,
+    metrics: Metrics,
+) -> Callable[[Lease, Callable[[], None]], Reconciler]:
+    """How passes over one cluster are made under a lease."""
+    cluster, backend = place.cluster, MeteredBackend(place.cluster.backend, metrics, place.cluster.name)
+    reader = SqlJobReader(database)
+    intake = Intake(SqlJournalStore(database), reader, clock, cluster.job_dir, masks=vault.masks)
+    folders, removable = rundir.LocalRunDirectories(cluster.job_root), LocalJobFolders(cluster.job_root)
+    terms = Terms(
+        limits=replace(limits, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs),
+        stop_timeout_s=place.stop_timeout_s + _AGENT_GRACE_S,
+        submit_timeout_s=place.submit_timeout_s,
+        repeat_s=place.repeat_s,
+    )
+
+    def supervise(lease: Lease, in_office: Callable[[], None]) -> Reconciler:
+        store = SqlSupervisorStore(database, lease)
+        cooldown_s = settings.node_cooldown_s
+        observer = Observer(
+            cluster.name,
+            store,
+            backend,
+            intake,
+            clock,
+            node_cooldown_s=cooldown_s,
+            by_reports_alone=not cluster.shares_files,
+        )
+        actor = Actor(store, backend, folders, place.site, ports=cluster.ports, in_office=in_office, secrets=vault)
+        sweeper = Sweeper(cluster.name, SqlDeletionStore(database), removable, in_office=in_office)
+        return Reconciler(store, observer, actor, clock, terms, sweep=sweeper.sweep)
+
+    return supervise
+
+
+def _readiness(supervisors: Sequence[SupervisorLoop]) -> tuple[bool, str]:
+    told = [supervisor.alive() for supervisor in supervisors]
+    return all(lives for lives, _ in told), "; ".join(words for _, words in told)
+
+
+def _housekeeper(place: Place, database: Database, clock: SystemClock, keep: Keep) -> Housekeeper:
+    store = SqlRetentionStore(database)
+    return Housekeeper(place.cluster.name, place.cluster.job_root, store, store, clock, keep)

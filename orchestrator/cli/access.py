@@ -1,0 +1,100 @@
+"""`login`, `logout` and `profiles`: which service is meant, and as whom."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.render import print_profiles
+from orchestrator.client import Client, find_url
+from orchestrator.client.profiles import Profile, check_name, read_profiles, write_profiles
+from orchestrator.domain.errors import ConfigurationError, Refused
+from orchestrator.settings import load_settings
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_PATIENCE_S = 3.0
+_NOBODY = "-"
+
+
+def login(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the service is, as https://host:8700.")],
+    name: Annotated[str | None, typer.Option(help="The profile's name. Default: the service's host.")] = None,
+    token: Annotated[
+        bool, typer.Option("--token/--no-token", help="Ask for a token; it is read from standard input when piped.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a service's address and your token for it in a profile.
+
+    The token is tried before it is kept, in a file that you alone can read. The profile becomes the current one.
+    """
+    settings = load_settings().model_copy(update={"url": url})
+    address = find_url(settings)
+    chosen = check_name(name or str(urlsplit(address).hostname))
+    secret = _read_token() if token else None
+    parts = urlsplit(address)
+    if secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        typer.echo("orchestrator: over http the token travels readable for all; use https", err=True)
+    with Client(address, secret, patience_s=_PATIENCE_S) as client:
+        client.clusters()  # whoever may do anything may see these
+    file = write_profiles(read_profiles().with_profile(Profile(name=chosen, url=address, token=secret)))
+    if as_json:
+        print_json({"profile": chosen, "url": address, "file": str(file)})
+    else:
+        typer.echo(f"{address} is the profile {chosen}, which is used from now on; see `orchestrator profiles`")
+
+
+def logout(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: the current profile.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a profile with its token."""
+    profiles = read_profiles()
+    forgotten = name or profiles.current
+    if forgotten is None:
+        raise ConfigurationError("no profile is the current one; name one of `orchestrator profiles`")
+    profiles.named(forgotten)
+    write_profiles(profiles.without(forgotten))
+    if as_json:
+        print_json({"profile": forgotten})
+    else:
+        typer.echo(f"the profile {forgotten} is forgotten; its token stays valid until it is revoked")
+
+
+def profiles(
+    use: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Make it the current one; '-': none, this machine's service.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the services that you have signed in to, or choose one."""
+    known = read_profiles()
+    if use is not None:
+        known = known.using(None if use == _NOBODY else use)
+        write_profiles(known)
+    rows = [
+        {"name": one.name, "url": one.url, "token": one.token is not None, "current": one.name == known.current}
+        for one in known.by_name.values()
+    ]
+    if as_json:
+        print_json({"items": rows, "next_cursor": None})
+    elif rows:
+        print_profiles(known)
+    else:
+        typer.echo("No profiles yet: orchestrator login URL", err=True)
+
+
+def _read_token() -> str | None:
+    """Asked for without an echo; none where nothing is typed."""
+    if sys.stdin.isatty():
+        said: str = typer.prompt("Token (empty: none)", default="", hide_input=True, show_default=False)
+    else:
+        said = sys.stdin.readline()
+    token = said.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise Refused("the token holds characters that no token has; copy it anew")
+    return token or None

@@ -1,0 +1,38 @@
+"""`doctor`: whether the service is set up well and its clusters can carry jobs. It needs no running service."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson
+from orchestrator.cli.render import clean
+from orchestrator.doctor.doctor import examine
+from orchestrator.doctor.finding import Finding, Verdict
+from orchestrator.settings import load_settings
+
+
+def doctor(
+    cluster: Annotated[
+        str | None, typer.Option(help="One cluster alone; default: the service and all of them.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="The settings' file, orchestrator.toml.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that the service is set up well and its clusters can carry jobs.
+
+    On Slurm it runs one short task on a node, on Kubernetes two short pods. Exit status 2: something has failed.
+    """
+    found: list[Finding] = []
+    for finding in examine(load_settings(config), cluster):
+        found.append(finding)
+        if not as_json:
+            typer.echo(f"{finding.verdict:8} {finding.cluster}  {finding.check}: {clean(finding.sentence)}")
+    if as_json:
+        typer.echo(json.dumps({"items": [asdict(finding) for finding in found], "next_cursor": None}))
+    if any(finding.verdict is Verdict.FAILED for finding in found):
+        raise typer.Exit(2)

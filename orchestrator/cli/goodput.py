@@ -1,0 +1,192 @@
+"""`goodput`: where the device time of a job went, or of all jobs by who had it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, complete_job, find_job, jsonable, print_json, reading
+from orchestrator.cli.render import clean, console, duration, print_table
+from orchestrator.domain.errors import Refused
+from orchestrator.domain.shares import Grouping
+from orchestrator.wire.insight import GoodputView, SharesView, ShareView
+
+_EXPLAINED = {
+    "queue": "waited for its turn",
+    "start_up": "agents started",
+    "rendezvous": "agents formed the group",
+    "load": "workers started and read a snapshot",
+    "compile": "the first step, beyond a usual one",
+    "productive": "steps that count",
+    "re_done": "steps that were lost",
+    "snapshot_stall": "training stood still for a snapshot",
+    "stalled": "silence, until it was noticed",
+    "recovering": "between two generations or attempts",
+    "idle": "suspended or over; devices that were not there",
+    "untold": "workers ran and told of no steps",
+}
+
+
+_UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_HOUR_S = 3600.0
+_NOBODY = "-"
+
+_Job = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ID]",
+        help="A job's id, the beginning of one, or a name that one job has; with none: all jobs.",
+        autocompletion=complete_job,
+        show_default=False,
+    ),
+]
+_By = Annotated[Grouping | None, typer.Option("--by", help="Of all jobs: whose shares.", show_default=False)]
+_Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Of all jobs: of one project alone.")]
+_Since = Annotated[
+    str, typer.Option("--since", metavar="AGO|TIME", help="Of all jobs: from 90m, 12h, 30d or 4w ago, or a moment.")
+]
+_Until = Annotated[str | None, typer.Option("--until", metavar="AGO|TIME", help="Of all jobs: until then; now.")]
+_Csv = Annotated[bool, typer.Option("--csv", help="Print the shares as CSV, in device-hours.")]
+
+
+def goodput(
+    job_id: _Job = None,
+    by: _By = None,
+    project: _Project = None,
+    since: _Since = "30d",
+    until: _Until = None,
+    as_csv: _Csv = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell where a job's device time went, or that of all jobs by who had it."""
+    if job_id is not None:
+        if by is not None or project is not None or as_csv:
+            raise Refused("a job's ledger has no shares: give an ID, or --by, --project and --csv")
+        _one(job_id, as_json)
+        return
+    now = datetime.now(timezone.utc)
+    with reading() as client:
+        found = client.shares(
+            by or Grouping.PROJECT,
+            project=project,
+            since=parse_moment(since, now),
+            until=None if until is None else parse_moment(until, now),
+        )
+    if as_json:
+        print_json(jsonable(found))
+    elif as_csv:
+        typer.echo(render_csv(found), nl=False)
+    else:
+        _print_shares(found)
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """So long ago, or an ISO 8601 moment, which is UTC where it says nothing else. Raises Refused."""
+    ago = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    try:
+        if ago is not None:
+            return now - timedelta(seconds=int(ago[1]) * _UNITS_S[ago[2]])
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise Refused(f"{text!r} is neither 90m, 12h, 30d or 4w ago nor a moment as 2026-05-04T12:00Z") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+
+
+def _one(job_id: str, as_json: bool) -> None:
+    with reading() as client:
+        found = client.goodput(find_job(client, job_id).id)
+    if as_json:
+        print_json(jsonable(found))
+    else:
+        _print_goodput(found)
+
+
+def _print_shares(found: SharesView) -> None:
+    header = (found.by.upper(), "JOBS", "DEVICE-HOURS", "HELD", "GOODPUT", "LOST", "COULD HAVE SPARED", *_money(found))
+    rows = [_row(share, found.currency is not None) for share in found.items]
+    print_table(header, [*rows, _row(found.total.model_copy(update={"name": "all"}), found.currency is not None)])
+
+
+def _money(found: SharesView) -> tuple[str, ...]:
+    return () if found.currency is None else (f"COST {found.currency}", "OF IT LOST")
+
+
+def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
+    held_s = share.held_device_seconds
+    lost_s = held_s - share.bins.get("productive", 0.0)
+    spared = "" if share.gain_device_seconds is None else f"{share.gain_device_seconds / _HOUR_S:.2f}"
+    money = (f"{share.cost or 0.0:.2f}", f"{share.lost_cost or 0.0:.2f}") if has_prices else ()
+    return (
+        share.name or _NOBODY,
+        str(share.jobs),
+        f"{share.device_seconds / _HOUR_S:.2f}",
+        f"{held_s / _HOUR_S:.2f}",
+        "" if share.goodput is None else f"{share.goodput:.1%}",
+        f"{lost_s / _HOUR_S:.2f}",
+        spared,
+        *money,
+    )
+
+
+def render_csv(found: SharesView) -> str:
+    """One line for each share; hours of one device."""
+    bins = list(found.total.bins)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([found.by, "jobs", "device_hours", "held_device_hours", "goodput", *bins, *_csv_rest(found)])
+    for share in found.items:
+        writer.writerow([_safe(share.name or ""), share.jobs, *_numbers(share, bins, found.currency is not None)])
+    return text.getvalue()
+
+
+def _csv_rest(found: SharesView) -> Sequence[str]:
+    money = () if found.currency is None else (f"cost_{found.currency}", f"lost_cost_{found.currency}")
+    return ("could_have_spared", *money)
+
+
+def _numbers(share: ShareView, bins: Sequence[str], has_prices: bool) -> list[str]:
+    gain_s = share.gain_device_seconds
+    return [
+        *(f"{seconds / _HOUR_S:.6f}" for seconds in (share.device_seconds, share.held_device_seconds)),
+        "" if share.goodput is None else f"{share.goodput:.6f}",
+        *(f"{share.bins.get(name, 0.0) / _HOUR_S:.6f}" for name in bins),
+        "" if gain_s is None else f"{gain_s / _HOUR_S:.6f}",
+        *([f"{share.cost or 0.0:.2f}", f"{share.lost_cost or 0.0:.2f}"] if has_prices else []),
+    ]
+
+
+def _safe(name: str) -> str:
+    """OWASP, CSV Injection: what begins like a formula is text."""
+    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
+
+
+def _print_goodput(found: GoodputView) -> None:
+    whole = found.device_seconds
+    rows = [
+        (name, f"{seconds:.1f}", f"{seconds / whole:.1%}" if whole else "", _EXPLAINED.get(name, ""))
+        for name, seconds in found.bins.items()
+        if seconds
+    ]
+    print_table(("BIN", "DEVICE-SECONDS", "OF ALL", "WHAT"), rows)
+    tells = any(name != "untold" and found.bins.get(name) for name in ("productive", "re_done"))
+    share = (
+        "; its workers tell of no steps"
+        if not tells
+        else ""
+        if found.goodput is None
+        else f"; of what it held, {found.goodput:.1%} was productive"
+    )
+    console().print(f"{duration(found.wall_s)} of life, {whole:.1f} device-seconds{share}")
+    if found.cost is not None and found.lost_cost is not None:
+        console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of it brought it no further")
+    if found.gains:
+        console().print("\nWhat would have spared it device-seconds:")
+    for gain in found.gains:
+        spared = "?" if gain.device_seconds is None else f"{gain.device_seconds:.1f}"
+        console().print(f"  {spared}  {clean(gain.sentence)}")

@@ -1,0 +1,46 @@
+"""`preflight`: a small job that tells, before the expensive one, whether and where it would start."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from orchestrator.cli.clearing import Trial, try_place
+from orchestrator.cli.common import JOB_FAILED, AsJson, print_json, writing
+from orchestrator.cli.spec import read_spec
+from orchestrator.cli.submit import Changes, File
+from orchestrator.domain.validation import parse_spec
+
+
+def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Check in a job's place what it needs to start: network, storage, steps.
+
+    One job of the same topology: whether its nodes reach each other, their names, versions and clocks, the snapshots'
+    storage, the all-reduce of all and of each pair of nodes, and three steps with a restore. Exit status 0: nothing
+    failed.
+    """
+    spec = parse_spec(read_spec(file, changes or ()))
+    with writing() as client:
+        trial = try_place(client, spec, say=_silent if as_json else typer.echo)
+    if as_json:
+        print_json(_document(trial))
+    raise typer.Exit(0 if trial.passed else JOB_FAILED)
+
+
+def _document(trial: Trial) -> dict[str, object]:
+    job = trial.job
+    checks = [{name: value for name, value in asdict(each).items() if name != "nodes"} for each in trial.verdicts]
+    return {
+        "verdict": "passed" if trial.passed else "failed",
+        "job": job.id,
+        "state": job.state,
+        "reason": job.reason,
+        "checks": checks,
+        "nodes": [{"node": each.node, "failed": list(each.checks)} for each in trial.nodes],
+        "bad_nodes": list(trial.bad_nodes),
+    }
+
+
+def _silent(_: str) -> None:
+    """With --json only the document is told."""

@@ -1,0 +1,59 @@
+"""`stacks`: where the ranks of a running job stand, now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, JobId, find_job, print_items, writing
+from orchestrator.cli.render import clean
+from orchestrator.client import Client
+from orchestrator.domain.errors import Refused
+from orchestrator.wire.history import StacksView
+
+_LOOK_EVERY_S = 0.3
+
+
+def stacks(
+    job_id: JobId,
+    rank: Annotated[int | None, typer.Option(min=0, help="Of one worker only.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all ranks to tell.")] = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show where each rank of a running job stands, as Python stacks.
+
+    Training goes on. Exit status 2 when no rank told anything in time.
+    """
+    with writing() as client:
+        job = find_job(client, job_id)
+        before = {each.rank: each.wish or 0 for each in client.stacks(job.id)}
+        asked = client.ask_stacks(job.id, rank=rank)
+        expected = {rank} if rank is not None else set(range(asked.world_size or 0))
+        found = _await(client, job.id, expected, before, rank=rank, wait_s=wait)
+    if not found:
+        raise Refused(f"no rank of {job.id} told where it stands within {wait:g} s; it goes on: try again")
+    if as_json:
+        print_items(found)
+        return
+    for each in found:
+        typer.echo(f"rank {each.rank}, attempt {each.attempt}, generation {each.generation}, {each.at:%H:%M:%S} UTC")
+        for line in (each.text or "it did not answer").splitlines():
+            typer.echo(f"  {clean(line)}")
+    missing = sorted(expected - {each.rank for each in found})
+    if missing:
+        typer.echo(f"no word from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
+
+
+def _await(
+    client: Client, job_id: str, expected: set[int], before: Mapping[int, int], *, rank: int | None, wait_s: float
+) -> Sequence[StacksView]:
+    """What has been told since; until every expected rank has, or the time is over."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        told = [each for each in client.stacks(job_id, rank=rank) if (each.wish or 0) > before.get(each.rank, 0)]
+        if (expected and expected <= {each.rank for each in told}) or time.monotonic() >= deadline:
+            return told
+        time.sleep(_LOOK_EVERY_S)

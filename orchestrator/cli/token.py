@@ -1,0 +1,94 @@
+"""`token`: who may do what, by tokens that are shown once."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
+from orchestrator.cli.render import clean
+from orchestrator.domain.errors import Refused
+from orchestrator.domain.identity import EVERY_PROJECT, Role
+
+_TERM = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
+_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+token = typer.Typer(
+    help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
+
+
+@token.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who acts with it; events tell this name.")],
+    grant: Annotated[
+        list[str],
+        typer.Option(metavar="[PROJECT=]ROLE", help="A role (viewer, submitter, operator, admin); repeat it."),
+    ],
+    expires: Annotated[str | None, typer.Option(metavar="TERM", help="As 12h, 30d, 8w; default: never.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and show it, this once."""
+    grants, expires_at = dict(parse_grant(one) for one in grant), parse_term(expires, datetime.now(UTC))
+    with writing() as client:
+        made = client.create_token(name, grants, expires_at=expires_at)
+    if as_json:
+        print_json(made)
+        return
+    typer.echo(made.token)
+    typer.echo(
+        f"This is shown once. Who has it is {clean(made.name)}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True
+    )
+
+
+@token.command()
+def ls(as_json: AsJson = False) -> None:
+    """List the tokens that you may give, the newest first; never their text."""
+    with reading() as client:
+        found = client.tokens()
+    if as_json:
+        print_items(found)
+        return
+    for one in found:
+        grants = ",".join(f"{project}={role}" for project, role in sorted(one.grants.items()))
+        if one.revoked_at is not None:
+            state = f"revoked by {one.revoked_by}"
+        else:
+            state = "holds" if one.expires_at is None else f"until {one.expires_at:%Y-%m-%d %H:%M} UTC"
+        typer.echo(f"{one.id}  {clean(one.name)}  {grants}  {clean(state)}")
+    if not found:
+        typer.echo("There is no token; `orchestrator token create` makes one.", err=True)
+
+
+@token.command()
+def revoke(token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+    """End a token, and the sessions that were opened with it."""
+    with writing() as client:
+        ended = client.revoke_token(token_id)
+    if as_json:
+        print_json(ended)
+    else:
+        typer.echo(f"token {ended.id} of {clean(ended.name)} is revoked")
+
+
+def parse_grant(text: str) -> tuple[str, Role]:
+    """`research=operator`; a role alone is one in every project. Raises Refused."""
+    project, equals, role = text.rpartition("=")
+    if role not in set(Role):
+        raise Refused(f"--grant {text!r}: there are the roles {', '.join(Role)}, as in research=operator")
+    if equals and not project:
+        raise Refused(f"--grant {text!r}: the project is missing, as in research=operator")
+    return project or EVERY_PROJECT, Role(role)
+
+
+def parse_term(text: str | None, now: datetime) -> datetime | None:
+    """Raises Refused."""
+    if text is None:
+        return None
+    match = _TERM.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise Refused(f"--expires {text!r}: must be a number of hours, days or weeks as 12h, 30d or 8w")
+    return now + int(match[1]) * _UNITS[match[2]]

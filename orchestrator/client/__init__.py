@@ -1,0 +1,11 @@
+"""The service for Python programs, and for the command line: a typed, synchronous client of `/api/v1`."""
+
+from orchestrator.client.client import Client as Client
+from orchestrator.client.client import connect as connect
+from orchestrator.client.transport import RequestRefused as RequestRefused
+from orchestrator.client.transport import ServiceUnreachable as ServiceUnreachable
+from orchestrator.client.transport import find_url as find_url
+from orchestrator.client.transport import written_url as written_url
+from orchestrator.client.watch import MAX_LOG_LINES as MAX_LOG_LINES
+from orchestrator.client.watch import LogChoice as LogChoice
+from orchestrator.client.watch import WaitTimeout as WaitTimeout

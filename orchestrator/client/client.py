@@ -1,0 +1,273 @@
+"""The service for Python programs: a typed, synchronous client of `/api/v1`.
+
+with connect(load_settings()) as client:
+    job = client.submit({"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}})
+    assert client.wait(job.id).state is JobState.SUCCEEDED
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from orchestrator.client import watch
+from orchestrator.client.access import AccessCalls
+from orchestrator.client.calls import PAGE, Calls, path_of
+from orchestrator.client.profiles import choose_profile
+from orchestrator.client.transport import (
+    Locator,
+    RequestRefused,
+    ServiceUnreachable,
+    Transport,
+    find_url,
+    written_url,
+)
+from orchestrator.client.watch import MAX_LOG_LINES, LogChoice, WaitTimeout
+from orchestrator.domain.shares import Grouping
+from orchestrator.domain.spec import JobSpec
+from orchestrator.settings import Settings
+from orchestrator.wire.answers import Page
+from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView
+from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.insight import GoodputView, SharesView, WhyView
+from orchestrator.wire.jobs import AttemptView, DeletionView, EventView, JobView
+from orchestrator.wire.plans import PlanView
+from orchestrator.wire.wishes import RetryRequest, ScaleRequest, StacksRequest
+
+__all__ = [
+    "MAX_LOG_LINES",
+    "Client",
+    "LogChoice",
+    "RequestRefused",
+    "ServiceUnreachable",
+    "WaitTimeout",
+    "connect",
+    "find_url",
+    "written_url",
+]
+
+Spec = JobSpec | Mapping[str, object]
+
+
+def connect(
+    settings: Settings,
+    *,
+    patience_s: float = 30,
+    on_retry: Callable[[ServiceUnreachable], None] | None = None,
+) -> Client:
+    """A client of the service that the settings or the chosen profile name; else of the one on this machine, which is
+    found again when it restarts on another port."""
+    token = None if settings.token is None else settings.token.get_secret_value()
+    profile = choose_profile(settings)
+    if profile is None:
+        return Client(Locator(settings), token, patience_s=patience_s, on_retry=on_retry)
+    return Client(profile.url, token or profile.token, patience_s=patience_s, on_retry=on_retry)
+
+
+class Client(AccessCalls):
+    """Not for several threads at once. Every call raises NotFound, RequestRefused or ServiceUnreachable; those that
+    can be repeated without harm are, for up to `patience_s`."""
+
+    def __init__(
+        self,
+        url: str | Callable[[], str],
+        token: str | None = None,
+        *,
+        timeout_s: float = 30,
+        patience_s: float = 30,
+        on_retry: Callable[[ServiceUnreachable], None] | None = None,
+    ) -> None:
+        fixed = url.rstrip("/") if isinstance(url, str) else None
+        transport = Transport(
+            url if not isinstance(url, str) else lambda: str(fixed),
+            token=token,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            on_retry=on_retry,
+        )
+        super().__init__(Calls(transport))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._calls.transport.close()
+
+    @property
+    def url(self) -> str:
+        """Where the service was found last."""
+        return self._calls.transport.locate()
+
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
+        """Submit a job once, however often the call is repeated with one key (default: a new one)."""
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return self._calls.post("/jobs", JobView, body=_document(spec), headers=headers, repeatable=True)
+
+    def plan(self, spec: Spec, *, against: str | None = None) -> PlanView:
+        """The dry run: what would be launched, and what that would change of the job `against`."""
+        params = None if against is None else {"against": against}
+        return self._calls.post("/plan", PlanView, params=params, body=_document(spec), repeatable=True)
+
+    def jobs(
+        self,
+        *,
+        state: str | None = None,
+        project: str | None = None,
+        cluster: str | None = None,
+        label: str | None = None,
+        query: str | None = None,
+    ) -> Iterator[JobView]:
+        """Jobs, newest first. `label` is "name=value"; `query` is sought in id, name and reason."""
+        filters = {"state": state, "project": project, "cluster": cluster, "label": label, "q": query}
+        return self._calls.pages("/jobs", Page[JobView], {name: value for name, value in filters.items() if value})
+
+    def job(self, job_id: str, *, patience_s: float | None = None) -> JobView:
+        return self._calls.get(path_of(job_id), JobView, patience_s=patience_s)
+
+    def cancel(self, job_id: str) -> JobView:
+        """Wish for the job's end; returns before it comes. Idempotent."""
+        return self._calls.post(f"{path_of(job_id)}/cancel", JobView, repeatable=True)
+
+    def delete(self, job_id: str, *, snapshots: Literal["keep", "delete"] = "keep") -> DeletionView:
+        """Delete the record of a job that has ended; with "delete" its folder with snapshots and logs goes too, a
+        little later. Idempotent."""
+        return self._calls.delete(path_of(job_id), DeletionView, {"snapshots": snapshots})
+
+    def suspend(self, job_id: str) -> JobView:
+        """Wish that the job stops at a snapshot and rests until it is resumed; returns before it does. Idempotent."""
+        return self._calls.post(f"{path_of(job_id)}/suspend", JobView, repeatable=True)
+
+    def resume(self, job_id: str) -> JobView:
+        """Withdraw the suspension: the job goes back into the queue. Idempotent."""
+        return self._calls.post(f"{path_of(job_id)}/resume", JobView, repeatable=True)
+
+    def snapshot(self, job_id: str) -> JobView:
+        """Wish a snapshot of the running attempt, which goes on; returns before it is taken."""
+        return self._calls.post(f"{path_of(job_id)}/snapshot", JobView, repeatable=False)
+
+    def ask_stacks(self, job_id: str, *, rank: int | None = None) -> JobView:
+        """Wish to see where the ranks of a running job stand; returns before they have told. `stacks` reads them."""
+        body = StacksRequest(rank=rank).model_dump(mode="json")
+        return self._calls.post(f"{path_of(job_id)}/stacks", JobView, body=body, repeatable=True)
+
+    def stacks(self, job_id: str, *, rank: int | None = None) -> list[StacksView]:
+        """Where each rank of the newest attempt stood last, as far as anybody asked, by rank."""
+        params = None if rank is None else {"rank": rank}
+        return self._calls.get(f"{path_of(job_id)}/stacks", Page[StacksView], params).items
+
+    def chaos(self, job_id: str, fault: str, *, rank: int | None = None, node: str | int | None = None) -> JobView:
+        """Wish a fault for a running job; returns before it is injected. Never repeated by itself: a fault counts."""
+        body = {"fault": fault, "rank": rank, "node": node}
+        given = {name: value for name, value in body.items() if value is not None}
+        return self._calls.post(f"{path_of(job_id)}/chaos", JobView, body=given, repeatable=False)
+
+    def scale(self, job_id: str, nodes: str | int) -> JobView:
+        """Wish another number of nodes, or a range as "2:8"; returns before the job has them. Idempotent."""
+        body = ScaleRequest(nodes=nodes).model_dump(mode="json")
+        return self._calls.post(f"{path_of(job_id)}/scale", JobView, body=body, repeatable=True)
+
+    def retry(
+        self, job_id: str, *, restore_from: str | None = None, patch: Mapping[str, object] | None = None
+    ) -> JobView:
+        """Wish for another attempt, from a chosen snapshot, with a patched spec (RFC 7396)."""
+        body = RetryRequest(restore_from=restore_from, patch=dict(patch) if patch is not None else None)
+        document = body.model_dump(mode="json", exclude_none=True) if patch is None else body.model_dump(mode="json")
+        return self._calls.post(f"{path_of(job_id)}/retry", JobView, body=document, repeatable=False)
+
+    def attempts(self, job_id: str) -> Iterator[AttemptView]:
+        """Oldest first."""
+        return self._calls.pages(f"{path_of(job_id)}/attempts", Page[AttemptView], {})
+
+    def events(self, job_id: str) -> Iterator[EventView]:
+        """In the order of arrival."""
+        return self._calls.pages(f"{path_of(job_id)}/events", Page[EventView], {})
+
+    def events_page(self, job_id: str, *, cursor: str | None, patience_s: float | None = None) -> Page[EventView]:
+        """One page; a cursor stays good for asking again what came behind it."""
+        params: dict[str, str | int] = {"limit": PAGE} | ({"cursor": cursor} if cursor else {})
+        return self._calls.get(f"{path_of(job_id)}/events", Page[EventView], params, patience_s=patience_s)
+
+    def snapshots(self, job_id: str) -> Iterator[SnapshotView]:
+        """Newest step first."""
+        return self._calls.pages(f"{path_of(job_id)}/snapshots", Page[SnapshotView], {})
+
+    def shares(
+        self,
+        by: Grouping,
+        *,
+        project: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> SharesView:
+        """Where the device time of all jobs went; without `since`, in the last thirty days."""
+        moments = {"since": since, "until": until}
+        params: dict[str, str | int] = {name: at.isoformat() for name, at in moments.items() if at is not None}
+        params |= {"by": by.value} if project is None else {"by": by.value, "project": project}
+        return self._calls.get("/goodput", SharesView, params)
+
+    def goodput(self, job_id: str) -> GoodputView:
+        """Where its device time went."""
+        return self._calls.get(f"{path_of(job_id)}/goodput", GoodputView)
+
+    def why(self, job_id: str) -> WhyView:
+        """Why it stands as it does."""
+        return self._calls.get(f"{path_of(job_id)}/why", WhyView)
+
+    def workers(self, job_id: str) -> Iterator[WorkerView]:
+        """Of the newest attempt first."""
+        return self._calls.pages(f"{path_of(job_id)}/workers", Page[WorkerView], {})
+
+    def job_nodes(self, job_id: str) -> Iterator[JobNodeView]:
+        """Of the newest attempt, by replica."""
+        return self._calls.pages(f"{path_of(job_id)}/nodes", Page[JobNodeView], {})
+
+    def metrics(
+        self, job_id: str, *, names: str | None = None, since_step: int | None = None, points: int | None = None
+    ) -> MetricsView:
+        """Down-sampled series; `names` is a comma-separated choice."""
+        wanted = {"names": names, "since_step": since_step, "points": points}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        return self._calls.get(f"{path_of(job_id)}/metrics", MetricsView, params)
+
+    def clusters(self) -> list[ClusterView]:
+        """Every configured cluster."""
+        return self._calls.get("/clusters", Page[ClusterView]).items
+
+    def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
+        """Nodes with failures in their record."""
+        return self._calls.get("/nodes", Page[NodeView], None if cluster is None else {"cluster": cluster}).items
+
+    def projects(self) -> list[ProjectView]:
+        """Projects that have a quota, or jobs that are not at rest."""
+        return self._calls.get("/projects", Page[ProjectView]).items
+
+    def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
+        """The last lines that the workers wrote."""
+        return self._calls.text(f"{path_of(job_id)}/logs", watch.chosen(which))
+
+    def follow_logs(self, job_id: str, *, outage_s: float = 600, **which: Unpack[LogChoice]) -> Iterator[str]:
+        """The last lines, without their ends, and each new one until the job has ended. After an outage shorter than
+        `outage_s` it goes on with what was written meanwhile, up to as many lines as were shown before."""
+        return watch.follow_logs(self._calls, job_id, which, outage_s=outage_s)
+
+    def wait(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        on_change: Callable[[JobView], None] | None = None,
+        outage_s: float = 600,
+    ) -> JobView:
+        """Block until the job has ended and return it. A service away for less than `outage_s` does not matter.
+        Raises WaitTimeout after `timeout_s`; the job goes on."""
+        return watch.wait(self._calls, job_id, timeout_s=timeout_s, on_change=on_change, outage_s=outage_s)
+
+
+def _document(spec: Spec) -> object:
+    return spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else dict(spec)

@@ -1,0 +1,134 @@
+"""Profiles: the services that a person uses, each with its address and token, in a file that its owner alone can read.
+
+`$XDG_CONFIG_HOME/orchestrator/profiles.toml`, by default below ~/.config. `orchestrator login` writes it; the command
+line, the Python client's `connect` and the torchx plug-in read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import tomllib
+
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.settings import Settings
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+_OF_THIS_MACHINE = {"url", "root", "host", "port"}  # settings by which a person names a service without a profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    name: str
+    url: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiles:
+    """`current` is used where nothing else is said."""
+
+    current: str | None = None
+    by_name: Mapping[str, Profile] = field(default_factory=dict)
+
+    def with_profile(self, profile: Profile) -> Profiles:
+        """Added, or in the place of the one of its name; it becomes the current one."""
+        return Profiles(current=profile.name, by_name={**self.by_name, profile.name: profile})
+
+    def without(self, name: str) -> Profiles:
+        left = {known: profile for known, profile in self.by_name.items() if known != name}
+        return Profiles(current=None if self.current == name else self.current, by_name=left)
+
+    def using(self, name: str | None) -> Profiles:
+        """Raises ConfigurationError for a name that is not there."""
+        if name is not None:
+            self.named(name)
+        return replace(self, current=name)
+
+    def named(self, name: str) -> Profile:
+        """Raises ConfigurationError."""
+        if name not in self.by_name:
+            known = ", ".join(sorted(self.by_name)) or "none yet"
+            raise ConfigurationError(
+                f"there is no profile {name!r} (known: {known}); make one: orchestrator login URL --name {name}"
+            )
+        return self.by_name[name]
+
+
+def choose_profile(settings: Settings) -> Profile | None:
+    """The one that the settings name; else the current one, unless they name a service themselves; else none.
+
+    Raises ConfigurationError.
+    """
+    if settings.profile is not None:
+        return read_profiles().named(settings.profile)
+    if settings.model_fields_set & _OF_THIS_MACHINE:
+        return None
+    profiles = read_profiles()
+    return None if profiles.current is None else profiles.named(profiles.current)
+
+
+def check_name(name: str) -> str:
+    """Raises ConfigurationError."""
+    if not _NAME.match(name):
+        raise ConfigurationError(f"a profile's name is {name!r}, must be letters, digits, '.', '_' and '-'")
+    return name
+
+
+def profiles_file() -> Path:
+    """XDG Base Directory Specification: an empty or relative XDG_CONFIG_HOME counts as none."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(given) if given.startswith("/") else Path.home() / ".config"
+    return folder / "orchestrator" / "profiles.toml"
+
+
+def read_profiles() -> Profiles:
+    """Raises ConfigurationError for a file that is none of ours."""
+    file = profiles_file()
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Profiles()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"the profiles in {file} cannot be read: {error}") from error
+    try:
+        tables = document.get("profiles", {})
+        by_name = {name: Profile(name=name, url=str(of["url"]), token=of.get("token")) for name, of in tables.items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{file}: a profile needs a url; sign in again: orchestrator login URL") from error
+    return Profiles(current=document.get("current"), by_name=by_name)
+
+
+def write_profiles(profiles: Profiles) -> Path:
+    """Written whole or not at all, for the owner's eyes alone. Raises ConfigurationError."""
+    file = profiles_file()
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(render_profiles(profiles))
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ConfigurationError(f"the profiles cannot be written to {file}: {error.strerror or error}") from error
+    return file
+
+
+def render_profiles(profiles: Profiles) -> str:
+    """TOML."""
+    lines = [] if profiles.current is None else [f"current = {_quoted(profiles.current)}"]
+    for profile in profiles.by_name.values():
+        lines += ["", f"[profiles.{_quoted(profile.name)}]", f"url = {_quoted(profile.url)}"]
+        lines += [] if profile.token is None else [f"token = {_quoted(profile.token)}"]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A JSON string is a TOML string, but for pairs of surrogates."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,95 @@
+"""Staying with a job: until it has ended, and line by line of its log, over restarts of the service."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Literal, TypedDict
+
+from orchestrator.client.calls import Calls, path_of
+from orchestrator.client.transport import Patience, ServiceUnreachable
+from orchestrator.domain.errors import OrchestratorError
+from orchestrator.wire.jobs import JobView
+
+MAX_LOG_LINES = 10_000  # of one answer: the service's limit
+_QUIET_LOG_S = 300  # a followed log that says nothing for so long is asked for again: the other side may be gone
+_SOON_S, _LATER_S, _SOON_UNTIL_S = 0.3, 2.0, 30.0  # between two looks at a job, at first and then
+_AFTER_AN_END_S = 0.5
+
+
+class LogChoice(TypedDict, total=False):
+    """Which lines; `tail` is how many of the last, `grep` a text that they hold, `stream` whose they are, `since` an
+    RFC 3339 time since which their log was written to. None is no restriction but the service's."""
+
+    attempt: int | None
+    replica: int | None
+    rank: int | None
+    tail: int | None
+    grep: str | None
+    stream: Literal["worker", "agent", "stacks"] | None
+    since: str | None
+
+
+class WaitTimeout(OrchestratorError, TimeoutError):
+    """The job did not end in time; it goes on."""
+
+
+def wait(
+    calls: Calls,
+    job_id: str,
+    *,
+    timeout_s: float | None,
+    on_change: Callable[[JobView], None] | None,
+    outage_s: float,
+) -> JobView:
+    """Client.wait."""
+    started, last = time.monotonic(), None
+    while True:
+        job = calls.get(path_of(job_id), JobView, patience_s=outage_s)
+        if on_change is not None and job != last:
+            on_change(job)
+        if job.ended:
+            return job
+        last, waited_s = job, time.monotonic() - started
+        if timeout_s is not None and waited_s >= timeout_s:
+            raise WaitTimeout(f"job {job_id} is {job.state} after {timeout_s:g} s: {job.reason}")
+        time.sleep(_SOON_S if waited_s < _SOON_UNTIL_S else _LATER_S)
+
+
+def follow_logs(calls: Calls, job_id: str, which: LogChoice, *, outage_s: float) -> Iterator[str]:
+    """Client.follow_logs."""
+    patience = Patience(calls.transport, outage_s)
+    params = chosen(which)
+    shown: deque[str] = deque(maxlen=MAX_LOG_LINES)
+    while True:
+        known = Counter(shown)
+        tail = max(int(params["tail"]), len(shown))
+        try:
+            query = {**params, "tail": tail, "follow": "true"}
+            for line in calls.lines(f"{path_of(job_id)}/logs", query, read_timeout_s=_QUIET_LOG_S):
+                patience.restart()
+                if known[line] > 0:
+                    known[line] -= 1
+                    continue
+                shown.append(line)
+                yield line
+            if _is_past(calls, job_id, which.get("attempt"), outage_s):
+                return
+        except ServiceUnreachable as failure:
+            patience.wait(failure)
+
+
+def chosen(which: LogChoice) -> dict[str, str | int]:
+    """The choice as parameters of a call."""
+    said = {name: value for name, value in which.items() if isinstance(value, (int, str))}
+    return {"tail": MAX_LOG_LINES, **said}
+
+
+def _is_past(calls: Calls, job_id: str, attempt: int | None, outage_s: float) -> bool:
+    """Whether a log that ended is complete: a service that stops ends its streams too."""
+    job = calls.get(path_of(job_id), JobView, patience_s=outage_s)
+    if job.ended or attempt not in (None, job.attempt):
+        return True
+    time.sleep(_AFTER_AN_END_S)
+    return False

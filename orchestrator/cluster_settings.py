@@ -1,0 +1,114 @@
+"""What `[clusters.<name>]` of the settings may say of each kind of cluster. It is read by settings.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from orchestrator.domain.spec import Placement
+
+
+class LocalClusterSettings(BaseModel):
+    """`[clusters.<name>]` with `backend = "local"`: this machine, in the service's own run directory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Literal["local"]
+
+
+class SlurmClusterSettings(BaseModel):
+    """`[clusters.<name>]` with `backend = "slurm"`. Times in seconds; docs/slurm.md explains each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Literal["slurm"]
+    root: Path | None = None  # the run directory as the nodes see it; default: the service's own
+    service_root: Path | None = None  # the same, where the service mounts it elsewhere
+    shared_paths: tuple[Path, ...] = ()  # that nodes see as the service does: a workdir below them is not packed
+    defaults: Placement = Placement()
+    options: tuple[str, ...] = ()  # of sbatch, whole words, for every job
+    python: str = "python3"  # on the nodes, after modules and prolog
+    modules: tuple[str, ...] = ()
+    prolog: str = ""  # lines of bash that prepare a node
+    interface: str | None = None
+    containers: bool = False  # pyxis is installed: jobs may name an image
+    container_options: tuple[str, ...] = ()  # of srun
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
+    gpu_type: str | None = None
+    notice_s: Annotated[int, Field(ge=1, le=65535)] = 60  # before the time limit; sbatch(1), --signal
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # at one time, waiting in Slurm's queue or running
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
+    settle_s: Annotated[float, Field(ge=0, le=3600)] = 30.0  # how late the file system may show a node's record
+    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
+    bin_dir: str | None = None  # where Slurm's commands are, if not on the path
+    conf: str | None = None  # SLURM_CONF
+
+    @field_validator("root", "service_root")
+    @classmethod
+    def _root_is_plain(cls, value: Path | None) -> Path | None:
+        if value is not None and (not value.is_absolute() or "%" in str(value)):
+            raise ValueError("must be an absolute path without '%', which Slurm would replace in the names of logs")
+        return value
+
+
+class KubernetesClusterSettings(BaseModel):
+    """`[clusters.<name>]` with `backend = "kubernetes"`. Times in seconds; docs/kubernetes.md explains each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Literal["kubernetes"]
+    kubeconfig: Path | None = None  # default: KUBECONFIG, or ~/.kube/config
+    context: str | None = None  # of the kubeconfig; with neither, the service account of the service's own pod
+    namespace: str | None = None  # default: the context's, or the service's own
+    image: str | None = None  # of jobs that name none
+    agent_image: str | None = None  # of this project: it gives its agent to jobs whose image lacks it
+    python: str = "python3"  # in the jobs' image
+    root: Path = Path("/run/orchestrator")  # where pods have the run directory
+    claim: str | None = None  # a PersistentVolumeClaim for it
+    host_path: str | None = None  # or a folder that all nodes share
+    service_root: Path | None = None  # where the service sees the same; without it pods and service share no files
+    defaults: Placement = Placement()
+    overlay: dict[str, object] = {}  # a strategic merge patch of every Job
+    free_overlays: bool = False  # a job's own may name Secrets, accounts, the node's files and privileges, too
+    service_account: str | None = None  # of the jobs' pods
+    pull_secrets: tuple[str, ...] = ()
+    priority_class: str | None = None
+    gpu_resource: str = "nvidia.com/gpu"
+    gpu_label: str = "nvidia.com/gpu.product"
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
+    gpu_type: str | None = None
+    run_as: Annotated[int, Field(ge=0)] | Literal["image"] = 1000  # user and group of the pods
+    read_only_root: bool = True
+    shm_gb: Annotated[float, Field(gt=0)] | None = None
+    unreachable_s: Annotated[int, Field(ge=0, le=86400)] = 60  # how long a silent node keeps its pods
+    keep_finished_s: Annotated[int, Field(ge=60)] = 7 * 86400
+    image_patience_s: Annotated[float, Field(ge=0)] = 300.0
+    settle_s: Annotated[float, Field(ge=0, le=3600)] | None = None  # default: 30 with shared files, else 5
+    stop_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    request_timeout_s: Annotated[float, Field(gt=0, le=600)] = 15.0
+    max_jobs: Annotated[int, Field(ge=1)] | None = None  # at one time, waiting or running
+    poll_s: Annotated[float, Field(gt=0, le=60)] = 1.0  # between two passes, which ask the cluster nothing
+
+    @field_validator("root")
+    @classmethod
+    def _root_is_absolute(cls, value: Path) -> Path:
+        if not value.is_absolute():
+            raise ValueError("must be an absolute path in the pods")
+        return value
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> KubernetesClusterSettings:
+        if self.claim is not None and self.host_path is not None:
+            raise ValueError("needs at most one of claim and host_path")
+        if self.service_root is not None and self.claim is None and self.host_path is None:
+            raise ValueError("service_root names shared files: say with claim or host_path where the pods have them")
+        return self
+
+
+ClusterSettings = Annotated[
+    LocalClusterSettings | SlurmClusterSettings | KubernetesClusterSettings, Field(discriminator="backend")
+]
+ClusterName = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]

@@ -1,0 +1,117 @@
+"""Whether a spec is accepted: what it names has to be there, for the one who asks. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from orchestrator.clusters import Cluster
+from orchestrator.commands.submission import check_submission, find_cluster, make_absolute
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
+from orchestrator.domain.identity import LOCAL, Principal, Role
+from orchestrator.domain.job import Job
+from orchestrator.domain.reach import why_out_of_bounds
+from orchestrator.domain.spec import JobSpec
+from orchestrator.ports.jobs import JobStore
+from trainer.contract.location import is_url
+
+
+def _no_secrets(_: str) -> Collection[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """`secrets`: their names by project. `caller`: in whose name; what he may not see is not there."""
+
+    jobs: JobStore
+    clusters: Mapping[str, Cluster]
+    webhooks: Collection[str] = ()
+    secrets: Callable[[str], Collection[str]] = _no_secrets
+    private_hosts: Collection[str] = ()
+    caller: Principal = LOCAL
+
+    def acting(self, caller: Principal) -> Checks:
+        """The same in a caller's name."""
+        return replace(self, caller=caller)
+
+    def accept(
+        self, spec: JobSpec, job_id: str | None = None, *, prefix: str = "", known: JobSpec | None = None
+    ) -> JobSpec:
+        """The spec as it is stored. Raises InvalidSpec, whose pointers begin with `prefix`.
+
+        What the accepted spec, `known`, names already is kept: a webhook may be gone since, a job not be this caller's.
+        """
+        try:
+            stored = make_absolute(spec)
+            check_submission(stored, find_cluster(spec, self.clusters))
+            self._check_dependencies(stored, job_id, () if known is None else known.after)
+            self._check_webhooks(stored, () if known is None else known.notify)
+            self._check_secrets(stored)
+            self._check_reach(stored)
+        except InvalidSpec as error:
+            raise InvalidSpec([FieldProblem(prefix + p.pointer, p.message) for p in error.problems]) from error
+        return stored
+
+    def _check_dependencies(self, spec: JobSpec, job_id: str | None, known: Collection[str]) -> None:
+        """What is waited for has to exist for the caller, and not to wait for the job itself, however indirectly."""
+        problems = []
+        for index, name in enumerate(spec.after):
+            try:
+                other = self.jobs.get(name)
+                if name not in known and not self.caller.may(Role.VIEWER, other.spec.project):
+                    raise NotFound(f"there is no job {name}")
+                if self._waits_for(other, job_id):
+                    problems.append(FieldProblem(f"/after/{index}", f"job {name} waits for this one"))
+            except NotFound:
+                problems.append(FieldProblem(f"/after/{index}", f"there is no job {name}"))
+        if problems:
+            raise InvalidSpec(problems)
+
+    def _waits_for(self, job: Job, other: str | None) -> bool:
+        """Whether one job is the other or waits for it; for a new one (None) nobody waits yet."""
+        ahead, seen = [job], {job.id}
+        while ahead and other is not None:
+            each = ahead.pop()
+            if each.id == other:
+                return True
+            new = [name for name in each.spec.after if name not in seen]
+            seen.update(new)
+            for name in new:
+                with suppress(NotFound):
+                    ahead.append(self.jobs.get(name))
+        return False
+
+    def _check_webhooks(self, spec: JobSpec, kept: Collection[str]) -> None:
+        there_are = f"known: {', '.join(sorted(self.webhooks))}" if self.webhooks else "none is configured"
+        unknown = [
+            FieldProblem(f"/notify/{index}", f"there is no webhook {name!r}; {there_are}")
+            for index, name in enumerate(spec.notify)
+            if name not in self.webhooks and name not in kept
+        ]
+        if unknown:
+            raise InvalidSpec(unknown)
+
+    def _check_secrets(self, spec: JobSpec) -> None:
+        if not spec.run.secrets:
+            return
+        stored = self.secrets(spec.project)
+        missing = [
+            FieldProblem(f"/run/secrets/{index}", f"project {spec.project} has no secret {name!r}; an admin stores it")
+            for index, name in enumerate(spec.run.secrets)
+            if name not in stored
+        ]
+        if missing:
+            raise InvalidSpec(missing)
+
+    def _check_reach(self, spec: JobSpec) -> None:
+        places = {"/snapshot/dir": spec.snapshot.dir, "/snapshot/from": spec.snapshot.source}
+        refused = [
+            FieldProblem(pointer, f"{place} {reason}")
+            for pointer, place in places.items()
+            if place is not None and is_url(place)
+            if (reason := why_out_of_bounds(place, self.private_hosts)) is not None
+        ]
+        if refused:
+            raise InvalidSpec(refused)

@@ -1,0 +1,72 @@
+"""Deleting the records of jobs that have ended. Their files go later, by the supervisor of their cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from orchestrator.clusters import Cluster
+from orchestrator.domain.deletion import Deletion, bury, require_deletable
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.identity import Principal
+from orchestrator.domain.reliance import relying_on
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.endings import DeletionStore
+from orchestrator.ports.jobs import JobReader, JobStore
+from trainer.contract.location import join
+
+log = structlog.get_logger()
+
+
+class Deletions:
+    """`wake` tells the supervisors that there is something to do; it must not block."""
+
+    def __init__(
+        self,
+        store: DeletionStore,
+        jobs: JobStore,
+        reader: JobReader,
+        clusters: Mapping[str, Cluster],
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._reader = reader
+        self._clusters = clusters
+        self._clock = clock
+        self._wake = wake
+
+    def delete(self, job_id: str, *, files: bool, by: Principal) -> Deletion:
+        """Delete a job's record, and with `files` let its folder and its snapshots go. Raises NotFound, Conflict.
+
+        Said again, it is answered with what was done: also where the files were to be kept then and not now.
+        """
+        while True:
+            try:
+                job = self._jobs.get(job_id)
+            except NotFound:
+                done = self._store.deletion(job_id)
+                if done is None:
+                    raise
+                return done
+            cluster = self._clusters.get(job.spec.cluster)
+            require_deletable(
+                job,
+                files=files,
+                relied_on_by=relying_on(job_id, self._reader.sources()),
+                awaited_by=self._reader.awaiting(job_id),
+                shares_files=cluster is None or cluster.shares_files,
+            )
+            deletion = bury(job, by=by.name, at=self._clock.now(), files=files)
+            if self._store.delete(deletion, seen=job.desired.number):
+                log.info("job deleted", job=job_id, project=deletion.project, by=by.name, files=files)
+                self._wake()
+                return deletion
+
+    def folders(self, deletion: Deletion) -> list[str]:
+        """Where its files are: its folder, where its cluster is still configured, and that of its snapshots."""
+        cluster, elsewhere = self._clusters.get(deletion.cluster), deletion.snapshot_dir
+        own = [] if cluster is None else [str(cluster.job_dir(deletion.job_id))]
+        return own if elsewhere is None else [*own, join(elsewhere, deletion.job_id)]

@@ -1,0 +1,248 @@
+"""Write side: submissions and wishes. Records what is desired and an event; never touches a status.
+
+Every command is idempotent: the same wish again changes nothing and gets the same answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.submission import find_cluster
+from orchestrator.commands.target import find_target
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.chaos import Order, wish_chaos, wish_stacks
+from orchestrator.domain.counted import counted
+from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
+from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.identity import Principal
+from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.validation import leaves, merge_patch, parse_spec
+from orchestrator.domain.wish import Wish, wish_cancel, wish_resume, wish_snapshot, wish_suspend
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.history import HistoryReader
+from orchestrator.ports.jobs import JobReader, JobStore
+from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
+from trainer.contract import layout
+from trainer.contract.manifest import parse_snapshot_name
+
+_FIXED = ("name", "project", "cluster")  # what a retry cannot change: the job is filed and placed by it
+
+
+class Commands:
+    """`wake` tells the supervisor that there is something new; it must not block. Without `history` nothing is known of
+    the nodes of a running job."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        reader: JobReader,
+        checks: Checks,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        history: HistoryReader | None = None,
+    ) -> None:
+        self._jobs = jobs
+        self._reader = reader
+        self._history = history
+        self._checks = checks
+        self._clock = clock
+        self._wake = wake
+
+    def acting(self, caller: Principal) -> Commands:
+        """The same in a caller's name: events tell of him, and what he may not see is not there."""
+        theirs = copy.copy(self)
+        theirs._checks = self._checks.acting(caller)
+        return theirs
+
+    def submit(self, spec: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
+        """Store a job; False when this key and spec stored it before. Raises InvalidSpec, Conflict."""
+        if idempotency_key is not None:
+            # Before the checks: what was there at the first call may be gone by now, and the answer is the same.
+            repeated = self._jobs.repeated(spec.project, idempotency_key, digest(spec))
+            if repeated is not None:
+                return repeated, False
+        stored = self._checks.accept(spec)
+        now = self._clock.now()
+        job = Job(
+            id=f"{spec.name}-{_random_id()}",
+            spec=stored,
+            state=JobState.QUEUED,
+            reason=f"waits for its turn on cluster {spec.cluster}",
+            desired=Desired(),
+            created_at=now,
+            updated_at=now,
+            owner=self._checks.caller.name,
+        )
+        sentence = f"submitted to cluster {spec.cluster}, project {spec.project}"
+        event = Event(at=now, kind=EventKind.JOB_SUBMITTED, sentence=sentence, actor=self._checks.caller.name)
+        answer = self._jobs.add(job, idempotency_key=idempotency_key, digest=digest(spec), event=event)
+        self._wake()
+        return answer, answer.id == job.id
+
+    def cancel(self, job_id: str) -> Job:
+        """Wish the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""
+        return self._wish(job_id, wish_cancel)
+
+    def suspend(self, job_id: str) -> Job:
+        """Wish that the job lets go of its place, at a snapshot, until it is resumed. Raises NotFound, Conflict."""
+        return self._wish(job_id, wish_suspend)
+
+    def resume(self, job_id: str) -> Job:
+        """Withdraw the suspension. Raises NotFound, Conflict."""
+        return self._wish(job_id, wish_resume)
+
+    def snapshot(self, job_id: str) -> Job:
+        """Wish one more snapshot of the running attempt. Raises NotFound, Conflict.
+
+        Two calls before the agents have heard of the first are one wish.
+        """
+        told = self._told(job_id)
+        return self._wish(job_id, lambda job: wish_snapshot(job, told))
+
+    def stacks(self, job_id: str, request: StacksRequest) -> Job:
+        """Wish to see where the ranks of the running attempt stand. Raises NotFound, Conflict, InvalidSpec."""
+        target = find_target(self._reader, self._history, job_id)
+        return self._wish(job_id, lambda job: wish_stacks(job, target, request.rank))
+
+    def chaos(self, job_id: str, request: ChaosRequest) -> Job:
+        """Wish a fault for the running attempt. Raises NotFound, Conflict, InvalidSpec."""
+        target = find_target(self._reader, self._history, job_id)
+        order = Order(fault=request.fault, rank=request.rank, node=request.node)
+        return self._wish(job_id, lambda job: wish_chaos(job, target, order))
+
+    def scale(self, job_id: str, nodes: str) -> Job:
+        """Wish another number or range of nodes. Raises NotFound, Conflict, InvalidSpec."""
+
+        def scaled(job: Job) -> Wish | None:
+            if job.state.terminal:
+                raise Conflict(f"job {job_id} has ended {job.state}; retry it with a patch of topology.nodes")
+            spec = self._scaled(job.spec, nodes)
+            sentence = (
+                f"its owner asked for {counted(spec.topology.nodes, 'node')} instead of {job.spec.topology.nodes}"
+            )
+            return None if spec == job.spec else Wish(job.desired, EventKind.SCALE_REQUESTED, sentence, spec=spec)
+
+        return self._wish(job_id, scaled)
+
+    def retry(self, job_id: str, request: RetryRequest) -> Job:
+        """Wish one more attempt, of a running or ended job. Raises NotFound, Conflict, InvalidSpec."""
+
+        def retried(job: Job) -> Wish | None:
+            if job.desired.cancelled and not job.state.terminal:
+                raise Conflict(f"job {job_id} is being cancelled; retry it when it has ended")
+            spec = self._patched(job, request)
+            self._check_restore(job, request.restore_from)
+            if job.desired.retry_number > job.retries_done:
+                _require_same_retry(job, request, spec)
+                return None
+            desired = replace(
+                job.desired,
+                cancelled=False,
+                suspended=False,
+                retry_number=job.retries_done + 1,
+                restore_from=request.restore_from,
+            )
+            evidence: dict[str, object] = {}
+            if request.restore_from is not None:
+                evidence["restore_from"] = request.restore_from
+            if request.patch:
+                evidence["changed"] = leaves(request.patch)  # names only: values may be confidential
+            return Wish(desired, EventKind.RETRY_REQUESTED, _retry_sentence(request), spec=spec, evidence=evidence)
+
+        return self._wish(job_id, retried)
+
+    def _wish(self, job_id: str, decide: Callable[[Job], Wish | None]) -> Job:
+        """Read, decide, and write where no other wish came in between; else again. None: it is wished already."""
+        while True:
+            job = self._jobs.get(job_id)
+            wish = decide(job)
+            if wish is None:
+                return job
+            desired = replace(wish.desired, number=job.desired.number + 1)
+            evidence = {"state": job.state.value, **wish.evidence}
+            event = Event(
+                at=self._clock.now(),
+                kind=wish.kind,
+                sentence=wish.sentence,
+                evidence=evidence,
+                actor=self._checks.caller.name,
+            )
+            changed = None if wish.spec == job.spec else wish.spec
+            if self._jobs.wish(job_id, desired, event, spec=changed):
+                self._wake()
+                return replace(job, desired=desired, spec=changed or job.spec)
+
+    def _told(self, job_id: str) -> int | None:
+        """How many snapshots the agents of the live attempt were asked for; None when nothing runs."""
+        attempt = self._reader.standing(job_id).attempt
+        return None if attempt is None or attempt.state is not AttemptState.RUNNING else attempt.snapshots_told
+
+    def _scaled(self, spec: JobSpec, nodes: str) -> JobSpec:
+        """The spec with another number of nodes. Raises InvalidSpec that points at the request's one field."""
+        document = spec.model_dump(mode="json", by_alias=True)
+        try:
+            scaled = parse_spec(merge_patch(document, {"topology": {"nodes": nodes}}))
+            return self._checks.accept(scaled, known=spec)
+        except InvalidSpec as error:
+            told = [p.message if p.pointer.startswith("/topology") else str(error) for p in error.problems]
+            raise InvalidSpec([FieldProblem("/nodes", message) for message in dict.fromkeys(told)]) from error
+
+    def _patched(self, job: Job, request: RetryRequest) -> JobSpec:
+        if not request.patch:
+            return job.spec
+        document = job.spec.model_dump(mode="json", by_alias=True)
+        return self._checks.accept(parse_spec_patch(document, request.patch), job.id, prefix="/patch", known=job.spec)
+
+    def _check_restore(self, job: Job, name: str | None) -> None:
+        if name is None:
+            return
+        if parse_snapshot_name(name) is None:
+            message = f"is {name!r}, must be a snapshot's name as 'step-00000120-a1-g1'"
+            raise InvalidSpec([FieldProblem("/restore_from", message)])
+        folder = find_cluster(job.spec, self._checks.clusters).snapshots_dir(job) / name
+        if not (folder / layout.MANIFEST).is_file():
+            raise InvalidSpec([FieldProblem("/restore_from", f"job {job.id} has no committed snapshot {name}")])
+
+
+def digest(spec: JobSpec) -> str:
+    """What makes two submissions the same one: SHA-256 of the canonical spec."""
+    document = spec.model_dump(mode="json", by_alias=True)
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def parse_spec_patch(document: Mapping[str, object], patch: Mapping[str, object]) -> JobSpec:
+    """The spec with a merge patch applied. Raises InvalidSpec with pointers into the request."""
+    fixed = [
+        FieldProblem(f"/patch/{name}", "cannot change in a retry; submit a new job")
+        for name in _FIXED
+        if name in patch and patch[name] != document[name]
+    ]
+    if fixed:
+        raise InvalidSpec(fixed)
+    return parse_spec(merge_patch(document, patch), prefix="/patch")
+
+
+def _require_same_retry(job: Job, request: RetryRequest, spec: JobSpec) -> None:
+    if request.restore_from == job.desired.restore_from and spec == job.spec:
+        return
+    raise Conflict(f"job {job.id} has a retry with other terms that has not begun yet; wait for it or cancel it")
+
+
+def _retry_sentence(request: RetryRequest) -> str:
+    source = f" from snapshot {request.restore_from}" if request.restore_from else ""
+    changed = ", ".join(leaf.removeprefix("/").replace("/", ".") for leaf in leaves(request.patch)[:5])
+    patched = f" with a changed {changed}" if request.patch else ""
+    return f"its owner asked for another attempt{source}{patched}"
+
+
+def _random_id() -> str:
+    return base64.b32encode(secrets.token_bytes(5)).decode().lower()

@@ -1,0 +1,134 @@
+"""The dry run: the first attempt of a job that was not submitted, as commands, native request and torchx AppDef."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from enum import Enum
+
+from torchx import specs
+
+from orchestrator.clusters import Cluster
+from orchestrator.commands.drafts import draft_attempt, draft_job
+from orchestrator.commands.sizing import compare_rungs, size_up
+from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.job import Job
+from orchestrator.domain.launch import Environments, LaunchPlan
+from orchestrator.domain.masking import MASK
+from orchestrator.domain.spec import JobSpec
+from orchestrator.wire.plans import MemoryView, PlanView, ReplicaPlanView, RungView
+from trainer.contract import env
+
+MOST_REPLICAS = 32  # that are shown one by one
+_MASKED = frozenset({env.REPORT_TOKEN, env.CLAIM})
+
+
+def render_plan(spec: JobSpec, cluster: Cluster) -> PlanView:
+    """Nothing is stored, reserved or started."""
+    job = draft_job(spec)
+    return render_launch(job, draft_attempt(job, cluster), cluster)
+
+
+def render_launch(job: Job, attempt: Attempt, cluster: Cluster) -> PlanView:
+    """What is or would be submitted for this attempt of this job."""
+    spec = job.spec
+    plan = _masked(cluster.plan(job, attempt), spec.run.secrets)
+    objections = () if cluster.check is None else cluster.check(plan)
+    native = cluster.backend.render(plan)
+    memory = size_up(spec, gpus_per_node=cluster.gpus, gpu_type=cluster.gpu_type)
+    rungs = _rungs(spec, cluster)
+    return PlanView(
+        rendezvous_id=plan.rendezvous_id,
+        rendezvous_endpoint=f"{plan.rendezvous_host}:{plan.port}",
+        replicas=[
+            ReplicaPlanView(replica=replica, command=list(plan.commands[replica]), env=plan.environments[replica])
+            for replica in range(min(len(plan.commands), MOST_REPLICAS))
+        ],
+        native_kind=native.kind,
+        native_request=native.text,
+        appdef=render_appdef(plan, spec, gpus_per_node=cluster.gpus),
+        memory=memory,
+        rungs=rungs,
+        fitting=next((rung.name for rung in rungs if rung.fits), None),
+        restores=attempt.restore_from or spec.snapshot.source,
+        warnings=[*objections, *_warnings(spec, plan, cluster, memory)],
+    )
+
+
+def _rungs(spec: JobSpec, cluster: Cluster) -> list[RungView]:
+    compared = compare_rungs(spec, gpus_per_node=cluster.gpus, gpu_type=cluster.gpu_type)
+    return [RungView(name=rung.name, total_bytes=need.total_bytes, fits=need.fits) for rung, need in compared]
+
+
+def render_appdef(plan: LaunchPlan, spec: JobSpec, *, gpus_per_node: int) -> dict[str, object]:
+    """The launch as a torchx AppDef (torchx.specs), in plain values. Only replica 0's own values are shown."""
+    memory_gb = spec.resources.memory_gb
+    gpus = gpus_per_node if spec.topology.workers_per_node == "gpu" else spec.resources.gpus
+    role = specs.Role(
+        name=spec.name,
+        image=spec.run.image or plan.workdir,
+        min_replicas=plan.min_nodes if plan.min_nodes != plan.max_nodes else None,
+        entrypoint=plan.commands[0][0],
+        args=list(plan.commands[0][1:]),
+        env=dict(plan.environments[0]),
+        num_replicas=plan.max_nodes,
+        # torchx writes -1 where nothing was asked for (torchx.specs.NULL_RESOURCE).
+        resource=specs.Resource(
+            cpu=-1 if spec.resources.cpus is None else max(1, round(spec.resources.cpus)),
+            gpu=gpus,
+            memMB=-1 if memory_gb is None else round(memory_gb * 1024),
+        ),
+        port_map={"rendezvous": plan.port},
+    )
+    document = _plain(dataclasses.asdict(specs.AppDef(name=plan.name, roles=[role], metadata=dict(spec.labels))))
+    return document if isinstance(document, dict) else {}
+
+
+def _masked(plan: LaunchPlan, secrets: Sequence[str]) -> LaunchPlan:
+    """With secrets by name: their values are not even looked up."""
+    hidden = dict.fromkeys(secrets, MASK)
+    shown = {name: MASK if name in _MASKED else value for name, value in plan.environments[0].items()}
+    return dataclasses.replace(plan, environments=Environments({**hidden, **shown}, len(plan.environments)))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value if isinstance(value.value, (str, int)) else value.name
+    if isinstance(value, dict):
+        return {str(key): _plain(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(child) for child in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryView | None) -> list[str]:
+    workers = plan.max_nodes * plan.workers_per_node
+    config = spec.trainer_config()
+    resources = spec.resources
+    rows = (
+        (
+            memory is not None and memory.fits is False,
+            f"the memory will not suffice: {memory.advice if memory else ''}",
+        ),
+        (
+            config is not None and config.global_batch < workers,
+            f"global_batch is below the {workers} workers: some of them will have nothing to do",
+        ),
+        (
+            len(plan.commands) > MOST_REPLICAS,
+            f"only the first {MOST_REPLICAS} of {len(plan.commands)} replicas are shown; the others are started alike",
+        ),
+        (
+            config is None,
+            "a program of your own starts from its beginning after a failure, unless it saves and loads snapshots",
+        ),
+        (
+            cluster.kind == "local" and (resources.cpus is not None or resources.memory_gb is not None),
+            "cluster kind local counts workers only: resources.cpus and resources.memory_gb are not enforced",
+        ),
+        (
+            spec.launcher == "torchrun",
+            "under launcher torchrun every restart in place waits for a new rendezvous; elasticrun is faster",
+        ),
+    )
+    return [sentence for holds, sentence in rows if holds]

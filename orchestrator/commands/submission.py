@@ -1,0 +1,206 @@
+"""Checks of a spec against its cluster before it is accepted: what would fail at start is refused now, by field.
+
+Reads the file system, and writes to it only to learn whether a snapshot directory can be written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from orchestrator.clusters import Cluster
+from orchestrator.commands.drafts import draft_attempt, draft_job
+from orchestrator.domain.counted import counted
+from orchestrator.domain.errors import BackendUnavailable, FieldProblem, InvalidSpec, LaunchRefused
+from orchestrator.domain.launch import workers_per_node
+from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.unsupported import find_unsupported
+from trainer.contract import layout
+from trainer.contract.location import is_url, why_no_place
+
+_MAX_LOOKED_AT = 10_000  # entries of a data folder, in search of one that is not empty
+
+
+def find_cluster(spec: JobSpec, clusters: Mapping[str, Cluster]) -> Cluster:
+    """Raises InvalidSpec."""
+    if spec.cluster in clusters:
+        return clusters[spec.cluster]
+    known = ", ".join(sorted(clusters)) or "none"
+    raise InvalidSpec([FieldProblem("/cluster", f"there is no cluster {spec.cluster!r}; known: {known}")])
+
+
+def make_absolute(spec: JobSpec) -> JobSpec:
+    """The spec as it is stored: a relative workdir counts from the service's own working directory."""
+    workdir = str(Path(spec.run.workdir).absolute())
+    return spec.model_copy(update={"run": spec.run.model_copy(update={"workdir": workdir})})
+
+
+def check_submission(spec: JobSpec, cluster: Cluster) -> None:
+    """Check all that can be known before the start; `spec` has an absolute workdir. Raises InvalidSpec."""
+    problems = find_unsupported(spec, cluster.kind)
+    for check in (*_CHECKS, *(_ON_DISK if cluster.shares_files else ())):
+        problems.extend(check(spec, cluster))
+    if not problems:
+        problems.extend(_check_request(spec, cluster))
+    if problems:
+        raise InvalidSpec(problems)
+
+
+def _check_request(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
+    """An overlay is judged where it is laid over a Job."""
+    if not spec.placement.overlay:
+        return
+    job = draft_job(spec)
+    try:
+        cluster.backend.render(cluster.plan(job, draft_attempt(job, cluster)))
+    except LaunchRefused as error:
+        yield FieldProblem("/placement/overlay", str(error).removeprefix("placement.overlay: "))
+
+
+def _check_workdir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+    found = _look(Path(spec.run.workdir))
+    if found != "a directory":
+        yield FieldProblem("/run/workdir", f"{spec.run.workdir} is {found}, must be a directory on the service's host")
+
+
+def _check_script(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+    if spec.run.script is None:
+        return
+    script = Path(spec.run.workdir, spec.run.script)
+    found = _look(script)
+    if found != "a file":
+        yield FieldProblem("/run/script", f"{script} is {found}, must be a file")
+
+
+def _check_data(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+    config = spec.trainer_config()
+    if config is None or config.data == "stdlib":
+        return
+    data = Path(spec.run.workdir, config.data)
+    found = _look(data)
+    if found not in ("a file", "a directory"):
+        yield FieldProblem("/run/trainer/data", f"{data} is {found}, must be a file, a folder or 'stdlib'")
+    elif not _holds_data(data):
+        yield FieldProblem("/run/trainer/data", f"{data} is empty: there is nothing to train on")
+
+
+def _check_demand(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
+    if spec.resources.gpus > cluster.gpus:
+        yield FieldProblem(
+            "/resources/gpus", f"needs {counted(spec.resources.gpus, 'GPU')}, cluster {cluster.name} has {cluster.gpus}"
+        )
+    if spec.topology.workers_per_node == "gpu" and cluster.gpus == 0:
+        message = f"is 'gpu', but cluster {cluster.name} has no GPU; give a number of workers"
+        yield FieldProblem("/topology/workers_per_node", message)
+        return
+    needed = spec.topology.max_nodes * workers_per_node(spec, cluster.gpus)
+    try:
+        slots = cluster.backend.slots()
+    except BackendUnavailable:
+        return  # the job waits until the cluster answers
+    if slots is not None and needed > slots:
+        yield FieldProblem(
+            "/topology", f"needs {counted(needed, 'worker')}, cluster {cluster.name} has {counted(slots, 'slot')}"
+        )
+
+
+def _check_image(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
+    if spec.run.image is not None and not cluster.images:
+        yield FieldProblem("/run/image", f"cluster {cluster.name} starts no images; remove it")
+
+
+def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+    if spec.snapshot.dir is None:
+        return
+    if is_url(spec.snapshot.dir):  # what a store answers depends on who asks: the job's first probe finds out
+        yield from _check_url("/snapshot/dir", spec.snapshot.dir)
+        return
+    target = Path(spec.snapshot.dir)
+    if not target.is_absolute():
+        yield FieldProblem("/snapshot/dir", f"is {spec.snapshot.dir!r}, must be an absolute path")
+        return
+    reason = _why_not_writable(target)
+    if reason is not None:
+        yield FieldProblem("/snapshot/dir", f"{target} cannot be written: {reason}")
+
+
+def _check_snapshot_source(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+    if spec.snapshot.source is None:
+        return
+    if is_url(spec.snapshot.source):
+        yield from _check_url("/snapshot/from", spec.snapshot.source)
+        return
+    source = Path(spec.snapshot.source)
+    if not source.is_absolute():
+        yield FieldProblem("/snapshot/from", f"is {spec.snapshot.source!r}, must be the absolute path of a snapshot")
+    elif _look(source / layout.MANIFEST) != "a file":
+        message = f"{source} holds no {layout.MANIFEST}: it is not a committed snapshot"
+        yield FieldProblem("/snapshot/from", message)
+
+
+def _check_url(field: str, url: str) -> Iterator[FieldProblem]:
+    reason = why_no_place(url)
+    if reason is not None:
+        yield FieldProblem(field, f"{url} {reason}")
+
+
+_Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
+_CHECKS: tuple[_Check, ...] = (_check_demand, _check_image)
+# Paths are looked up here: a cluster that shares no files finds out by itself.
+_ON_DISK: tuple[_Check, ...] = (
+    _check_workdir,
+    _check_script,
+    _check_data,
+    _check_snapshot_dir,
+    _check_snapshot_source,
+)
+
+
+def _look(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    except OSError as error:
+        return f"unreadable ({error.strerror})"
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a file" if stat.S_ISREG(mode) else "neither a file nor a directory"
+
+
+def _holds_data(path: Path) -> bool:
+    if path.is_file():
+        return path.stat().st_size > 0
+    looked_at = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            looked_at += 1
+            if looked_at > _MAX_LOOKED_AT or _size(Path(folder, name)) > 0:
+                return True
+    return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _why_not_writable(target: Path) -> str | None:
+    """Try in the nearest folder above that exists; nothing stays behind."""
+    for folder in (target, *target.parents):
+        found = _look(folder)
+        if found == "missing":
+            continue
+        if found != "a directory":
+            return f"{folder} is {found}"
+        try:
+            with tempfile.TemporaryDirectory(prefix=".orchestrator-", dir=folder):
+                return None
+        except OSError as error:
+            return f"{folder}: {error.strerror}"
+    return "no folder above it exists"

@@ -1,0 +1,35 @@
+"""What has to be known of a running job before its ranks are asked for stacks, or struck by a fault."""
+
+from __future__ import annotations
+
+from orchestrator.domain.chaos import Target
+from orchestrator.domain.reliance import relying_on
+from orchestrator.ports.history import HistoryReader, StoredReplica
+from orchestrator.ports.jobs import JobReader
+
+_PAGE = 200
+
+
+def find_target(jobs: JobReader, history: HistoryReader | None, job_id: str) -> Target:
+    """Raises NotFound, StoreUnavailable."""
+    standing = jobs.standing(job_id)
+    lives = [] if history is None else _lives(history, job_id)
+    return Target(
+        attempt=standing.attempt,
+        world_size=standing.world_size,
+        nodes={life.replica: life.name for life in lives if life.name is not None},
+        places={rank: life.replica for life in lives for rank in life.ranks},
+        newest_snapshot=standing.newest_snapshot,
+        relied_on_by=relying_on(job_id, jobs.sources()),
+    )
+
+
+def _lives(history: HistoryReader, job_id: str) -> list[StoredReplica]:
+    """In the order of their incarnations: of each replica the last one counts."""
+    found: list[StoredReplica] = []
+    cursor: str | None = None
+    while True:
+        rows, cursor = history.replicas(job_id, limit=_PAGE, cursor=cursor)
+        found += rows
+        if cursor is None:
+            return found

@@ -1,0 +1,142 @@
+"""What a person can wish on a page. The edge has refused by then what another site's page asked for.
+
+A page with scripts gets a sentence and goes on; one without is led back to the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from orchestrator.api.access import Caller
+from orchestrator.api.documents import parse_yaml
+from orchestrator.commands.jobs import Commands
+from orchestrator.dashboard.answers import FormBody, Posted, first_of
+from orchestrator.dashboard.pages import render_page
+from orchestrator.domain.access import Verdict, find_rule, judge
+from orchestrator.domain.counted import counted
+from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, Refused
+from orchestrator.domain.job import Job
+from orchestrator.domain.validation import parse_model
+from orchestrator.identity.places import JobPlaces
+from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
+
+MAX_CANCELLED = 200  # by one request: a page of the list
+
+Wish = Callable[[Commands, str, FormBody], Job]
+Scripted = Annotated[str | None, Header(alias="HX-Request")]
+
+_SAID = {
+    "cancel": "is being cancelled. Its snapshots are kept.",
+    "suspend": "is being suspended: it takes a snapshot, stops, and waits until you resume it.",
+    "resume": "is back in the queue and continues from its newest snapshot.",
+    "snapshot": "takes a snapshot at its next step.",
+    "retry": "gets a new attempt.",
+    "scale": "continues on the new number of nodes.",
+    "stacks": "was asked for its stacks. Select a rank to read them.",
+    "chaos": "gets one fault. Its page shows how it recovers.",
+}
+
+
+_WISHES: dict[str, Wish] = {
+    "cancel": lambda commands, job_id, _: commands.cancel(job_id),
+    "suspend": lambda commands, job_id, _: commands.suspend(job_id),
+    "resume": lambda commands, job_id, _: commands.resume(job_id),
+    "snapshot": lambda commands, job_id, _: commands.snapshot(job_id),
+    "retry": lambda commands, job_id, form: commands.retry(job_id, parse_retry(form)),
+    "scale": lambda commands, job_id, form: commands.scale(job_id, first_of(form, "nodes")),
+    "stacks": lambda commands, job_id, form: commands.stacks(job_id, parse_stacks(form)),
+    "chaos": lambda commands, job_id, form: commands.chaos(job_id, parse_chaos(form)),
+}
+_CANCEL = find_rule("POST", "/jobs/{job_id}/cancel")
+
+
+def add_actions(router: APIRouter, commands: Commands, places: JobPlaces) -> None:
+    for verb, wish in _WISHES.items():
+        router.add_api_route(f"/jobs/{{job_id}}/{verb}", _wishing(commands, verb, wish), methods=["POST"])
+    router.add_api_route("/cancel", _cancelling(commands, places), methods=["POST"])
+
+
+def parse_retry(form: FormBody) -> RetryRequest:
+    """`restore_from` a snapshot's name, `patch` a merge patch of the spec in YAML; both may be empty.
+
+    Raises InvalidSpec, HttpProblem.
+    """
+    text = first_of(form, "patch")
+    patch = parse_yaml(text) if text else None
+    if patch is not None and not isinstance(patch, dict):
+        raise InvalidSpec([FieldProblem("/patch", "must be a mapping, as 'run: {trainer: {learning_rate: 0.0001}}'")])
+    document = {"restore_from": first_of(form, "restore_from") or None, "patch": patch}
+    return parse_model(RetryRequest, document)
+
+
+def parse_stacks(form: FormBody) -> StacksRequest:
+    """Raises InvalidSpec."""
+    return parse_model(StacksRequest, {"rank": _read_number(first_of(form, "rank"))})
+
+
+def parse_chaos(form: FormBody) -> ChaosRequest:
+    """A node is its number in the job, or its name. Raises InvalidSpec."""
+    document = {
+        "fault": first_of(form, "fault"),
+        "rank": _read_number(first_of(form, "rank")),
+        "node": _read_number(first_of(form, "node")),
+    }
+    return parse_model(ChaosRequest, document)
+
+
+def _read_number(text: str) -> int | str | None:
+    """What is no number stays as it is, for the model to name."""
+    if not text:
+        return None
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
+def _wishing(commands: Commands, verb: str, wish: Wish) -> Callable[..., Response]:
+    def post(job_id: str, form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
+        job = wish(commands.acting(caller), job_id, form)
+        if scripted is None:
+            return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
+        return _say([f"{job.spec.name} {_SAID[verb]}"])
+
+    return post
+
+
+def _cancelling(commands: Commands, places: JobPlaces) -> Callable[..., Response]:
+    def post(form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
+        chosen = list(dict.fromkeys(form.get("job", [])))
+        if not chosen:
+            raise Refused("no job is selected: tick the jobs to cancel")
+        if len(chosen) > MAX_CANCELLED:
+            raise Refused(f"{len(chosen)} jobs are more than the {MAX_CANCELLED} that can be cancelled at once")
+        found, mine = places.find_all(chosen), commands.acting(caller)
+        verdicts = {job_id: judge(_CANCEL, caller, job=found.get(job_id)) for job_id in chosen}
+        told = [_cancel(mine, job_id, verdict) for job_id, verdict in verdicts.items()]
+        refused = [sentence for sentence in told if sentence is not None]
+        if scripted is None:
+            return RedirectResponse("/", status_code=303)
+        count = len(chosen) - len(refused)
+        return _say([f"{counted(count, 'job')} {'is' if count == 1 else 'are'} being cancelled.", *refused])
+
+    return post
+
+
+def _cancel(commands: Commands, job_id: str, verdict: Verdict) -> str | None:
+    """Why it cannot be; None where it was wished."""
+    if verdict is Verdict.HIDDEN:
+        return f"there is no job {job_id}"
+    if verdict is not Verdict.ALLOWED:
+        return f"you may not cancel job {job_id}"
+    try:
+        commands.cancel(job_id)
+    except (Conflict, NotFound) as error:
+        return str(error)
+    return None
+
+
+def _say(sentences: list[str]) -> Response:
+    return HTMLResponse(render_page("notice.html", sentences=sentences))

@@ -1,0 +1,124 @@
+"""How a page is answered: whole, or as the part that it fetches again, with 304 where that part is as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import Depends, Header, Request, Response
+from fastapi.responses import HTMLResponse
+from starlette.concurrency import run_in_threadpool
+
+from orchestrator.api.access import Caller
+from orchestrator.api.deps import read_body
+from orchestrator.api.errors import HttpProblem
+from orchestrator.dashboard.keeping import Recent
+from orchestrator.dashboard.pages import RELEASE, render_page
+from orchestrator.domain.identity import Principal
+from orchestrator.domain.spec import MAX_SPEC_BYTES
+
+_RELATIVE_TIMES = re.compile(r"(<time [^>]*>)[^<]*")  # the page itself keeps them up to date
+_MAX_FORM_BYTES = 3 * MAX_SPEC_BYTES  # a spec, with every byte escaped
+_MAX_FIELDS = 1000
+
+FormBody = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a browser asks: for <main>'s content only (`fragment`), with the tag of what it shows already."""
+
+    address: str
+    fragment: bool
+    known: str | None
+    caller: Principal
+
+    @property
+    def polls(self) -> bool:
+        return self.fragment and self.known is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A page as it was built, with its tag."""
+
+    content: str
+    tag: str
+
+
+async def _asked(
+    request: Request,
+    caller: Caller,
+    fragment: Annotated[str | None, Header(alias="X-Fragment")] = None,
+    known: Annotated[str | None, Header(alias="If-None-Match")] = None,
+) -> Asked:
+    return Asked(f"{request.url.path}?{request.url.query}", fragment == "main", known, caller)
+
+
+async def _read_form(request: Request) -> FormBody:
+    raw = await read_body(request, _MAX_FORM_BYTES)
+    try:
+        return parse_qs(raw.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError as error:
+        raise HttpProblem("malformed", "the body is no form of a page") from error
+
+
+Asking = Annotated[Asked, Depends(_asked)]
+Posted = Annotated[FormBody, Depends(_read_form)]
+
+
+def first_of(form: FormBody, name: str) -> str:
+    """A field's value without the blanks around it; empty where it is absent."""
+    return form.get(name, [""])[0].strip()
+
+
+def answer_page(
+    asked: Asked, template: str, *, status: int = 200, tag: str | None = None, **values: object
+) -> Response:
+    """`tag` stands for what the page shows; without one it is made of the page itself."""
+    content = render_page(template, fragment=asked.fragment, caller=asked.caller, **values)
+    return _tagged(asked, tag or tag_of(content), content, status)
+
+
+def answer_unchanged(asked: Asked, tag: str) -> Response | None:
+    """304, where the browser shows this already."""
+    return Response(status_code=304, headers=_headers(tag)) if asked.polls and asked.known == _quoted(tag) else None
+
+
+async def answer_kept(
+    asked: Asked, recent: Recent[Kept], template: str, values: Callable[[], dict[str, object]]
+) -> Response:
+    """A page that many look at: polls of the same address by one caller share what was built within the last second,
+    and cost no thread."""
+
+    def build() -> Kept:
+        content = render_page(template, fragment=asked.fragment, caller=asked.caller, **values())
+        return Kept(content, tag_of(content))
+
+    key = f"{asked.caller} {asked.address}"
+    kept = recent.recall(key) if asked.polls else None
+    if kept is None:
+        kept = await run_in_threadpool(lambda: recent.get(key, build) if asked.polls else build())
+    return _tagged(asked, kept.tag, kept.content, 200)
+
+
+def tag_of(content: str) -> str:
+    """The same for pages that differ in relative times alone."""
+    return hashlib.sha256(_RELATIVE_TIMES.sub(r"\1", content).encode()).hexdigest()[:16]
+
+
+def _tagged(asked: Asked, tag: str, content: str, status: int) -> Response:
+    unchanged = answer_unchanged(asked, tag) if status == 200 else None
+    return unchanged or HTMLResponse(content, status, headers=_headers(tag))
+
+
+def _headers(tag: str) -> dict[str, str]:
+    return {"ETag": _quoted(tag), "Vary": "X-Fragment", "X-Release": RELEASE}
+
+
+def _quoted(tag: str) -> str:
+    return f'W/"{tag}-{RELEASE}"'  # weak: relative times may differ

@@ -1,0 +1,46 @@
+"""The page of clusters: what there is to run on, who uses it, and what waits for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Response
+
+from orchestrator.dashboard.answers import Asking, Kept, answer_kept
+from orchestrator.dashboard.keeping import Recent
+from orchestrator.domain.identity import Principal, Role
+from orchestrator.ports.clock import Clock
+from orchestrator.queries.inventory import Inventory
+
+QUEUED_SHOWN = 100
+HOLDINGS_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ClustersPage:
+    inventory: Inventory
+    recent: Recent[Kept]
+    clock: Clock
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/clusters", self.show, methods=["GET"])
+
+    async def show(self, asked: Asking) -> Response:
+        return await answer_kept(asked, self.recent, "clusters.html", lambda: self._look(asked.caller))
+
+    def _look(self, caller: Principal) -> dict[str, object]:
+        """What he may see: jobs of other projects keep their places in a queue and are not shown."""
+        survey = self.inventory.survey(queued=QUEUED_SHOWN)
+
+        def sees(project: str) -> bool:
+            return caller.may(Role.VIEWER, project)
+
+        return {
+            "now": self.clock.now(),
+            "clusters": survey.clusters,
+            "queues": {name: [each for each in queue if sees(each.project)] for name, queue in survey.queues.items()},
+            "queued_shown": QUEUED_SHOWN,
+            "nodes": self.inventory.nodes() if caller.may_everywhere(Role.VIEWER) else [],
+            "projects": [each for each in survey.projects if sees(each.name)],
+            "holdings": [each for each in survey.holdings if sees(each.project)][:HOLDINGS_SHOWN],
+        }

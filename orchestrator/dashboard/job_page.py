@@ -1,0 +1,206 @@
+"""The page of one job, and what it fetches by itself: charts and the launch."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
+
+import yaml
+from fastapi import APIRouter, Query, Response
+from markupsafe import Markup
+
+from orchestrator.commands.plans import Plans
+from orchestrator.dashboard.answers import Asked, Asking, answer_page, answer_unchanged, tag_of
+from orchestrator.dashboard.charts import MAX_POINTS, render_charts
+from orchestrator.dashboard.grid import build_grid
+from orchestrator.dashboard.keeping import Parts
+from orchestrator.dashboard.ledger import build_ledger
+from orchestrator.dashboard.pages import render_page
+from orchestrator.dashboard.timeline import build_timeline
+from orchestrator.domain.errors import InvalidSpec, LaunchRefused, NotFound
+from orchestrator.domain.identity import Role
+from orchestrator.domain.split import describe_split
+from orchestrator.domain.why import tell_beginning
+from orchestrator.logs.reader import LogRequest, Logs
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.history import Mark
+from orchestrator.queries.accounts import Accounts
+from orchestrator.queries.jobs import Queries
+from orchestrator.wire.history import SnapshotView
+from orchestrator.wire.jobs import JobView, name_replicas
+from trainer.contract.chaos import Fault
+
+EVENTS_SHOWN = 60
+EVENTS_READ = 600  # for the timeline
+LOG_LINES_SHOWN = 120
+WORKERS_READ = 4096
+WORKERS_IN_A_TABLE = 32  # beyond it, a grid shows them better
+WORST_SHOWN = 12
+SNAPSHOTS_SHOWN = 12
+SNAPSHOTS_MARKED = 300
+NEWEST_STEPS = 20  # what a step measured is looked for in these: an evaluation or an event may stand in one's place
+STACK_LINES, RANK_LOG_LINES = 300, 60
+_BUCKET_S = 10.0  # a running job's page is built anew so often even where nothing is told: its silence grows
+
+Rank = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
+Step = Annotated[int, Query(ge=-1, le=2**62)]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one rank of the newest attempt left to read."""
+
+    rank: int
+    stacks: Sequence[str]
+    taken_at: datetime | None  # when somebody asked for the stacks; None: they were saved at an end
+    log: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The parts of the page that change with events, rendered; and by a few seconds, while they last."""
+
+    verdict: str
+    snapshots: Sequence[SnapshotView]
+    time: Markup
+    events: Markup
+    tables: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    queries: Queries
+    accounts: Accounts
+    plans: Plans
+    logs: Logs
+    clock: Clock
+    pasts: Parts[Past] = field(default_factory=lambda: Parts(keep_s=_BUCKET_S))
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/jobs/{job_id}", self.show, methods=["GET"])
+        router.add_api_route("/jobs/{job_id}/charts", self.charts, methods=["GET"])
+        router.add_api_route("/jobs/{job_id}/launch", self.launch, methods=["GET"])
+
+    def show(self, job_id: str, asked: Asking, rank: Rank = None) -> Response:
+        """With `rank`, that worker's stacks and log stand beside the grid."""
+        now = self.clock.now()
+        mark = self.queries.mark(job_id)  # before all that it stands for
+        look = None if rank is None else self._look_at(job_id, rank)
+        seen = "" if look is None else tag_of(repr(look))  # a log grows without a word to the store
+        tag = f"{mark.deeds}{mark.told}{seen}-{_bucket(job_id, mark, now)}"
+        return answer_unchanged(asked, tag) or self._build(job_id, mark, now, asked, tag, look)
+
+    def charts(
+        self,
+        job_id: str,
+        since_step: Step = -1,
+        until_step: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+        points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = MAX_POINTS,
+    ) -> Response:
+        found = self.queries.steps(job_id, since_step=since_step, until_step=until_step, points=points)
+        snapshots = self.queries.snapshots(job_id, limit=SNAPSHOTS_MARKED, cursor=None).items
+        return Response(render_charts(found, snapshots), media_type="application/json")
+
+    def launch(self, job_id: str, asked: Asking) -> Response:
+        """The spec, what was submitted, and each replica's command."""
+        job = self.queries.job(job_id)
+        try:
+            plan, trouble = self.plans.launch(job_id), ""
+        except (InvalidSpec, LaunchRefused, NotFound) as error:
+            plan, trouble = None, str(error)
+        return answer_page(asked, "launch.html", job=job, spec=render_spec(job), plan=plan, trouble=trouble)
+
+    def _build(self, job_id: str, mark: Mark, now: datetime, asked: Asked, tag: str, look: Look | None) -> Response:
+        job = self.queries.job(job_id)
+
+        def build() -> Past:
+            return self._tell_past(job, now)
+
+        past = (self.pasts.get if asked.fragment else self.pasts.renew)(job.id, mark.deeds, build)
+        newest = self._newest(job)
+        workers = self.queries.workers(job.id, limit=WORKERS_READ, cursor=None).items
+        running = job.state in ("STARTING", "RUNNING")
+        mine = [worker for worker in workers if worker.attempt == job.attempt]
+        grid = build_grid(mine, now=now, step_s=newest.get("step_s"), live=running)
+        return answer_page(
+            asked,
+            "job.html",
+            tag=tag,
+            now=now,
+            job=job,
+            newest=newest,
+            split=describe_split(newest),
+            past=past,
+            beginning=tell_beginning(job.spec, has_snapshot=any(each.state != "deleted" for each in past.snapshots)),
+            faults=list(Fault),
+            strikes=asked.caller.may(Role.OPERATOR, job.project),
+            grid=grid,
+            in_table=grid.size <= WORKERS_IN_A_TABLE,
+            worst_shown=WORST_SHOWN,
+            look=look,
+            looked_at=None if look is None else grid.find(look.rank),
+            # An open page has its log already, and leaves it to its script.
+            log=[] if asked.fragment else self._tail(job.id, LogRequest(tail=LOG_LINES_SHOWN)),
+        )
+
+    def _tell_past(self, job: JobView, now: datetime) -> Past:
+        """Counts all the steps of the job, and reads its events."""
+        account = self.accounts.account(job.id)
+        attempts = self.queries.attempts(job.id, limit=200, cursor=None).items
+        events = self.queries.events(job.id, limit=EVENTS_READ, cursor=None, newest_first=True).items
+        snapshots = self.queries.snapshots(job.id, limit=SNAPSHOTS_SHOWN, cursor=None).items
+        time = render_page(
+            "job_time.html",
+            now=now,
+            job=job,
+            why=account.why,
+            goodput=account.goodput,
+            ledger=build_ledger(account.goodput.bins),
+            timeline=build_timeline(job, account.goodput.stretches, attempts, events, now),
+            ranks_shown=WORST_SHOWN,
+        )
+        tables = render_page(
+            "job_tables.html", now=now, job=job, attempts=list(reversed(attempts)), snapshots=snapshots
+        )
+        return Past(
+            verdict=account.why.verdict,
+            snapshots=snapshots,
+            time=Markup(time),
+            events=Markup(
+                render_page("job_events.html", now=now, events=events[:EVENTS_SHOWN], named=name_replicas(job, events))
+            ),
+            tables=Markup(tables),
+        )
+
+    def _newest(self, job: JobView) -> Mapping[str, float]:
+        since = max(-1, (job.step or 0) - NEWEST_STEPS)
+        return self.queries.metrics(job.id, names=(), since_step=since, points=NEWEST_STEPS).newest()
+
+    def _look_at(self, job_id: str, rank: int) -> Look:
+        log = self._tail(job_id, LogRequest(rank=rank, tail=RANK_LOG_LINES))
+        told = next((each for each in self.queries.stacks(job_id, rank=rank).items if each.text), None)
+        if told is not None and told.text is not None:
+            return Look(rank, told.text.splitlines()[-STACK_LINES:], told.at, log)
+        return Look(rank, self._tail(job_id, LogRequest(rank=rank, stream="stacks", tail=STACK_LINES)), None, log)
+
+    def _tail(self, job_id: str, request: LogRequest) -> Sequence[str]:
+        try:
+            return self.logs.tail(job_id, request)
+        except NotFound as error:
+            return [str(error)]
+
+
+def render_spec(job: JobView) -> str:
+    """The spec as YAML, without what is as by default."""
+    document = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _bucket(job_id: str, mark: Mark, now: datetime) -> int:
+    """Changes every few seconds while the job does anything; of another job at another moment."""
+    if mark.rests:
+        return 0
+    return int((now.timestamp() + zlib.crc32(job_id.encode()) % _BUCKET_S) / _BUCKET_S)

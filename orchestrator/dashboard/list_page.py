@@ -1,0 +1,177 @@
+"""The list of jobs. Its filters are its address, so that it can be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from orchestrator.dashboard.answers import Asking, Kept, answer_kept
+from orchestrator.dashboard.keeping import Recent
+from orchestrator.dashboard.sparks import Sparks
+from orchestrator.domain.errors import Refused
+from orchestrator.domain.identity import Principal, Role
+from orchestrator.domain.job import JobState
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.history import Lifespan
+from orchestrator.ports.jobs import JobFilter, JobOrder
+from orchestrator.queries.books import Books
+from orchestrator.queries.jobs import Queries
+from orchestrator.wire.jobs import JobView
+
+JOBS_SHOWN = 50
+READ_S = 0.02  # of goodputs, for one page
+_COLUMNS = {
+    "name": (JobOrder.NAME, JobOrder.NAME_DOWN),
+    "state": (JobOrder.STATE, JobOrder.STATE_DOWN),
+    "updated": (JobOrder.UPDATED, JobOrder.UPDATED_DOWN),
+    "submitted": (JobOrder.OLDEST, JobOrder.NEWEST),
+}
+_NEWEST_FIRST = frozenset({"updated", "submitted"})  # what a column is looked at for, when it is chosen
+_WORDS = {
+    JobOrder.NEWEST: "Newest first",
+    JobOrder.OLDEST: "Oldest first",
+    JobOrder.UPDATED_DOWN: "Recently updated",
+    JobOrder.UPDATED: "Least recently updated",
+    JobOrder.PRIORITY_DOWN: "Highest priority",
+    JobOrder.PRIORITY: "Lowest priority",
+    JobOrder.NAME: "Name, A to Z",
+    JobOrder.NAME_DOWN: "Name, Z to A",
+    JobOrder.STATE: "State, A to Z",
+    JobOrder.STATE_DOWN: "State, Z to A",
+    JobOrder.PROJECT: "Project, A to Z",
+    JobOrder.PROJECT_DOWN: "Project, Z to A",
+    JobOrder.CLUSTER: "Cluster, A to Z",
+    JobOrder.CLUSTER_DOWN: "Cluster, Z to A",
+}
+
+Text = Annotated[str, Query(max_length=400)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """What the address asks for, as texts; an empty one is no filter."""
+
+    state: str = ""
+    project: str = ""
+    cluster: str = ""
+    label: str = ""
+    q: str = ""
+    order: str = "newest"
+    cursor: str = ""
+
+    def link(self, **changes: str) -> str:
+        """The address with some filters changed, on the first page unless `cursor` is given."""
+        wanted = {name: getattr(self, name) for name in _NAMES} | {"cursor": "", **changes}
+        if wanted["order"] == "newest":
+            del wanted["order"]
+        return _address(tuple((name, value) for name, value in wanted.items() if value))
+
+    def sort(self, column: str) -> str:
+        """The address that sorts by a column, or turns it round where it does so already."""
+        up, down = _COLUMNS[column]
+        first, other = (down, up) if column in _NEWEST_FIRST else (up, down)
+        return self.link(order=other.value if self.order == first else first.value)
+
+    def sorted(self, column: str) -> str | None:
+        """How the list goes by a column, in the words of ARIA; None: it goes by another one."""
+        up, down = _COLUMNS[column]
+        return {up.value: "ascending", down.value: "descending"}.get(self.order)
+
+    @property
+    def narrow(self) -> bool:
+        return bool(self.state or self.project or self.cluster or self.label or self.q)
+
+    def where(self, caller: Principal) -> JobFilter:
+        """Raises Refused, saying what is wrong and how it is written."""
+        if self.state and self.state not in JobState.__members__:
+            raise Refused(f"{self.state!r} is no state; there are {', '.join(JobState)}")
+        name, equals, value = self.label.partition("=")
+        if self.label and not (name and equals):
+            raise Refused(f"label {self.label!r} must be written key=value")
+        return JobFilter(
+            state=JobState(self.state) if self.state else None,
+            project=self.project or None,
+            cluster=self.cluster or None,
+            label=(name, value) if self.label else None,
+            query=self.q or None,
+            projects=caller.projects(Role.VIEWER),
+        )
+
+
+_NAMES = tuple(each.name for each in fields(Filters))
+
+
+@lru_cache(maxsize=5000)  # a page has a link for each project, cluster and label, and most rows share them
+def _address(query: tuple[tuple[str, str], ...]) -> str:
+    return f"/?{urlencode(query)}" if query else "/"
+
+
+async def _filters(
+    state: Text = "",
+    project: Text = "",
+    cluster: Text = "",
+    label: Text = "",
+    q: Text = "",
+    order: Text = "newest",
+    cursor: Annotated[str, Query(max_length=512)] = "",
+) -> Filters:
+    texts = {name: value.strip() for name, value in locals().items()}
+    return Filters(**{**texts, "order": texts["order"] if texts["order"] in set(JobOrder) else JobOrder.NEWEST.value})
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    queries: Queries
+    sparks: Sparks
+    books: Books
+    recent: Recent[Kept]
+    clock: Clock
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/", self.show, methods=["GET"])
+
+    async def show(self, asked: Asking, filters: Annotated[Filters, Depends(_filters)]) -> Response:
+        return await answer_kept(asked, self.recent, "jobs.html", lambda: self._look(filters, asked.caller))
+
+    def _look(self, filters: Filters, caller: Principal) -> dict[str, object]:
+        counts = self.queries.count_by_state(caller.projects(Role.VIEWER))
+        jobs, behind, trouble = self._page(filters, caller)
+        return {
+            "now": self.clock.now(),
+            "jobs": jobs,
+            "next_cursor": behind,
+            "sparks": self._sparks(jobs),
+            "goodputs": self._goodputs(jobs),
+            "counts": {known: counts.get(known, 0) for known in JobState if counts.get(known)},
+            "total": sum(counts.values()),
+            "filters": filters,
+            "orders": _WORDS,
+            "trouble": trouble,
+        }
+
+    def _page(self, filters: Filters, caller: Principal) -> tuple[Sequence[JobView], str | None, str]:
+        """A filter that cannot be read leaves the page standing, and says so."""
+        try:
+            page = self.queries.jobs(
+                filters.where(caller),
+                limit=JOBS_SHOWN,
+                cursor=filters.cursor or None,
+                order=JobOrder(filters.order),
+            )
+        except Refused as error:
+            return [], None, str(error)
+        return page.items, page.next_cursor, ""
+
+    def _goodputs(self, jobs: Sequence[JobView]) -> Mapping[str, float]:
+        """Those that are not known yet come with the next poll."""
+        spans = [Lifespan(job_id=job.id, updated_at=job.updated_at, finished_at=job.finished_at) for job in jobs]
+        return self.books.goodputs(spans, within_s=READ_S)
+
+    def _sparks(self, jobs: Sequence[JobView]) -> Mapping[str, str]:
+        ends = {job.id: (job.step, job.loss) for job in jobs if job.step is not None and job.loss is not None}
+        return self.sparks.draw(ends)

@@ -1,0 +1,157 @@
+"""Projects, tokens, secrets and webhooks. Who may look and who may change, the rules of the routes say.
+
+A token is shown once, on the page that answers its making; a secret's value is shown nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import quote
+
+from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
+
+from orchestrator.api.access import Caller, require_role
+from orchestrator.api.bodies import parse_secret
+from orchestrator.dashboard.answers import Asked, Asking, Posted, answer_page, first_of
+from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec
+from orchestrator.domain.identity import Role, Token
+from orchestrator.domain.validation import parse_model
+from orchestrator.identity.tokens import Tokens
+from orchestrator.identity.vault import Vault
+from orchestrator.ports.clock import Clock
+from orchestrator.queries.inventory import Inventory
+from orchestrator.wire.access import TokenRequest
+from orchestrator.wire.webhooks import WebhookView
+
+_NEW_TOKEN = {"name": "", "grants": "", "days": "90"}
+_NEW_SECRET = {"project": "", "name": ""}
+LIFETIMES = {"30": "30 days", "90": "90 days", "365": "a year", "": "never"}  # in days
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPages:
+    inventory: Inventory
+    tokens: Tokens
+    vault: Vault
+    webhooks: Sequence[WebhookView]
+    clock: Clock
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/projects", self.show_projects, methods=["GET"])
+        router.add_api_route("/tokens", self.show_tokens, methods=["GET"])
+        router.add_api_route("/tokens", self.create_token, methods=["POST"])
+        router.add_api_route("/tokens/{token_id}/revoke", self.revoke_token, methods=["POST"])
+        router.add_api_route("/secrets", self.show_secrets, methods=["GET"])
+        router.add_api_route("/secrets", self.store_secret, methods=["POST"])
+        router.add_api_route("/secrets/{project}/{name}/remove", self.remove_secret, methods=["POST"])
+        router.add_api_route("/webhooks", self.show_webhooks, methods=["GET"])
+
+    def show_projects(self, asked: Asking) -> Response:
+        projects = [each for each in self.inventory.projects() if asked.caller.may(Role.VIEWER, each.name)]
+        return answer_page(asked, "projects.html", projects=projects)
+
+    def show_tokens(self, asked: Asking) -> Response:
+        return self._tokens(asked)
+
+    def create_token(self, form: Posted, asked: Asking) -> Response:
+        """The page with the token; a wish that is refused stays on it with the reasons."""
+        given = {name: first_of(form, name) for name in _NEW_TOKEN}
+        try:
+            wanted = self._read_token(given)
+            made = self.tokens.create(wanted.name, wanted.grants, by=asked.caller, expires_at=wanted.expires_at)
+        except InvalidSpec as error:
+            return self._tokens(asked, given=given, problems=error.problems)
+        except Forbidden as error:
+            return self._tokens(asked, given=given, problems=[FieldProblem("/grants", str(error))])
+        return self._tokens(asked, made=made)
+
+    def revoke_token(self, token_id: str, caller: Caller) -> Response:
+        self.tokens.revoke(token_id, by=caller)
+        return RedirectResponse("/tokens", status_code=303)
+
+    def show_secrets(self, asked: Asking) -> Response:
+        return self._secrets(asked)
+
+    def store_secret(self, form: Posted, asked: Asking) -> Response:
+        """What was typed as the value does not come back, whatever was wrong."""
+        given = {"project": first_of(form, "project") or "default", "name": first_of(form, "name")}
+        try:
+            secret = parse_secret({**given, "value": form.get("value", [""])[0]})
+            require_role(asked.caller, Role.ADMIN, secret.project)
+            self.vault.put(secret.project, secret.name, secret.value.get_secret_value(), by=asked.caller)
+        except InvalidSpec as error:
+            return self._secrets(asked, given=given, problems=error.problems)
+        except Forbidden as error:
+            return self._secrets(asked, given=given, problems=[FieldProblem("/project", str(error))])
+        return RedirectResponse(f"/secrets#{quote(secret.project)}-{quote(secret.name)}", status_code=303)
+
+    def remove_secret(self, project: str, name: str, caller: Caller) -> Response:
+        self.vault.remove(project, name, by=caller)
+        return RedirectResponse("/secrets", status_code=303)
+
+    def show_webhooks(self, asked: Asking) -> Response:
+        return answer_page(asked, "webhooks.html", webhooks=self.webhooks)
+
+    def _read_token(self, given: Mapping[str, str]) -> TokenRequest:
+        """Raises InvalidSpec."""
+        days = given["days"]
+        if days not in LIFETIMES:
+            raise InvalidSpec([FieldProblem("/days", "choose when it expires")])
+        expires_at = (self.clock.now() + timedelta(days=int(days))).isoformat() if days else None
+        document = {"name": given["name"], "grants": parse_grants(given["grants"]), "expires_at": expires_at}
+        return parse_model(TokenRequest, document)
+
+    def _tokens(
+        self,
+        asked: Asked,
+        *,
+        given: Mapping[str, str] = _NEW_TOKEN,
+        problems: Sequence[FieldProblem] = (),
+        made: tuple[Token, str] | None = None,
+    ) -> Response:
+        return answer_page(
+            asked,
+            "tokens.html",
+            status=422 if problems else 200,
+            now=self.clock.now(),
+            tokens=self.tokens.listed(asked.caller),
+            lifetimes=LIFETIMES,
+            roles=list(Role),
+            given=given,
+            problems=problems,
+            made=made,
+        )
+
+    def _secrets(
+        self, asked: Asked, *, given: Mapping[str, str] = _NEW_SECRET, problems: Sequence[FieldProblem] = ()
+    ) -> Response:
+        stored = self.vault.listed(asked.caller.projects(Role.SUBMITTER))
+        return answer_page(
+            asked,
+            "secrets.html",
+            status=422 if problems else 200,
+            now=self.clock.now(),
+            secrets=stored,
+            keeps={each.project: asked.caller.may(Role.ADMIN, each.project) for each in stored},
+            stores=asked.caller.may_somewhere(Role.ADMIN),
+            given=given,
+            problems=problems,
+        )
+
+
+def parse_grants(text: str) -> dict[str, str]:
+    """`project=role`, one on a line or between commas. Raises InvalidSpec."""
+    grants: dict[str, str] = {}
+    for part in (piece.strip() for piece in text.replace(",", "\n").splitlines()):
+        if not part:
+            continue
+        project, equals, role = (word.strip() for word in part.partition("="))
+        if not (project and equals and role):
+            raise InvalidSpec([FieldProblem("/grants", f"{part!r} must be written project=role")])
+        if project in grants:
+            raise InvalidSpec([FieldProblem("/grants", f"project {project} is listed twice")])
+        grants[project] = role
+    return grants

@@ -1,0 +1,87 @@
+"""Signing in with a token: the page, the session's cookie, signing out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from orchestrator.api.access import SESSION_COOKIE
+from orchestrator.api.deps import read_body
+from orchestrator.api.errors import SIGN_IN, HttpProblem
+from orchestrator.dashboard.pages import render_page
+from orchestrator.identity.tokens import Tokens
+
+_FORM_BYTES = 8 * 1024
+_FORM_TYPE = "application/x-www-form-urlencoded"
+
+
+def build_sign_in(tokens: Tokens) -> APIRouter:
+    """The routes of signing in and out."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(SIGN_IN)
+    def show_form(wanted: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
+        return _form(wanted)
+
+    @router.post(SIGN_IN)
+    async def sign_in(request: Request) -> Response:
+        form = await _read_form(request)
+        wanted = _local_path(form.get("next", "/"))
+        opened = await run_in_threadpool(tokens.sign_in, form.get("token", "").strip())
+        if opened is None:
+            return _form(wanted, status=401, trouble="This token is not valid here, or it has expired.")
+        cookie, session = opened
+        answer = RedirectResponse(wanted, status_code=303)
+        _set_cookie(answer, request, cookie, session.expires_at)
+        return answer
+
+    @router.post("/sign-out")
+    async def sign_out(request: Request) -> Response:
+        cookie = request.cookies.get(SESSION_COOKIE)
+        if cookie is not None:
+            await run_in_threadpool(tokens.sign_out, cookie)
+        answer = RedirectResponse(SIGN_IN, status_code=303)
+        answer.delete_cookie(SESSION_COOKIE, path="/")
+        return answer
+
+    return router
+
+
+def _form(wanted: str, *, status: int = 200, trouble: str = "") -> Response:
+    return HTMLResponse(render_page("sign_in.html", wanted=_local_path(wanted), trouble=trouble), status)
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
+        raise HttpProblem("unsupported-type", f"send {_FORM_TYPE}")
+    raw = await read_body(request, _FORM_BYTES)
+    try:
+        fields = parse_qs(raw.decode("ascii"), keep_blank_values=True, max_num_fields=10)
+    except ValueError as error:
+        raise HttpProblem("malformed", "the body is no form") from error
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def _local_path(wanted: str) -> str:
+    """A path of this service; anything that a browser could take for another site is the front page."""
+    plain = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    return wanted if plain and wanted.isprintable() and "\\" not in wanted else "/"
+
+
+def _set_cookie(answer: Response, request: Request, cookie: str, expires_at: datetime) -> None:
+    """Out of reach of scripts, and sent along by no other site's form. Over TLS alone, where there is TLS."""
+    forwarded = request.headers.get("x-forwarded-proto", "")
+    answer.set_cookie(
+        SESSION_COOKIE,
+        cookie,
+        expires=expires_at,
+        path="/",
+        secure=request.url.scheme == "https" or forwarded == "https",
+        httponly=True,
+        samesite="lax",
+    )

@@ -1,0 +1,32 @@
+"""The small curves of the list: drawn once for each end that a job has reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.dashboard.charts import draw_spark
+from orchestrator.queries.jobs import Queries
+
+SPARK_POINTS = 16
+_KEPT = 5000  # jobs
+
+End = tuple[int, float]  # the last step, and its loss: a retry may come to the same step another way
+
+
+class Sparks:
+    """Thread-safe."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._drawn: dict[str, tuple[End, str | None]] = {}
+
+    def draw(self, ends: Mapping[str, End]) -> Mapping[str, str]:
+        """The polyline of each job's loss up to its end, where there are two losses and more."""
+        known = {job_id: self._drawn.get(job_id) for job_id in ends}
+        drawn = {job_id: one for job_id, one in known.items() if one is not None and one[0] == ends[job_id]}
+        new = {job_id: end[0] for job_id, end in ends.items() if job_id not in drawn}
+        if len(self._drawn) > _KEPT:
+            self._drawn = {}
+        for job_id, losses in self._queries.losses(new, points=SPARK_POINTS).items() if new else ():
+            drawn[job_id] = self._drawn[job_id] = ends[job_id], draw_spark(losses)
+        return {job_id: points for job_id, (_, points) in drawn.items() if points is not None}

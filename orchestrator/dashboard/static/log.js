@@ -1,0 +1,122 @@
+// The log of a job: by rank, searched, followed as a stream while the page is looked at, and downloaded.
+"use strict";
+
+(() => {
+  const section = document.getElementById("logs");
+  const tools = document.getElementById("log-tools");
+  const log = document.getElementById("log");
+  const state = document.getElementById("log-state");
+  const download = document.getElementById("log-download");
+  const address = `/api/v1/jobs/${encodeURIComponent(section.dataset.job)}/logs`;
+  const KEPT_LINES = 5000;
+  const SHOWN_LINES = 500;
+  let stream = null; // an AbortController
+  let timer = 0;
+
+  const live = () => document.getElementById("pulse").dataset.live === "yes";
+
+  const query = (tail) => {
+    const wanted = { tail };
+    for (const name of ["rank", "attempt", "grep", "stream"]) {
+      const value = tools.elements[name].value.trim();
+      if (value && !(name === "stream" && value === "worker")) wanted[name] = value;
+    }
+    return new URLSearchParams(wanted);
+  };
+
+  const problemOf = async (answer) => {
+    try {
+      return (await answer.json()).detail;
+    } catch {
+      return `the service answered ${answer.status}`;
+    }
+  };
+
+  const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+
+  const show = (text, whole) => {
+    const stick = whole || atEnd();
+    if (whole) log.textContent = text;
+    else log.append(text);
+    while (log.childNodes.length > KEPT_LINES) log.firstChild.remove();
+    if (stick) log.scrollTop = log.scrollHeight;
+  };
+
+  const stop = () => {
+    stream?.abort();
+    stream = null;
+  };
+
+  const fetchOnce = async () => {
+    stop();
+    const answer = await fetch(`${address}?${query(SHOWN_LINES)}`);
+    if (!answer.ok) {
+      state.textContent = await problemOf(answer);
+      return;
+    }
+    const text = await answer.text();
+    show(text, true);
+    const count = text ? text.split("\n").length - 1 : 0;
+    const found = tools.elements.grep.value ? ` with “${tools.elements.grep.value}”` : "";
+    state.textContent = count ? `${count === SHOWN_LINES ? "The last " : ""}${count} line${count === 1 ? "" : "s"}${found}.` : found ? `No lines${found}.` : "No output yet.";
+  };
+
+  const follow = async () => {
+    stop();
+    const mine = (stream = new AbortController());
+    state.textContent = "Following";
+    try {
+      const answer = await fetch(`${address}?${query(SHOWN_LINES)}&follow=true`, { signal: mine.signal });
+      if (!answer.ok) {
+        state.textContent = await problemOf(answer);
+        return;
+      }
+      show("", true);
+      state.textContent = "Following. No output yet.";
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        show(value, false);
+        state.textContent = "Following";
+      }
+      if (mine !== stream) return;
+      if (live()) again();
+      else state.textContent = "The job has ended; this is the end of its log.";
+    } catch {
+      if (mine === stream) again();
+    }
+  };
+
+  const again = () => {
+    state.textContent = "The connection was lost; trying again.";
+    clearTimeout(timer);
+    timer = setTimeout(start, 2000);
+  };
+
+  // One stream for each page that is looked at: a browser opens few connections to one service.
+  const start = () => {
+    clearTimeout(timer);
+    download.href = `${address}?${query(10000)}`;
+    if (tools.elements.follow.checked && !document.hidden) follow();
+    else fetchOnce().catch(() => (state.textContent = "The log could not be loaded."));
+  };
+
+  tools.addEventListener("submit", (event) => {
+    event.preventDefault();
+    start();
+  });
+  tools.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(start, 300);
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (!tools.elements.follow.checked) return;
+    if (document.hidden) {
+      stop();
+      state.textContent = "Paused while this page is hidden.";
+    } else start();
+  });
+  tools.elements.follow.checked = live();
+  if (live()) start();
+})();

@@ -1,0 +1,132 @@
+"""Submitting from a page: a form beside its YAML, and the plan of what would start before anything does."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+
+from orchestrator.api.access import Caller, require_role
+from orchestrator.api.documents import parse_yaml
+from orchestrator.api.errors import HttpProblem
+from orchestrator.commands.jobs import Commands
+from orchestrator.commands.plans import Plans
+from orchestrator.dashboard.answers import Asked, Asking, FormBody, Posted, answer_page, first_of
+from orchestrator.dashboard.form import FIELDS, FIRST, KINDS, merge_fields, render_yaml, show_fields
+from orchestrator.dashboard.job_page import render_spec
+from orchestrator.dashboard.pages import render_page
+from orchestrator.domain.errors import BackendUnavailable, Conflict, FieldProblem, Forbidden, InvalidSpec, NotFound
+from orchestrator.domain.identity import Principal, Role
+from orchestrator.domain.validation import parse_spec
+from orchestrator.identity.places import JobPlaces
+from orchestrator.queries.inventory import Inventory
+from orchestrator.queries.jobs import Queries
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitPage:
+    queries: Queries
+    inventory: Inventory
+    commands: Commands
+    plans: Plans
+    places: JobPlaces
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/submit", self.show, methods=["GET"])
+        router.add_api_route("/submit", self.submit, methods=["POST"])
+        router.add_api_route("/submit/draft", self.draft, methods=["POST"])
+
+    def show(
+        self, asked: Asking, source: Annotated[str | None, Query(alias="from", max_length=128)] = None
+    ) -> Response:
+        """`from` is a job whose spec is to be changed and submitted as another one."""
+        text = FIRST if source is None else self._spec_of(source, asked.caller)
+        return self._page(asked, text, source=source or "")
+
+    def draft(self, form: Posted, caller: Caller) -> Response:
+        """The YAML as the form wants it, or the form as the YAML wants it, and the plan of the two. Stores nothing."""
+        text = form.get("yaml", [""])[0]
+        try:
+            document = parse_yaml(text) if text.strip() else {}
+        except HttpProblem as error:
+            return JSONResponse(
+                {"yaml": None, "fields": None, "plan": self._troubled([FieldProblem("", error.detail)])}
+            )
+        if first_of(form, "changed") == "form":
+            document = merge_fields(document, _fields_of(form))
+            text = render_yaml(document)
+        return JSONResponse({"yaml": text, "fields": show_fields(document), "plan": self._plan(document, caller)})
+
+    def submit(self, asked: Asking, form: Posted) -> Response:
+        """To the job's page; a spec that is refused stays on the page with the reasons."""
+        text = form.get("yaml", [""])[0]
+        if not text.strip():
+            return self._page(
+                asked, text, problems=[FieldProblem("", "the YAML is empty; fill in the form or write it")]
+            )
+        try:
+            spec = parse_spec(parse_yaml(text))
+            require_role(asked.caller, Role.SUBMITTER, spec.project)
+            job, _ = self.commands.acting(asked.caller).submit(spec, first_of(form, "key") or None)
+        except InvalidSpec as error:
+            return self._page(asked, text, problems=error.problems)
+        except HttpProblem as error:
+            return self._page(asked, text, problems=[FieldProblem("", error.detail)])
+        except Forbidden as error:
+            return self._page(asked, text, problems=[FieldProblem("/project", str(error))])
+        except Conflict as error:
+            return self._page(asked, text, problems=[FieldProblem("", str(error))])
+        return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
+
+    def _page(self, asked: Asked, text: str, *, source: str = "", problems: Sequence[FieldProblem] = ()) -> Response:
+        try:
+            document = parse_yaml(text)
+        except HttpProblem:
+            document = {}
+        return answer_page(
+            asked,
+            "submit.html",
+            status=422 if problems else 200,
+            text=text,
+            source=source,
+            fields=show_fields(document),
+            kinds=KINDS,
+            clusters=self.inventory.names(),
+            key=secrets.token_urlsafe(16),
+            plan=self._troubled(problems) if problems else self._plan(document, asked.caller),
+        )
+
+    def _spec_of(self, job_id: str, caller: Principal) -> str:
+        """Raises NotFound, also for a job that he may not see."""
+        place = self.places.find(job_id)
+        if place is None or not caller.may(Role.VIEWER, place.project):
+            raise NotFound(f"there is no job {job_id}")
+        return render_spec(self.queries.job(job_id))
+
+    def _plan(self, document: object, caller: Principal) -> str:
+        """The plan as markup, or why there is none."""
+        try:
+            spec = parse_spec(document)
+            require_role(caller, Role.SUBMITTER, spec.project)
+            plans = self.plans.acting(caller)
+            plan, rungs = plans.plan(spec), plans.compare_memory(spec)
+        except InvalidSpec as error:
+            return self._troubled(error.problems)
+        except Forbidden as error:
+            return self._troubled([FieldProblem("/project", str(error))])
+        except BackendUnavailable as error:
+            return self._troubled([FieldProblem("/cluster", str(error))])
+        most = max([view.total_bytes for _, view in rungs] + [view.device_bytes or 0 for _, view in rungs], default=0)
+        return render_page("plan.html", plan=plan, rungs=rungs, most=most, problems=[])
+
+    def _troubled(self, problems: Sequence[FieldProblem]) -> str:
+        return render_page("plan.html", plan=None, rungs=[], most=0, problems=problems)
+
+
+def _fields_of(form: FormBody) -> dict[str, str]:
+    return {name: first_of(form, name) for name in (*FIELDS, "kind") if name in form}

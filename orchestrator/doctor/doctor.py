@@ -1,0 +1,247 @@
+"""Looks whether the service is set up well, and whether configured clusters can carry jobs: what answers, what is
+allowed, and which times are too short.
+
+On a Slurm it starts one job of a minute on one compute node, on a Kubernetes one of two pods. It leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.backends.kubernetes import checkup
+from orchestrator.backends.kubernetes.probe import Look
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.bootstrap.places import (
+    build_client,
+    build_kubernetes_client,
+    build_kubernetes_site,
+    build_slurm_site,
+)
+from orchestrator.cluster_settings import KubernetesClusterSettings, LocalClusterSettings, SlurmClusterSettings
+from orchestrator.doctor.finding import Finding, Verdict
+from orchestrator.doctor.service import examine_service
+from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
+from orchestrator.settings import Settings
+
+_OLDEST = (22, 5)
+_PROBE_S = 180.0  # a free node may have to be waited for
+_LATE_S = 90.0  # beyond it: the task's own minute, and Slurm's pace
+_CLOCKS_S = 2.0  # heartbeats of a group carry the time of their sender
+_SHORT_MIN_JOB_AGE_S = 60
+
+# Runs on a compute node: prints what it finds as one line of JSON.
+_PROGRAM = """
+import json, pathlib, socket, sys, time, urllib.request
+folder, url = pathlib.Path(sys.argv[1]), sys.argv[2]
+found = {"host": socket.gethostname(), "python": sys.version.split()[0], "at": time.time()}
+found["enough"] = sys.version_info >= (3, 10)
+try:
+    found["seen"] = (folder / "asked").read_text()
+    (folder / "answered").write_text(found["seen"])
+except OSError as error:
+    found["error"] = str(error)
+try:
+    import torch
+    found["torch"] = torch.__version__
+except Exception as error:
+    found["torch_error"] = repr(error)
+if url:
+    try:
+        urllib.request.urlopen(url + "/healthz", timeout=5).close()
+        found["reached"] = True
+    except OSError as error:
+        found["reach_error"] = str(error)
+print("FOUND " + json.dumps(found))
+"""
+
+
+def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]:
+    """The service, and every configured Slurm and Kubernetes; or one of those. Raises ConfigurationError where there is
+    none of that name."""
+    chosen = {
+        name: given
+        for name, given in sorted(settings.clusters.items())
+        if not isinstance(given, LocalClusterSettings) and cluster in (None, name)
+    }
+    if cluster is None:
+        yield from examine_service(settings)
+    elif not chosen:
+        raise ConfigurationError(f"no Slurm or Kubernetes {cluster} is configured: docs/slurm.md, docs/kubernetes.md")
+    for name, given in chosen.items():
+        words = (
+            _examine(given, settings)
+            if isinstance(given, SlurmClusterSettings)
+            else _examine_kubernetes(given, settings)
+        )
+        for check, verdict, sentence in words:
+            yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
+
+
+_Word = tuple[str, Verdict, str]
+
+
+def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[_Word]:
+    verdicts = {True: Verdict.OK, None: Verdict.WARNING, False: Verdict.FAILED}
+    client = build_kubernetes_client(given)
+    site = build_kubernetes_site(given, settings, namespace=client.namespace)
+    try:
+        for word in checkup.examine(client, site, Look(url=settings.advertise_url)):
+            yield word.check, verdicts[word.good], word.sentence
+    finally:
+        client.close()
+
+
+def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[_Word]:
+    client, site = build_client(given), build_slurm_site(given, settings)
+    began = time.monotonic()
+    try:
+        conf = client.settings()
+        client.jobs()
+    except BackendUnavailable as error:
+        yield "controller", Verdict.FAILED, str(error)
+        return
+    yield "controller", Verdict.OK, f"answers two questions within {time.monotonic() - began:.2f} s"
+    yield _version(conf)
+    yield from _times(conf, given)
+    yield _accounting(conf)
+    yield from _probe(client, site, settings, given)
+
+
+def _version(conf: Mapping[str, str]) -> _Word:
+    text = conf.get("SLURM_VERSION", "")
+    numbers = tuple(int(part) for part in re.findall(r"[0-9]+", text)[:2])
+    if numbers >= _OLDEST:
+        return "version", Verdict.OK, f"Slurm {text}"
+    return "version", Verdict.WARNING, f"Slurm {text or 'of an unknown version'}; tried are 22.05 and later"
+
+
+def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[_Word]:
+    lost_s, message_s, age_s = (_seconds(conf, name) for name in ("SlurmdTimeout", "MessageTimeout", "MinJobAge"))
+    kill_s = _seconds(conf, "KillWait")
+    yield "SlurmdTimeout", Verdict.OK, f"a dead node is noticed by Slurm after {lost_s} s"
+    short = message_s is not None and given.command_timeout_s <= message_s
+    advice = f"; set command_timeout_s, now {given.command_timeout_s:g}, above it" if short else ""
+    yield "MessageTimeout", Verdict.WARNING if short else Verdict.OK, f"{message_s} s{advice}"
+    hasty = age_s is not None and age_s < _SHORT_MIN_JOB_AGE_S
+    advice = "; what ends while the service is down for longer is known by its records alone" if hasty else ""
+    yield "MinJobAge", Verdict.WARNING if hasty else Verdict.OK, f"{age_s} s{advice}"
+    yield "KillWait", Verdict.OK, f"{kill_s} s from SIGTERM to SIGKILL, where a preemption gives no notice"
+
+
+def _accounting(conf: Mapping[str, str]) -> _Word:
+    kind = conf.get("AccountingStorageType", "")
+    if kind.endswith("slurmdbd"):
+        return "accounting", Verdict.OK, "sacct tells of jobs that the controller has forgotten"
+    return "accounting", Verdict.OK, "none; jobs that the controller has forgotten are judged by their records"
+
+
+def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: SlurmClusterSettings) -> Iterator[_Word]:
+    """Ask a compute node to read and write in the run directory."""
+    nonce = secrets.token_hex(8)
+    name = f".doctor-{nonce}"
+    here = site.service_root / name
+    try:
+        here.mkdir(parents=True)
+        (here / "asked").write_text(nonce)
+    except OSError as error:
+        yield "run directory", Verdict.FAILED, f"{site.service_root} cannot be written here: {error}"
+        return
+    yield "run directory", Verdict.OK, f"{site.service_root} can be written here"
+    try:
+        url = settings.advertise_url or ""
+        asked = time.time()
+        printed = client.run_on_a_node(
+            _options(given), _command(site, site.root / name, url), timeout_s=_PROBE_S + _LATE_S
+        )
+        found = _parse(printed)
+        yield "compute node", Verdict.OK, f"{found.get('host')} ran a task"
+        yield from _judge(found, nonce=nonce, asked=asked, answered=time.time(), site=site, url=url)
+        yield _reply(here, nonce, site)
+    except (BackendUnavailable, LaunchRefused, ValueError) as error:
+        yield "compute node", Verdict.FAILED, f"no task could be run: {error}"
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def _judge(
+    found: Mapping[str, object], *, nonce: str, asked: float, answered: float, site: SlurmSite, url: str
+) -> Iterator[_Word]:
+    if found.get("seen") == nonce:
+        yield "shared", Verdict.OK, f"the node sees and writes {site.root}"
+    else:
+        why = found.get("error") or "it sees something else there"
+        yield "shared", Verdict.FAILED, f"the node does not share {site.root}: {why}"
+    enough = found.get("enough") is True
+    yield "python", Verdict.OK if enough else Verdict.FAILED, f"{site.python} is Python {found.get('python')}"
+    if "torch" in found:
+        yield "torch", Verdict.OK, f"torch {found['torch']}"
+    else:
+        yield "torch", Verdict.FAILED, f"{site.python} cannot import torch: {found.get('torch_error')}"
+    at = found.get("at")
+    ahead_s = max(asked - at, at - answered, 0.0) if isinstance(at, float) else 0.0
+    agree = ahead_s < _CLOCKS_S
+    sentence = "the node's clock agrees" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
+    yield "clock", Verdict.OK if agree else Verdict.WARNING, sentence
+    if not url:
+        yield "reports", Verdict.OK, "no ADVERTISE_URL is set: agents report through the run directory"
+    elif found.get("reached") is True:
+        yield "reports", Verdict.OK, f"the node reaches {url}"
+    else:
+        why = f"the node does not reach {url} ({found.get('reach_error')}): its agents report through the run directory"
+        yield "reports", Verdict.WARNING, why
+
+
+def _reply(here: Path, nonce: str, site: SlurmSite) -> _Word:
+    """How late the service sees what a node has written."""
+    began = time.monotonic()
+    while time.monotonic() - began < max(site.settle_s, 1.0):
+        with suppress(OSError):
+            if (here / "answered").read_text() == nonce:
+                late_s = time.monotonic() - began
+                return "delay", Verdict.OK, f"what a node writes is seen here after {late_s:.1f} s"
+        time.sleep(0.1)
+    advice = "set settle_s above the attribute cache time of the file system"
+    return "delay", Verdict.FAILED, f"what the node wrote was not seen here within {site.settle_s:g} s; {advice}"
+
+
+def _options(given: SlurmClusterSettings) -> list[str]:
+    place = given.defaults
+    named = {"partition": place.partition, "account": place.account, "qos": place.qos}
+    return [
+        "--nodes=1",
+        "--ntasks=1",
+        "--time=1",
+        "--job-name=orchestrator-doctor",
+        f"--immediate={_PROBE_S:.0f}",  # srun gives up by itself: a killed one would leave its job in the queue
+        *(f"--{name}={value}" for name, value in named.items() if value),
+        *given.options,
+    ]
+
+
+def _command(site: SlurmSite, folder: Path, url: str) -> list[str]:
+    modules = [f"module load {shlex.quote(name)} || exit 78" for name in site.modules]
+    python = shlex.join([site.python, "-c", _PROGRAM, str(folder), url])
+    script = "\n".join([*modules, site.prolog, python])
+    return ["bash", *(["-l"] if site.modules else []), "-c", script]
+
+
+def _parse(printed: str) -> dict[str, object]:
+    line = next((line for line in printed.splitlines() if line.startswith("FOUND ")), None)
+    if line is None:
+        raise ValueError(f"the task printed {printed.strip()[-200:]!r}")
+    found = json.loads(line.removeprefix("FOUND "))
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds(conf: Mapping[str, str], name: str) -> int | None:
+    match = re.match(r"[0-9]+", conf.get(name, ""))
+    return None if match is None else int(match[0])

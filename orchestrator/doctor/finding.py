@@ -1,0 +1,23 @@
+"""What a check of the service or of a cluster found: a verdict, and in its sentence the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    cluster: str  # or "service"
+    check: str
+    verdict: Verdict
+    sentence: str
+
+
+Word = tuple[str, Verdict, str]  # check, verdict, sentence

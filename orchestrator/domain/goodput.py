@@ -1,0 +1,120 @@
+"""Where a job's device time went: every microsecond of every device is in exactly one bin. Pure.
+
+The whole is the job's life times the devices that it asked for. `life.py` lays a life out in stretches that follow upon
+each other without a gap, so that the bins add up to the whole whatever the clocks of agents and workers said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import pairwise
+
+from trainer.contract.failure import FailureKind
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Bin(StrEnum):
+    QUEUE = "queue"  # waits for its turn, with us or in the cluster
+    START_UP = "start_up"  # has its place, and its agents start
+    RENDEZVOUS = "rendezvous"  # the agents form a group
+    LOAD = "load"  # workers start and read a snapshot
+    COMPILE = "compile"  # what the first step takes beyond a usual one
+    PRODUCTIVE = "productive"
+    RE_DONE = "re_done"  # work that was lost; it stands where it was done first
+    SNAPSHOT_STALL = "snapshot_stall"  # training stood still for a snapshot
+    STALLED = "stalled"  # silence, until it was noticed
+    RECOVERING = "recovering"  # from the end of one generation or attempt until the next one trains
+    IDLE = "idle"  # suspended; over and not yet seen; devices that an elastic job goes without
+    UNTOLD = "untold"  # workers run and say nothing of their steps
+
+
+UNHELD = (Bin.QUEUE, Bin.IDLE)  # the job had no device then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """So long the job was in one bin with `used` of its `devices`; the others were idle.
+
+    `nodes` are those that the used ones stood on, each with its share of them; unknown ones are left out.
+    """
+
+    bin: Bin
+    since: datetime
+    until: datetime
+    devices: int
+    used: int
+    attempt: int | None = None
+    generation: int | None = None
+    stall_s: float = 0.0  # of a productive one: within it, training stood still so long for snapshots
+    cause: FailureKind | None = None  # of a loss: the failure that it goes back to
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    chaos: int | None = None  # of a loss: the number of the fault on purpose that it came of
+
+    @property
+    def lasted_us(self) -> int:
+        return (self.until - self.since) // _MICROSECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Device-microseconds. `whole_us` is counted apart from the bins, and is their sum."""
+
+    bins: Mapping[Bin, int] = field(default_factory=dict)
+    whole_us: int = 0
+
+    @property
+    def goodput(self) -> float | None:
+        """The productive part of the device time that the job held. None where it held none."""
+        return self.bins.get(Bin.PRODUCTIVE, 0) / self.held_us if self.held_us else None
+
+    @property
+    def lost_us(self) -> int:
+        """What it held and did not bring it forward."""
+        return self.held_us - self.bins.get(Bin.PRODUCTIVE, 0)
+
+    @property
+    def held_us(self) -> int:
+        return sum(amount_us for into, amount_us in self.bins.items() if into not in UNHELD)
+
+
+def add_up(stretches: Sequence[Stretch]) -> Ledger:
+    bins: Counter[Bin] = Counter()
+    for each in stretches:
+        for into, amount_us in take_apart(each):
+            bins[into] += amount_us
+    return Ledger(bins={each: bins[each] for each in Bin}, whole_us=_count_whole_us(stretches))
+
+
+def take_apart(stretch: Stretch) -> tuple[tuple[Bin, int], ...]:
+    """Its device-microseconds by bin: of the used devices first, of the idle ones last."""
+    stall_us = min(round(stretch.stall_s * 1e6), stretch.lasted_us)
+    return (
+        (stretch.bin, (stretch.lasted_us - stall_us) * stretch.used),
+        (Bin.SNAPSHOT_STALL, stall_us * stretch.used),
+        (Bin.IDLE, stretch.lasted_us * (stretch.devices - stretch.used)),
+    )
+
+
+def clip(stretches: Sequence[Stretch], since: datetime, until: datetime) -> tuple[Stretch, ...]:
+    """What of a life lies between two moments. A stall is spread evenly over its stretch."""
+    clipped = []
+    for each in stretches:
+        begin, end = max(each.since, since), min(each.until, until)
+        if begin < end:
+            share = (end - begin) / (each.until - each.since)
+            clipped.append(replace(each, since=begin, until=end, stall_s=each.stall_s * share))
+    return tuple(clipped)
+
+
+def _count_whole_us(stretches: Sequence[Stretch]) -> int:
+    """From the job's beginning, its end, and the moments at which it asked for another number of devices."""
+    if not stretches:
+        return 0
+    changes = [stretches[0], *(after for before, after in pairwise(stretches) if after.devices != before.devices)]
+    ends = [*(change.since for change in changes[1:]), stretches[-1].until]
+    return sum((end - each.since) // _MICROSECOND * each.devices for each, end in zip(changes, ends, strict=True))

@@ -1,0 +1,119 @@
+"""Where a job's URL leads: addresses behind the service's own walls are refused unless the settings allow them. Pure.
+
+Of a job's URL only the text is looked at. A name is not resolved: it may mean another address a moment later, so that
+an answer now would promise what it cannot keep. What machines may reach is the network's to say. Where the service
+itself connects (`why_inside`), the addresses are looked at that it is about to connect to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable
+from urllib.parse import urlsplit
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Names of the machine itself (RFC 6761), and of what is inside (ICANN's private-use domain; clouds' metadata).
+_INNER = re.compile(r"(?:.*\.)?(?:localhost|internal)|metadata", re.IGNORECASE)
+# Where a name is a host. Elsewhere it is a bucket, which may be a bare number and never a dotted address.
+_HOSTED = frozenset(
+    {
+        "dav",
+        "davs",
+        "ftp",
+        "ftps",
+        "git",
+        "hdfs",
+        "http",
+        "https",
+        "sftp",
+        "smb",
+        "ssh",
+        "swebhdfs",
+        "webdav",
+        "webhdfs",
+    }
+)
+# fsspec chains file systems: simplecache::http://..., zip://a.zip::https://...; an IPv6 address has colons too.
+_CHAINED = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
+_PART = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,12}", re.ASCII)
+
+
+def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:
+    """Why a URL must not be opened, in a phrase; None: nothing speaks against it. `allowed`: hosts and networks."""
+    for link in _CHAINED.split(url):
+        try:
+            parts = urlsplit(link)
+            host = (parts.hostname or "").rstrip(".")
+        except ValueError:
+            return "is no URL"
+        if _is_allowed(host, parts.scheme, allowed):
+            continue
+        if _INNER.fullmatch(host) or _is_private(host, parts.scheme):
+            return f"leads to {host}, behind the service's own walls; an admin may allow it in private_storage_hosts"
+    return None
+
+
+def why_inside(host: str, addresses: Iterable[str], allowed: Collection[str]) -> str | None:
+    """Why a connection to a name must not be opened, by the addresses that it has at this moment; None: it may be.
+
+    Whoever connects has to connect to one of these very addresses: asked again, the name may have others.
+    """
+    if host.lower() in {name.lower() for name in allowed}:
+        return None
+    for address in addresses:
+        if _is_private(address, "") and not _is_allowed(address, "", allowed):
+            return f"{host} has the address {address}, behind the service's own walls"
+    return None
+
+
+def _is_private(host: str, scheme: str) -> bool:
+    address = parse_address(host, scheme)
+    if address is None:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address.sixtofour or address
+    return not address.is_global or address.is_multicast
+
+
+def _is_allowed(host: str, scheme: str, allowed: Collection[str]) -> bool:
+    if host in {name.lower() for name in allowed}:
+        return True
+    address = parse_address(host, scheme)
+    return address is not None and any(address in network for network in map(_network, allowed) if network is not None)
+
+
+def parse_address(host: str, scheme: str) -> Address | None:
+    """The address that a host means where it is one, in each of the notations of inet_aton(3)."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    parts = host.split(".")
+    if scheme.lower() not in _HOSTED or len(parts) > 4 or not all(map(_PART.fullmatch, parts)):
+        return None
+    *leading, last = map(_number, parts)
+    room = 256 ** (4 - len(leading))
+    if last is None or last >= room or any(part is None or part > 255 for part in leading):
+        return None
+    value = last
+    for index, part in enumerate(leading):
+        value += (part or 0) << (8 * (3 - index))
+    return ipaddress.IPv4Address(value)
+
+
+def _number(text: str) -> int | None:
+    try:
+        if text.lower().startswith("0x"):
+            return int(text, 16)
+        return int(text, 8 if len(text) > 1 and text.startswith("0") else 10)
+    except ValueError:
+        return None
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None

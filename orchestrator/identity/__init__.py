@@ -1,0 +1,1 @@
+"""Who asks, and what is kept from everybody: tokens, sessions, agents, secrets."""

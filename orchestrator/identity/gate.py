@@ -1,0 +1,102 @@
+"""The gate: from what a request brings along to who asks. It knows nothing of what he may."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.domain.errors import Unauthenticated
+from orchestrator.domain.identity import LOCAL, Principal, Role
+from orchestrator.identity.memory import Remembered
+from orchestrator.identity.tokens import Tokens
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NOT_VALID = "the token is not one of this service, has expired or was revoked"
+_FORWARDED = (
+    "a proxy stands before this service, which takes whoever reaches it for its own machine's user; "
+    "set ORCHESTRATOR_TOKEN, or name the proxy in [proxy]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a request brings along. `peer` is the address that it came from, `user` what the proxy's header says."""
+
+    peer: str | None = None
+    bearer: str | None = field(default=None, repr=False)
+    cookie: str | None = field(default=None, repr=False)
+    user: str | None = None
+    forwarded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """A proxy that has signed people in: its header is believed when it comes from these addresses alone."""
+
+    header: str
+    peers: Sequence[Network]
+    grants: Mapping[str, Role] = field(default_factory=dict)  # of everybody
+    users: Mapping[str, Mapping[str, Role]] = field(default_factory=dict)  # besides, by name
+
+    def trusts(self, peer: str | None) -> bool:
+        try:
+            address = ipaddress.ip_address(peer or "")
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.peers)
+
+    def principal(self, user: str) -> Principal:
+        return Principal(name=user, grants={**self.grants, **self.users.get(user, {})})
+
+
+class Gate:
+    """`is_open`: whoever comes without a token is this machine's user; only for a service on a loopback address."""
+
+    def __init__(self, tokens: Tokens, *, is_open: bool, proxy: Proxy | None = None) -> None:
+        self._tokens = tokens
+        self._proxy = proxy
+        self.is_open = is_open
+
+    @property
+    def proxy_header(self) -> str | None:
+        return None if self._proxy is None else self._proxy.header
+
+    def recall(self, given: Credentials) -> Remembered[Principal | None] | None:
+        """Who asks, or that nobody known does, without asking the store; None: it has to be asked.
+
+        Raises Unauthenticated for a token that does not hold: whoever sends one does not mean to be nobody.
+        """
+        if given.bearer is not None:
+            known = self._tokens.recall(given.bearer)
+            return None if known is None else Remembered(_valid(known.value))
+        if given.cookie is not None:
+            session = self._tokens.recall_session(given.cookie)
+            return session if session is None or session.value is not None else Remembered(self._without(given))
+        return Remembered(self._without(given))
+
+    def identify(self, given: Credentials) -> Principal | None:
+        """The same, with the store. Raises StoreUnavailable too."""
+        if given.bearer is not None:
+            return _valid(self._tokens.verify(given.bearer))
+        found = None if given.cookie is None else self._tokens.verify_session(given.cookie)
+        return found or self._without(given)
+
+    def _without(self, given: Credentials) -> Principal | None:
+        """Who comes with neither a token nor a session that goes on."""
+        if self._proxy is not None and given.user and self._proxy.trusts(given.peer):
+            return self._proxy.principal(given.user)
+        if not self.is_open:
+            return None
+        if given.forwarded:
+            raise Unauthenticated(_FORWARDED)
+        return LOCAL
+
+
+def _valid(principal: Principal | None) -> Principal:
+    if principal is None:
+        raise Unauthenticated(_NOT_VALID)
+    return principal

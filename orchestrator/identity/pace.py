@@ -1,0 +1,48 @@
+"""How fast a caller may ask: a bucket of tokens for each (https://en.wikipedia.org/wiki/Token_bucket).
+
+Each process counts for itself. A caller is a name that the service has verified; whoever it could not verify is counted
+by the address that he came from.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+BURST_S = 10.0  # a bucket holds so many seconds' worth
+MOST = 10_000  # callers; beyond it all begin anew with a full bucket
+STRANGERS_PER_S = 20.0  # requests from one address with a token that does not hold
+
+
+class Pace:
+    """`per_s` requests, and `BURST_S` times as many at once after a rest. For several threads."""
+
+    def __init__(self, per_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_s
+        self._most = max(1.0, per_s * BURST_S)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._buckets: dict[str, tuple[float, float]] = {}  # what was left, and when
+
+    def take(self, caller: str) -> float:
+        """Count a request. 0: it may pass; else it was not counted, and one may pass in so many seconds."""
+        with self._lock:
+            left, now = self._left(caller)
+            if left < 1:
+                return (1 - left) / self._per_s
+            if len(self._buckets) >= MOST and caller not in self._buckets:
+                self._buckets.clear()
+            self._buckets[caller] = (left - 1, now)
+            return 0.0
+
+    def wait_s(self, caller: str) -> float:
+        """The same, without counting."""
+        with self._lock:
+            left, _ = self._left(caller)
+            return 0.0 if left >= 1 else (1 - left) / self._per_s
+
+    def _left(self, caller: str) -> tuple[float, float]:
+        now = self._monotonic()
+        left, at = self._buckets.get(caller, (self._most, now))
+        return min(self._most, left + (now - at) * self._per_s), now

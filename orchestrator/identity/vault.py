@@ -1,0 +1,152 @@
+"""Secrets: sealed before they are stored, opened for a job's start and to be hidden in what is told, never shown.
+
+Sealed with Fernet (AES-128-CBC and HMAC-SHA256; cryptography.io/en/latest/fernet), the project and the name within, so
+that a row that was moved in the database opens nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import structlog
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, LaunchRefused, NotFound, StoreUnavailable
+from orchestrator.domain.identity import Principal
+from orchestrator.domain.masking import MIN_SECRET_LENGTH, NOTHING, Mask
+from orchestrator.identity.memory import ShortMemory
+from orchestrator.identity.places import JobPlaces
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.secrets import SealedSecret, SecretStore
+
+log = structlog.get_logger()
+
+_KEEP_S = 5.0  # how late a secret of another service's caller is hidden here
+_MASKS = "masks"
+
+
+class Vault:
+    """`keys`: the first seals, all of them open. Every method raises StoreUnavailable."""
+
+    def __init__(
+        self,
+        store: SecretStore,
+        places: JobPlaces,
+        clock: Clock,
+        keys: Sequence[bytes],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._places = places
+        self._clock = clock
+        self._newest = Fernet(keys[0])
+        self._fernet = MultiFernet([self._newest, *map(Fernet, keys[1:])])
+        self._masks: ShortMemory[Mapping[str, Mask]] = ShortMemory(_KEEP_S, monotonic=monotonic)
+
+    def put(self, project: str, name: str, value: str, *, by: Principal) -> bool:
+        """Store a secret or replace it; whether it is new. Raises InvalidSpec for one that could not be hidden."""
+        if len(value.strip()) < MIN_SECRET_LENGTH:
+            message = f"must have {MIN_SECRET_LENGTH} characters at least: a shorter one cannot be hidden in logs"
+            raise InvalidSpec([FieldProblem("/value", message)])
+        document = json.dumps({"project": project, "name": name, "value": value})
+        sealed = SealedSecret(
+            project=project,
+            name=name,
+            sealed=self._fernet.encrypt(document.encode(errors="surrogatepass")).decode(),
+            updated_at=self._clock.now(),
+            updated_by=by.name,
+        )
+        created = self._store.put(sealed)
+        self._masks.forget()
+        log.info("secret stored", project=project, name=name, by=by.name, created=created)
+        return created
+
+    def remove(self, project: str, name: str, *, by: Principal) -> None:
+        """Raises NotFound."""
+        if not self._store.remove(project, name):
+            raise NotFound(f"project {project} has no such secret")
+        self._masks.forget()
+        log.info("secret removed", project=project, name=name, by=by.name)
+
+    def listed(self, projects: Collection[str] | None) -> Sequence[SealedSecret]:
+        """By project and name; None: of every project."""
+        return [each for each in self._store.all() if projects is None or each.project in projects]
+
+    def names(self, project: str) -> frozenset[str]:
+        return frozenset(each.name for each in self._store.of_project(project))
+
+    def reveal(self, project: str, names: Collection[str]) -> Mapping[str, str]:
+        """The values, for a start. Raises LaunchRefused for a secret that is not there."""
+        if not names:
+            return {}
+        stored = {each.name: each for each in self._store.of_project(project)}
+        missing = sorted(set(names) - stored.keys())
+        if missing:
+            raise LaunchRefused(f"project {project} has no secret {', '.join(missing)}; store it, then retry the job")
+        return {name: self._open(stored[name]) for name in names}
+
+    def mask_of_project(self, project: str) -> Mask:
+        """What hides all secrets of a project."""
+        return self._all_masks().get(project, NOTHING)
+
+    def masks(self, job_ids: Collection[str]) -> Mapping[str, Mask]:
+        """The same by job; a job of a project without secrets is left out."""
+        masks = self._all_masks()
+        if not masks:
+            return {}
+        places = self._places.find_all(job_ids)
+        return {job_id: masks[place.project] for job_id, place in places.items() if place.project in masks}
+
+    def mask_of_job(self, job_id: str) -> Mask:
+        return self.masks([job_id]).get(job_id, NOTHING)
+
+    def reseal(self) -> int:
+        """Seal anew what was sealed with an older key, which is not needed after that; how many that were."""
+        old = [each for each in self._store.all() if not self._is_newest(each)]
+        for each in old:
+            self.put(each.project, each.name, self._open(each), by=Principal(name=each.updated_by))
+        return len(old)
+
+    def seal(self, purpose: str, text: str) -> str:
+        """Of what is no project's secret: a text that only `purpose` opens again."""
+        document = json.dumps({"purpose": purpose, "text": text})
+        return self._fernet.encrypt(document.encode(errors="surrogatepass")).decode()
+
+    def unseal(self, purpose: str, sealed: str) -> str:
+        """Raises StoreUnavailable."""
+        try:
+            document = json.loads(self._fernet.decrypt(sealed.encode()))
+        except InvalidToken as error:
+            raise StoreUnavailable(f"{purpose} cannot be opened with any of the service's keys") from error
+        if document.get("purpose") != purpose:
+            raise StoreUnavailable(f"{purpose} was sealed for another purpose: somebody has moved it in the database")
+        return str(document["text"])
+
+    def _all_masks(self) -> Mapping[str, Mask]:
+        remembered = self._masks.recall(_MASKS)
+        if remembered is not None:
+            return remembered.value
+        values: dict[str, list[str]] = {}
+        for each in self._store.all():
+            values.setdefault(each.project, []).append(self._open(each))
+        return self._masks.keep(_MASKS, {project: Mask(of_project) for project, of_project in values.items()})
+
+    def _is_newest(self, secret: SealedSecret) -> bool:
+        try:
+            self._newest.decrypt(secret.sealed.encode())
+        except InvalidToken:
+            return False
+        return True
+
+    def _open(self, secret: SealedSecret) -> str:
+        place = f"secret {secret.name} of project {secret.project}"
+        try:
+            document = json.loads(self._fernet.decrypt(secret.sealed.encode()))
+        except InvalidToken as error:
+            raise StoreUnavailable(f"{place} cannot be opened with any of the service's keys") from error
+        if (document["project"], document["name"]) != (secret.project, secret.name):
+            raise StoreUnavailable(f"{place} was sealed for another place: somebody has moved it in the database")
+        return str(document["value"])

@@ -1,0 +1,62 @@
+"""Whether a report comes from the attempt that it is about: by that attempt's own token."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import AttemptOver, Unauthenticated
+from orchestrator.domain.worker_token import AttemptStay, is_genuine, is_over
+from orchestrator.identity.memory import Remembered, ShortMemory
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.identity import PlaceReader
+
+_KEEP_S = 5.0  # how late an attempt's end may be noticed here
+_KNOWN_S = 3600.0  # how long a token that was genuine once is no stranger's
+_NOT_ITS_TOKEN = "a report needs the token of the attempt that it is about"
+
+
+class Workers:
+    """`keys`: the first makes tokens, all of them are honoured."""
+
+    def __init__(
+        self,
+        reader: PlaceReader,
+        clock: Clock,
+        keys: Sequence[bytes],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._keys = tuple(keys)
+        self._genuine: ShortMemory[None] = ShortMemory(_KNOWN_S, monotonic=monotonic)
+        self._stays: ShortMemory[AttemptStay | None] = ShortMemory(_KEEP_S, monotonic=monotonic)
+
+    def knows(self, token: str) -> bool:
+        """Whether it was an attempt's not long ago. For a report that has not been read; it proves nothing."""
+        return self._genuine.recall(_digest(token)) is not None
+
+    def recall(self, key: AttemptKey) -> Remembered[AttemptStay | None] | None:
+        """None: the store has to be asked."""
+        return self._stays.recall(str(key))
+
+    def find(self, key: AttemptKey) -> Remembered[AttemptStay | None]:
+        """Raises StoreUnavailable."""
+        remembered = self.recall(key)
+        return remembered or Remembered(self._stays.keep(str(key), self._reader.stay(key)))
+
+    def require(self, token: str, key: AttemptKey, stay: AttemptStay | None) -> None:
+        """Raises Unauthenticated for what is no token of this attempt, AttemptOver for one that has ended with it."""
+        if stay is None or not is_genuine(token, self._keys, key, stay.nonce):
+            raise Unauthenticated(_NOT_ITS_TOKEN)
+        if not self.knows(token):
+            self._genuine.keep(_digest(token), None)
+        if is_over(stay, self._clock.now()):
+            raise AttemptOver(f"attempt {key} has ended, and its token with it")
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()

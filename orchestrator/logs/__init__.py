@@ -1,0 +1,1 @@
+"""What workers printed: found, cut, masked, followed."""

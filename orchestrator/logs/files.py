@@ -1,0 +1,191 @@
+"""Log files of a run directory: finding them, opening them safely, and lines that are safe to show.
+
+A job's processes own these files, so nothing in them is trusted: links, pipes, endless lines and control characters
+are all met here. Paths are made of whole numbers only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from trainer.contract import layout
+
+MAX_LINE_BYTES = 64 * 1024
+BLOCK_BYTES = 64 * 1024
+# C0 and C1 controls but tab, and the characters that reorder or break a line for the eye.
+_UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_OLDER = ".1"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Source:
+    """One log. `local_rank` None is the agent's own. Sorts by age."""
+
+    generation: int
+    incarnation: int
+    replica: int
+    local_rank: int | None
+    path: Path
+
+    def label(self, attempt: int) -> str:
+        who = f"agent r{self.replica}" if self.local_rank is None else f"r{self.replica}/{self.local_rank}"
+        generation = f" g{self.generation}" if self.generation else ""
+        return f"[a{attempt}{generation} {who}] "
+
+    @property
+    def older(self) -> Path:
+        return self.path.with_name(self.path.name + _OLDER)
+
+
+def find_worker_logs(
+    job_dir: Path, attempt: int, *, replica: int | None = None, local_rank: int | None = None
+) -> list[Source]:
+    """Logs of the attempt's workers, all or of one replica or local rank, oldest first."""
+    found = []
+    for number in _replicas(job_dir, attempt, replica):
+        for incarnation, life in _numbered(layout.replica_dir(job_dir, attempt, number), ""):
+            for generation, folder in _numbered(life, "g"):
+                for local, worker in _numbered(folder, "local-"):
+                    if local_rank is None or local == local_rank:
+                        found.append(Source(generation, incarnation, number, local, worker / layout.WORKER_LOG))
+    return sorted(found)
+
+
+def find_agent_logs(job_dir: Path, attempt: int, *, replica: int | None = None) -> list[Source]:
+    numbers = _replicas(job_dir, attempt, replica)
+    return [Source(0, 0, n, None, layout.replica_dir(job_dir, attempt, n) / layout.AGENT_LOG) for n in sorted(numbers)]
+
+
+def open_log(job_dir: Path, path: Path) -> BinaryIO | None:
+    """Open a regular file inside the job's directory, which has no link in its path; None when it is not there or is
+    anything else."""
+    try:
+        # O_NONBLOCK: a pipe in a log's place must not hold the reader.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if not _is_file_in(job_dir, descriptor):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def _is_file_in(folder: Path, descriptor: int) -> bool:
+    """Asked of what is open: a name could be made to lead elsewhere meanwhile."""
+    try:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and path.is_relative_to(folder)
+    except OSError:
+        return False
+
+
+def end_of_lines(file: BinaryIO) -> int:
+    """Where the last whole line ends: behind the file's last newline."""
+    position = file.seek(0, os.SEEK_END)
+    while position > 0:
+        start = max(0, position - BLOCK_BYTES)
+        file.seek(start)
+        newline = file.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
+    return 0
+
+
+def start_of_last_lines(file: BinaryIO, count: int, end: int) -> int:
+    """Where the last `count` lines before `end` begin, found from there in blocks: long files and lines cost little."""
+    position, missing = end, count
+    while position > 0:
+        start = max(0, position - BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(position - start)
+        # The newline that ends the last line begins none.
+        limit = len(block) - 1 if position == end and block.endswith(b"\n") else len(block)
+        while (newline := block.rfind(b"\n", 0, limit)) >= 0:
+            missing -= 1
+            if missing <= 0:
+                return start + newline + 1
+            limit = newline
+        position = start
+    return 0
+
+
+def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[str]:
+    """Lines between two offsets, each safe to show."""
+    left = end - start
+    file.seek(start)
+    cutter = LineCutter()
+    while left > 0 and (block := file.read(min(BLOCK_BYTES, left))):
+        left -= len(block)
+        yield from cutter.feed(block)
+    yield from cutter.flush()
+
+
+class LineCutter:
+    """Bytes in, whole lines out. Keeps at most MAX_LINE_BYTES of a line, however long it is."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._dropped = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes of the line that has not ended."""
+        return len(self._kept) + self._dropped
+
+    def feed(self, block: bytes) -> list[str]:
+        *whole, rest = block.split(b"\n")
+        lines = []
+        for part in whole:
+            self._add(part)
+            lines.append(self._take())
+        self._add(rest)
+        return lines
+
+    def flush(self) -> list[str]:
+        """The line that no newline has ended yet, if any."""
+        return [self._take()] if self._kept else []
+
+    def _add(self, part: bytes) -> None:
+        room = MAX_LINE_BYTES - len(self._kept)
+        self._kept += part[:room]
+        self._dropped += max(0, len(part) - room)
+
+    def _take(self) -> str:
+        mark = f" [cut: {self._dropped} more bytes]" if self._dropped else ""
+        line = render_line(bytes(self._kept)) + mark
+        self._kept.clear()
+        self._dropped = 0
+        return line
+
+
+def render_line(raw: bytes) -> str:
+    """Text of a line: bytes that are no UTF-8 are replaced, control characters shown as \\x1b."""
+    text = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
+    return _UNSAFE.sub(lambda match: _escape(ord(match[0])), text)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def _replicas(job_dir: Path, attempt: int, replica: int | None) -> list[int]:
+    if replica is not None:
+        return [replica]
+    return [number for number, _ in _numbered(layout.attempt_dir(job_dir, attempt), "replica-")]
+
+
+def _numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Sub-folders named by the prefix and a whole number."""
+    try:
+        with os.scandir(folder) as entries:
+            numbers = [entry.name.removeprefix(prefix) for entry in entries if entry.name.startswith(prefix)]
+    except OSError:
+        return []
+    return [(int(number), folder / f"{prefix}{number}") for number in numbers if re.fullmatch(r"\d{1,9}", number, re.A)]

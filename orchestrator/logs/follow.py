@@ -1,0 +1,162 @@
+"""Following logs: each poll gives the lines that came since the last one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.logs.files import BLOCK_BYTES, LineCutter, Source, end_of_lines, open_log
+from orchestrator.logs.reader import LogRequest, Logs, Selection, matches, tail
+
+MAX_POLL_BYTES = 1024 * 1024  # of one file in one poll
+_ALL_POLL_BYTES = 16 * MAX_POLL_BYTES  # of all, where they are many
+_LAST_POLLS = 256  # of an ended job: a process that it left behind may write for ever
+_LOOK_EVERY = 4  # polls between two looks for new files and the job's end
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far one file was read."""
+
+    offset: int
+    inode: int | None = None
+    cutter: LineCutter = field(default_factory=LineCutter)
+    is_behind: bool = False  # there was more than was read at once
+
+    @property
+    def whole(self) -> int:
+        """Where the last line begins that was not given yet."""
+        return self.offset - self.cutter.pending
+
+    def is_stale(self, path: Path) -> bool:
+        """Whether there may be more than was read, or something else in its place."""
+        try:
+            status = path.lstat()
+        except OSError:
+            return False
+        return (status.st_ino, status.st_size) != (self.inode, self.offset)
+
+
+class Follower:
+    """A stream of lines of one job, for one Feed. Not for several threads at once.
+
+    Starts behind the last whole line and goes on through rotation, vanished files, new generations and new attempts.
+    What a worker wrote between the last poll and a cut of its log is not shown, and the cut is.
+    """
+
+    def __init__(self, logs: Logs, job_id: str, request: LogRequest) -> None:
+        self._logs = logs
+        self._job_id = job_id
+        self._request = request
+        self._wanted = matches(request)
+        self._readings: dict[Source, _Reading] = {}
+        self._selection: Selection | None = None
+        self._polls = 0
+        self.ended = False
+        self.behind = False  # there was more to read than one poll reads
+
+    def poll(self) -> list[str]:
+        """New lines, none while there are none. Sets `ended` with the last ones, and `behind`. Raises NotFound,
+        StoreUnavailable."""
+        if self.ended:
+            return []
+        looks = self._polls % _LOOK_EVERY == 0
+        lines = self._read_all(thorough=looks)
+        try:
+            lines.extend(self._look() if looks else ())
+        except StoreUnavailable:
+            if not lines:
+                raise
+            return lines  # the next poll looks
+        self._polls += 1
+        return lines
+
+    def last_lines(self) -> Callable[[int], list[str]]:
+        """So many, of what polls have read until now, as far as it can still be read when they are asked for."""
+        selection, request = self._selection, self._request
+        if selection is None:
+            return lambda _: []
+        ends = {source: reading.whole for source, reading in self._readings.items()}
+        return lambda count: tail(selection, replace(request, tail=count), ends=ends)
+
+    def _look(self) -> list[str]:
+        """Look for new files and for the job's end."""
+        lines: list[str] = []
+        found = self._logs.select(self._job_id, self._request)
+        over = self._logs.rests(self._job_id) if found is None else found.over
+        if found is not None:
+            known = self._selection
+            if known is not None and known.attempt != found.attempt:
+                lines.extend(self._finish())
+            if self._polls == 0:
+                self._begin(found)
+            for source in found.sources:
+                self._readings.setdefault(source, _Reading(0))
+            self._selection = found
+        if over:
+            lines.extend(self._finish())
+            self.ended = True
+        return lines
+
+    def _begin(self, selection: Selection) -> None:
+        for source in selection.sources:
+            file = open_log(selection.job_dir, source.path)
+            if file is not None:
+                with file, contextlib.suppress(OSError):
+                    self._readings[source] = _Reading(end_of_lines(file), os.fstat(file.fileno()).st_ino)
+
+    def _finish(self) -> list[str]:
+        """What is left of the selection, lines without an end included."""
+        lines: list[str] = []
+        for _ in range(_LAST_POLLS):
+            lines.extend(self._read_all(thorough=True))
+            if not self.behind:
+                break
+        for source, reading in self._readings.items():
+            lines.extend(self._labelled(source, reading.cutter.flush()))
+        return lines
+
+    def _read_all(self, *, thorough: bool) -> list[str]:
+        """`thorough`: from files too that look as they were. On NFS a look may be a minute old, and opening is not."""
+        if self._selection is None:
+            return []
+        job_dir, lines = self._selection.job_dir, list[str]()
+        stale = [each for each in self._selection.sources if thorough or self._readings[each].is_stale(each.path)]
+        limit = min(MAX_POLL_BYTES, max(BLOCK_BYTES, _ALL_POLL_BYTES // max(1, len(stale))))
+        self.behind = False
+        for source in stale:
+            reading = self._readings[source]
+            lines.extend(self._labelled(source, _read(job_dir, source, reading, limit)))
+            self.behind |= reading.is_behind
+        return lines
+
+    def _labelled(self, source: Source, lines: list[str]) -> list[str]:
+        selection = self._selection
+        if selection is None:
+            return []
+        label = source.label(selection.attempt) if selection.prefixed else ""
+        return [label + line for line in map(selection.mask.hide, lines) if self._wanted(line)]
+
+
+def _read(job_dir: Path, source: Source, reading: _Reading, limit: int) -> list[str]:
+    reading.is_behind = False
+    file = open_log(job_dir, source.path)
+    if file is None:
+        return []
+    lines: list[str] = []
+    with file, contextlib.suppress(OSError):  # a stale handle, a sick disk: another log's readers shall not suffer
+        status = os.fstat(file.fileno())
+        if reading.inode not in (None, status.st_ino) or status.st_size < reading.offset:
+            lines.extend([*reading.cutter.flush(), f"[the log was cut here; older lines are in {source.older.name}]"])
+            reading.offset = 0
+        reading.inode = status.st_ino
+        file.seek(reading.offset)
+        block = file.read(limit)
+        reading.offset += len(block)
+        reading.is_behind = len(block) == limit
+        lines.extend(reading.cutter.feed(block))
+    return lines

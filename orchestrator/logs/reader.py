@@ -1,0 +1,241 @@
+"""Reading a job's logs from its run directory: the last lines, or a stream that goes on while the job does."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from orchestrator.clusters import Cluster
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.masking import NOTHING, Mask
+from orchestrator.logs.files import (
+    Source,
+    find_agent_logs,
+    find_worker_logs,
+    open_log,
+    read_lines,
+    start_of_last_lines,
+)
+from orchestrator.ports.history import HistoryReader, StoredWorker
+from orchestrator.ports.jobs import CourseReader, JobCourse
+from trainer.contract import layout
+
+MAX_TAIL = 10_000
+MAX_ANSWER_CHARACTERS = 16 * 1024 * 1024  # newest first: what is above it is left out
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # of one file, from its end
+_WORKERS_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRequest:
+    """`attempt` None is the newest; `rank` is the global one; `grep` a plain piece of text that a line must hold.
+    `since`: only logs that were written to since then; their lines carry no time of their own."""
+
+    attempt: int | None = None
+    replica: int | None = None
+    rank: int | None = None
+    stream: Literal["worker", "agent", "stacks"] = "worker"
+    tail: int = 200
+    grep: str | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The logs that a request is about, as they are now."""
+
+    job_dir: Path
+    attempt: int
+    sources: Sequence[Source]
+    over: bool  # nothing more will be written
+    mask: Mask = (
+        NOTHING  # hides the project's secrets: before a line is searched, so that a search tells nothing of them
+    )
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether each line says whose it is: only when there is more than one it could be."""
+        return len({(source.replica, source.local_rank) for source in self.sources}) > 1
+
+
+class Logs:
+    """`mask_of`: by project, what hides its secrets."""
+
+    def __init__(
+        self,
+        jobs: CourseReader,
+        history: HistoryReader,
+        clusters: Mapping[str, Cluster],
+        *,
+        mask_of: Callable[[str], Mask] = lambda _: NOTHING,
+    ) -> None:
+        self._jobs = jobs
+        self._mask_of = mask_of
+        self._history = history
+        self._clusters = clusters
+
+    def tail(self, job_id: str, request: LogRequest) -> list[str]:
+        """The last lines, oldest first. Raises NotFound for an unknown job or attempt."""
+        selection = self.select(job_id, request)
+        return [] if selection is None else tail(selection, request)
+
+    def select(self, job_id: str, request: LogRequest) -> Selection | None:
+        """None while the job has no attempt. Raises NotFound."""
+        course = self._jobs.course(job_id)
+        newest = course.newest
+        if request.attempt is not None and (newest is None or request.attempt > newest):
+            raise NotFound(f"job {job_id} has no attempt {request.attempt}")
+        attempt = request.attempt or newest
+        if attempt is None:
+            return None
+        job_dir = self._job_dir(job_id, course)
+        sources = _written_since(self._sources(job_id, job_dir, attempt, request), request.since)
+        over = course.rests or attempt != newest
+        return Selection(job_dir, attempt, sources, over, self._mask_of(course.project))
+
+    def rests(self, job_id: str) -> bool:
+        """Whether the job has ended and no retry is wished."""
+        return self._jobs.course(job_id).rests
+
+    def _job_dir(self, job_id: str, course: JobCourse) -> Path:
+        cluster = self._clusters.get(course.cluster)
+        if cluster is None:
+            raise NotFound(f"cluster {course.cluster} is no longer configured; its logs cannot be found")
+        folder = cluster.job_dir(job_id)
+        return folder.parent.resolve() / folder.name
+
+    def _sources(self, job_id: str, job_dir: Path, attempt: int, request: LogRequest) -> list[Source]:
+        if request.stream == "agent":
+            return find_agent_logs(job_dir, attempt, replica=request.replica)
+        replica, local_rank = self._place(job_id, attempt, request)
+        workers = find_worker_logs(job_dir, attempt, replica=replica, local_rank=local_rank)
+        if request.rank is not None and not workers and find_worker_logs(job_dir, attempt):
+            raise NotFound(f"attempt {attempt} of job {job_id} has no log of rank {request.rank}")
+        if request.stream == "stacks":
+            return _newest_stacks(workers)
+        # Before the first worker has started, what there is to read is the agent's.
+        return workers or find_agent_logs(job_dir, attempt, replica=replica)
+
+    def _place(self, job_id: str, attempt: int, request: LogRequest) -> tuple[int | None, int | None]:
+        if request.rank is None:
+            return request.replica, None
+        for worker in self._workers(job_id, attempt):
+            if worker.rank == request.rank and request.replica in (None, worker.replica):
+                return worker.replica, worker.local_rank
+        return request.replica or 0, request.rank
+
+    def _workers(self, job_id: str, attempt: int) -> Iterator[StoredWorker]:
+        cursor: str | None = None
+        while True:
+            rows, cursor = self._history.workers(job_id, limit=_WORKERS_PAGE, cursor=cursor)
+            yield from (row for row in rows if row.attempt == attempt)
+            if cursor is None or (rows and rows[-1].attempt < attempt):
+                return
+
+
+def _written_since(sources: list[Source], since: datetime | None) -> list[Source]:
+    if since is None:
+        return sources
+    return [source for source in sources if _last_written(source) >= since.timestamp()]
+
+
+def _newest_stacks(workers: Sequence[Source]) -> list[Source]:
+    """Where each worker's newest stacks lie, of those that have some."""
+    saved = [replace(source, path=source.path.with_name(layout.STACKS)) for source in workers]
+    newest = {(source.replica, source.local_rank): source for source in saved if _has_content(source.path)}
+    return sorted(newest.values())
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.lstat().st_size > 0
+    except OSError:
+        return False
+
+
+def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int] | None = None) -> list[str]:
+    """The last lines of a selection, up to `ends` or all there is. Newer generations go first when room is short."""
+    kept: deque[str] = deque()
+    newest_first = sorted(selection.sources, reverse=True)
+    for _, group in groupby(newest_first, key=lambda source: (source.generation, source.incarnation)):
+        sources = list(group)  # the last replica first
+        room = request.tail - len(kept)
+        if room <= 0 or sum(map(len, kept)) > MAX_ANSWER_CHARACTERS:
+            break
+        found = _read_fairly(selection, sources, room, request, ends)
+        # The worker that wrote last comes last: that is where the reader looks.
+        for source in sorted(sources, key=_last_written, reverse=True):
+            label = source.label(selection.attempt) if selection.prefixed else ""
+            kept.extendleft(label + line for line in reversed(found[source]))
+    return list(_keep_last(kept, request.tail))
+
+
+def _read_fairly(
+    selection: Selection, sources: list[Source], room: int, request: LogRequest, ends: Mapping[Source, int] | None
+) -> dict[Source, Sequence[str]]:
+    """The last lines of each source, `room` in all: an even share each, then more of those that have more."""
+
+    def read(source: Source, count: int) -> Sequence[str]:
+        end = None if ends is None else ends.get(source, 0)
+        return _tail_of_source(selection, source, count, request.grep, end)
+
+    share = max(1, room // len(sources))
+    found = {source: read(source, share) for source in sources}
+    longer = [source for source, lines in found.items() if len(lines) == share]
+    spare = room - sum(map(len, found.values()))
+    for index, source in enumerate(longer):
+        more = spare // (len(longer) - index)
+        if more > 0:
+            found[source] = read(source, share + more)
+            spare -= len(found[source]) - share
+    return found
+
+
+def _last_written(source: Source) -> float:
+    try:
+        return source.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def matches(request: LogRequest) -> Callable[[str], bool]:
+    wanted = request.grep
+    return (lambda _: True) if wanted is None else (lambda line: wanted in line)
+
+
+def _tail_of_source(
+    selection: Selection, source: Source, count: int, grep: str | None, end: int | None
+) -> Sequence[str]:
+    lines = _tail_of_file(selection, source.path, count, grep, end)
+    if len(lines) >= count:
+        return lines
+    return [*_tail_of_file(selection, source.older, count - len(lines), grep, None), *lines]
+
+
+def _tail_of_file(selection: Selection, path: Path, count: int, grep: str | None, end: int | None) -> Sequence[str]:
+    file, hide = open_log(selection.job_dir, path), selection.mask.hide
+    if file is None or count <= 0:
+        return []
+    with file:
+        end = file.seek(0, os.SEEK_END) if end is None else end
+        if grep is None:
+            return _keep_last(map(hide, read_lines(file, start_of_last_lines(file, count, end), end)), count)
+        start = max(0, end - MAX_SEARCHED_BYTES)
+        return _keep_last((line for line in map(hide, read_lines(file, start, end)) if grep in line), count)
+
+
+def _keep_last(lines: Iterable[str], count: int) -> deque[str]:
+    kept: deque[str] = deque()
+    size = 0
+    for line in lines:
+        kept.append(line)
+        size += len(line)
+        while len(kept) > count or (size > MAX_ANSWER_CHARACTERS and len(kept) > 1):
+            size -= len(kept.popleft())
+    return kept

@@ -1,0 +1,1 @@
+"""The doors between the core and the world. Small Protocols; adapters implement them, bootstrap alone names those."""

@@ -1,0 +1,53 @@
+"""A cluster as the supervisor sees it, and what its jobs leave on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation import Sighting
+from trainer.contract.launch import DesiredDocument
+
+
+class Backend(Protocol):
+    """A cluster. Every method may block for seconds and raises BackendUnavailable when the cluster does not answer."""
+
+    def render(self, plan: LaunchPlan) -> NativeRequest:
+        """What would be submitted. Pure."""
+
+    def submit(self, plan: LaunchPlan) -> str:
+        """Start the attempt; return the cluster's handle. Of two starts of one attempt the second exits by itself."""
+
+    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+        """Look at all the attempts in one go. One that the backend cannot judge is UNKNOWN, never left out."""
+
+    def cancel(self, key: AttemptKey, *, force: bool) -> None:
+        """Ask the attempt to end, or with `force` end it and all that it left. Idempotent; an ended one is no error."""
+
+    def slots(self) -> int | None:
+        """How many workers fit on the cluster altogether; None where the cluster itself queues."""
+
+
+class RunDirectories(Protocol):
+    """The run directories of a cluster's jobs, as the supervisor writes them. Each raises OSError; each is idempotent,
+    so that the next pass repeats what failed."""
+
+    def fence(self, job_id: str, attempt: int) -> None:
+        """From now on nothing that an attempt before this one commits counts."""
+
+    def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
+        """Tell the attempt's agents what is wished of it."""
+
+    def withdraw(self, job_id: str, attempt: int) -> bool:
+        """Let no agent begin the attempt any more, also one of a submission that is still to come. False where one has
+        begun it."""
+
+
+class Journals(Protocol):
+    """What agents leave behind, read for the supervisor."""
+
+    def collect(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, str]:
+        """Store what the attempts told since the last call; of those that cannot be read, says why. Raises
+        StoreUnavailable."""

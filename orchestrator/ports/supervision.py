@@ -1,0 +1,69 @@
+"""The store as the supervisor sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from orchestrator.domain.attempt import Attempt, AttemptKey
+from orchestrator.domain.event import Event
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation import RankWord, Training
+from trainer.contract.exit_record import ExitRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervised:
+    """A job that is not at rest, with its newest attempt and what that attempt's journals told."""
+
+    job: Job
+    attempt: Attempt | None
+    training: Training
+    exits: Mapping[int, ExitRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One decision's effect on the store: written in one transaction, or not at all."""
+
+    job: Job
+    attempt: Attempt | None
+    events: Sequence[Event]
+    node_failures: Sequence[NodeFailure] = ()
+
+
+class SupervisorStore(Protocol):
+    """The store as the holder of a lease sees it. Writes status only, never `desired`.
+
+    Every write is refused with LeaseLost, and changes nothing, once another one holds the lease. Raises
+    StoreUnavailable.
+    """
+
+    def live(self, cluster: str) -> Sequence[AttemptKey]:
+        """The live attempts of the cluster."""
+
+    def supervised(self, cluster: str) -> Sequence[Supervised]:
+        """Every job of the cluster that is not at rest: not terminal, or terminal with a retry wished."""
+
+    def apply(self, change: Change) -> None:
+        """Write status of job and attempt (inserted where new), the marks of nodes (each attempt marks a node once) and
+        the events. An ended attempt frees its port; it is never written again: InvalidTransition."""
+
+    def note(self, reasons: Mapping[str, str], now: datetime) -> None:
+        """Write only why these jobs stand still. An unknown one is no error. Many are more than one transaction."""
+
+    def states(self, job_ids: Collection[str]) -> Mapping[str, JobState]:
+        """How these jobs stand; one that does not exist is left out."""
+
+    def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
+        """The newest word of every rank of the attempt."""
+
+    def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
+        """What stands in the records of the cluster's nodes."""
+
+    def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
+        """Reserve for the attempt a port that no other live attempt of the cluster holds; the next above `after`,
+        around the end. Idempotent per attempt. Raises Refused when all are taken."""

@@ -1,0 +1,1 @@
+"""What the service tells, in the words of the wire. Changes nothing."""

@@ -1,0 +1,132 @@
+"""What became of a job and of its time, for the API and the pages. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.domain.chronicle import Chronicle, read_life
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.gains import list_gains
+from orchestrator.domain.goodput import Bin, Ledger, Stretch, add_up
+from orchestrator.domain.injections import chaos_us, mark_stretches, read_injections
+from orchestrator.domain.life import Life, lay_out
+from orchestrator.domain.shares import Prices
+from orchestrator.domain.why import Cause, explain
+from orchestrator.logs.reader import LogRequest, Logs
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.history import ChronicleReader
+from orchestrator.wire.insight import (
+    CauseView,
+    ChaosView,
+    DeedView,
+    GainView,
+    GoodputView,
+    RemedyView,
+    StretchView,
+    WhyView,
+)
+from orchestrator.wire.jobs import FailureView
+
+_MICROSECONDS = 1e6
+_HOURS = 3600 * _MICROSECONDS
+_LAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Why a job stands so, and where its time went, of one moment."""
+
+    why: WhyView
+    goodput: GoodputView
+
+
+class Accounts:
+    """Every method raises NotFound for an unknown job, StoreUnavailable."""
+
+    def __init__(self, chronicles: ChronicleReader, logs: Logs, clock: Clock, prices: Prices | None = None) -> None:
+        self._chronicles = chronicles
+        self._logs = logs
+        self._clock = clock
+        self._prices = prices
+
+    def goodput(self, job_id: str) -> GoodputView:
+        return self._ledger(self._chronicles.chronicle(job_id))[1]
+
+    def why(self, job_id: str) -> WhyView:
+        return self.account(job_id).why
+
+    def account(self, job_id: str) -> Account:
+        """Both of one reading."""
+        chronicle = self._chronicles.chronicle(job_id)
+        ledger, goodput = self._ledger(chronicle)
+        return Account(self._why(chronicle, ledger), goodput)
+
+    def _ledger(self, chronicle: Chronicle) -> tuple[Ledger, GoodputView]:
+        life = read_life(chronicle)
+        stretches = mark_stretches(lay_out(life, self._clock.now()), read_injections(chronicle.events))
+        ledger = add_up(stretches)
+        found = _view_of_ledger(ledger, stretches, life)
+        if self._prices is None:
+            return ledger, found
+        return ledger, _priced(found, self._prices, ledger, chronicle.job.spec.cluster)
+
+    def _why(self, chronicle: Chronicle, ledger: Ledger) -> WhyView:
+        why = explain(chronicle, ledger)
+        return WhyView(
+            job=chronicle.job.id,
+            state=chronicle.job.state,
+            verdict=why.verdict,
+            cause=None if why.cause is None else self._view_of_cause(chronicle.job.id, why.cause),
+            deeds=[DeedView.model_validate(deed) for deed in why.deeds],
+            lost=why.lost,
+            remedy=None if why.remedy is None else RemedyView.model_validate(why.remedy),
+            next=why.next,
+        )
+
+    def _view_of_cause(self, job_id: str, cause: Cause) -> CauseView:
+        return CauseView(
+            failure=FailureView.model_validate(cause.failure),
+            at=cause.at,
+            attempt=cause.attempt,
+            generation=cause.generation,
+            collateral_ranks=list(cause.collateral_ranks),
+            nodes=list(cause.nodes),
+            over=cause.over,
+            chaos=None if cause.chaos is None else ChaosView.model_validate(cause.chaos),
+            last_lines=self._last_lines(job_id, cause),
+        )
+
+    def _last_lines(self, job_id: str, cause: Cause) -> list[str]:
+        """What the failed rank wrote last; nothing where its log is gone."""
+        if cause.failure.rank is None:
+            return []
+        try:
+            request = LogRequest(attempt=cause.attempt, rank=cause.failure.rank, tail=_LAST_LINES)
+            return self._logs.tail(job_id, request)
+        except (NotFound, OSError):
+            return []
+
+
+def _view_of_ledger(ledger: Ledger, stretches: Sequence[Stretch], life: Life) -> GoodputView:
+    return GoodputView(
+        goodput=ledger.goodput,
+        device_seconds=ledger.whole_us / _MICROSECONDS,
+        wall_s=sum(each.lasted_us for each in stretches) / _MICROSECONDS,
+        chaos_s=chaos_us(stretches) / _MICROSECONDS,
+        bins={each.value: ledger.bins.get(each, 0) / _MICROSECONDS for each in Bin},
+        stretches=[StretchView.model_validate(each) for each in stretches],
+        gains=[
+            GainView(
+                name=gain.name,
+                sentence=gain.sentence,
+                device_seconds=None if gain.device_us is None else gain.device_us / _MICROSECONDS,
+            )
+            for gain in list_gains(life, stretches)
+        ],
+    )
+
+
+def _priced(found: GoodputView, prices: Prices, ledger: Ledger, cluster: str) -> GoodputView:
+    cost, lost_cost = (amount_us / _HOURS * prices.of(cluster) for amount_us in (ledger.held_us, ledger.lost_us))
+    return found.model_copy(update={"cost": cost, "lost_cost": lost_cost, "currency": prices.currency})

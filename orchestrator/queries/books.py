@@ -1,0 +1,190 @@
+"""Where the device time of many jobs went, for the API, the pages and Prometheus. Changes nothing.
+
+A job that has ended is read once and remembered until it changes; one that lives is read again when it was read some
+while ago: the more there is to read the longer, so that this stays a small part of what the service does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from orchestrator.domain.chronicle import read_life
+from orchestrator.domain.errors import NotFound, Refused
+from orchestrator.domain.gains import judge_interval, measure
+from orchestrator.domain.goodput import add_up, clip
+from orchestrator.domain.job import Job
+from orchestrator.domain.life import Life, lay_out
+from orchestrator.domain.shares import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.history import ChronicleReader, Lifespan
+from orchestrator.wire.insight import SharesView, ShareView
+
+MOST_JOBS = 5000  # of one answer
+USUAL_WINDOW = timedelta(days=30)
+_FRESH_S = 10.0  # so old may be what is told of a job that lives, at least
+_IDLE_SHARE = 20  # times as long as reading them all took
+_DAY = timedelta(days=1)
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)  # before any job
+_SETTLED = timedelta(minutes=10)  # after its end the last journals have come
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remembered:
+    job: Job
+    life: Life
+    updated_at: datetime
+    read_s: float  # by the monotonic clock
+    took_s: float
+    settled: bool  # nothing more comes unless its owner wants it
+    goodput: float | None  # when it was read
+
+
+class Books:
+    """Every method raises StoreUnavailable. `prices` None: nobody has set any."""
+
+    def __init__(
+        self,
+        chronicles: ChronicleReader,
+        clock: Clock,
+        prices: Prices | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._chronicles = chronicles
+        self._clock = clock
+        self._prices = prices
+        self._monotonic = monotonic
+        self._known: OrderedDict[str, _Remembered] = OrderedDict()
+        self._reading = threading.Lock()  # two who ask at once read once
+
+    def shares(
+        self,
+        by: Grouping,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        projects: Collection[str] | None = None,
+    ) -> SharesView:
+        """The time between two moments (the last thirty days) of the jobs of some projects (None: of all). Raises
+        Refused where that is more than MOST_JOBS."""
+        now = self._clock.now()
+        end = max(_BEGINNING, min(until or now, now))
+        begin = since or end - USUAL_WINDOW
+        holdings = self.holdings(begin, end, projects)
+        return SharesView(
+            by=by.value,
+            since=begin,
+            until=end,
+            currency=None if self._prices is None else self._prices.currency,
+            total=self._view(total_of(holdings, self._prices)),
+            items=[self._view(share) for share in share_out(holdings, by, self._prices)],
+        )
+
+    def last_day(self, projects: Collection[str] | None = None) -> Mapping[tuple[str, str], float]:
+        """Device-seconds of the last day by project and bin; nothing where too many jobs lived in it."""
+        now = self._clock.now()
+        try:
+            holdings = self.holdings(now - _DAY, now, projects)
+        except Refused:
+            return {}
+        return {
+            (share.name or "", into.value): amount_us / _MICROSECONDS
+            for share in share_out(holdings, Grouping.PROJECT)
+            for into, amount_us in share.ledger.bins.items()
+        }
+
+    def goodputs(self, jobs: Sequence[Lifespan], *, within_s: float) -> Mapping[str, float]:
+        """By job, where it held any device. Reading those that are not known yet, or have changed, ends after so many
+        seconds, and begins nowhere while others read: a later call tells of the rest."""
+        if self._reading.acquire(blocking=False):
+            try:
+                until_s = self._monotonic() + within_s
+                for span in jobs:
+                    if self._monotonic() >= until_s:
+                        break
+                    self._read(span, self._fresh_s())
+            finally:
+                self._reading.release()
+        known = {span.job_id: self._known.get(span.job_id) for span in jobs}
+        return {name: one.goodput for name, one in known.items() if one is not None and one.goodput is not None}
+
+    def holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
+        """What the jobs of some projects (None: of all) had between two moments. Raises Refused where they are more
+        than MOST_JOBS."""
+        lived = self._chronicles.lived(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
+        if len(lived) > MOST_JOBS:
+            raise Refused(f"more than {MOST_JOBS} jobs lived then: ask for a shorter time, or for one project")
+        with self._reading:
+            fresh_s = self._fresh_s()
+            found = [each for span in lived if (each := self._read(span, fresh_s)) is not None]
+        now = self._clock.now()
+        return [_holding(each, begin, end, now) for each in found]
+
+    def _fresh_s(self) -> float:
+        all_take_s = sum(each.took_s for each in self._known.values() if not each.settled)
+        return max(_FRESH_S, _IDLE_SHARE * all_take_s)
+
+    def _read(self, span: Lifespan, fresh_s: float) -> _Remembered | None:
+        """None: it was deleted meanwhile."""
+        known, began_s = self._known.get(span.job_id), self._monotonic()
+        unchanged = known is not None and known.updated_at == span.updated_at
+        if known is not None and unchanged and (known.settled or began_s - known.read_s < fresh_s):
+            return known
+        try:
+            chronicle = self._chronicles.chronicle(span.job_id)
+        except NotFound:
+            return None
+        life = read_life(chronicle)
+        fresh = _Remembered(
+            job=chronicle.job,
+            life=life,
+            updated_at=span.updated_at,
+            read_s=began_s,
+            took_s=self._monotonic() - began_s,
+            settled=span.finished_at is not None and self._clock.now() - span.finished_at > _SETTLED,
+            goodput=add_up(lay_out(life, self._clock.now())).goodput,
+        )
+        self._known[span.job_id] = fresh
+        self._known.move_to_end(span.job_id)
+        while len(self._known) > MOST_JOBS:
+            self._known.popitem(last=False)
+        return fresh
+
+    def _view(self, share: Share) -> ShareView:
+        has_prices = self._prices is not None
+        return ShareView(
+            name=share.name,
+            jobs=share.jobs,
+            device_seconds=share.ledger.whole_us / _MICROSECONDS,
+            held_device_seconds=share.ledger.held_us / _MICROSECONDS,
+            goodput=share.ledger.goodput,
+            bins={into.value: amount_us / _MICROSECONDS for into, amount_us in share.ledger.bins.items()},
+            cost=share.cost if has_prices else None,
+            lost_cost=share.lost_cost if has_prices else None,
+            gain_device_seconds=None if share.gain_us is None else share.gain_us / _MICROSECONDS,
+        )
+
+
+def _holding(found: _Remembered, begin: datetime, end: datetime, now: datetime) -> Holding:
+    stretches = lay_out(found.life, now)
+    return Holding(
+        job_id=found.job.id,
+        user=found.job.owner,
+        project=found.job.spec.project,
+        cluster=found.job.spec.cluster,
+        stretches=clip(stretches, begin, end),
+        gain_us=judge_interval(measure(found.life, stretches)).device_us,
+    )
+
+
+def visible(projects: Collection[str] | None, wanted: str | None) -> Sequence[str] | None:
+    """Of the projects that a caller sees (None: all), those that he asks for; one that he does not see is none."""
+    if wanted is None:
+        return None if projects is None else sorted(projects)
+    return [wanted] if projects is None or wanted in projects else []

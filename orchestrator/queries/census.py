@@ -1,0 +1,35 @@
+"""How many jobs there are in each state. To count a hundred thousand takes as long as to read a page of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from orchestrator.domain.job import JobState
+from orchestrator.ports.jobs import JobReader
+
+MANY = 10_000  # jobs: fewer are counted anew each time
+KEEP_S = 1.0
+_PROJECTS = 1000  # sets of projects that are remembered
+
+
+class Census:
+    """Of many jobs, the count is up to a second old. Thread-safe."""
+
+    def __init__(self, jobs: JobReader, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._jobs = jobs
+        self._monotonic = monotonic
+        self._kept: dict[frozenset[str] | None, tuple[float, Mapping[JobState, int]]] = {}
+
+    def count(self, projects: Collection[str] | None) -> Mapping[JobState, int]:
+        """None: of every project. Raises StoreUnavailable."""
+        key = None if projects is None else frozenset(projects)
+        kept = self._kept.get(key)
+        if kept is not None and self._monotonic() < kept[0] + KEEP_S:
+            return kept[1]
+        counts = self._jobs.count_by_state(projects)
+        if sum(counts.values()) >= MANY:
+            if len(self._kept) >= _PROJECTS:
+                self._kept = {}
+            self._kept[key] = self._monotonic(), counts
+        return counts

@@ -1,0 +1,282 @@
+"""Read side for what there is to run on: clusters, the records of nodes, and what projects use. Changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeVar
+
+from orchestrator.clusters import Cluster
+from orchestrator.domain.admission import Claimant, Limits, Quota, admit, devices_of, place_in_line
+from orchestrator.domain.errors import BackendUnavailable
+from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.lease import LeaseStanding
+from orchestrator.domain.node import NodeFailure, exclude, record_begins
+from orchestrator.domain.spec import JobSpec
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.clusters import ClusterReader
+from orchestrator.ports.leases import LeaseStore
+from orchestrator.wire.clusters import (
+    ClusterView,
+    LeaseView,
+    NodeView,
+    PartitionView,
+    ProjectView,
+    QueuedView,
+    SlotsView,
+    UseView,
+)
+from orchestrator.wire.plans import OutlookView
+
+Group = TypeVar("Group", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeView:
+    """Ages in seconds."""
+
+    cluster: str
+    queued_s: float | None
+    snapshot_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingView:
+    """What one person's jobs of a project have of a cluster. `owner` None: nobody was asked who he is."""
+
+    cluster: str
+    project: str
+    owner: str | None
+    jobs: int  # that hold a place
+    devices: int
+    queued: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """All clusters of one reading. `queues` by cluster, in the order in which they are to start."""
+
+    clusters: Sequence[ClusterView]
+    queues: Mapping[str, Sequence[QueuedView]]
+    projects: Sequence[ProjectView]
+    holdings: Sequence[HoldingView]  # who holds most comes first
+
+
+class Inventory:
+    """Every method raises StoreUnavailable. `limits` are those of every cluster."""
+
+    def __init__(
+        self,
+        reader: ClusterReader,
+        leases: LeaseStore,
+        clusters: Mapping[str, Cluster],
+        clock: Clock,
+        *,
+        limits: Limits,
+        node_cooldown_s: float,
+    ) -> None:
+        self._reader = reader
+        self._leases = leases
+        self._clusters = clusters
+        self._clock = clock
+        self._limits = limits
+        self._node_cooldown_s = node_cooldown_s
+
+    def names(self) -> list[str]:
+        """The configured clusters, without asking any."""
+        return sorted(self._clusters)
+
+    def clusters(self) -> list[ClusterView]:
+        """By name."""
+        return self._describe(self._claimants())
+
+    def survey(self, *, queued: int) -> Survey:
+        """What the others tell apart, with so many of each queue; jobs are read once."""
+        claimants = self._claimants()
+        return Survey(
+            clusters=self._describe(claimants),
+            queues={name: _queue(each, limit=queued) for name, each in claimants.items()},
+            projects=self._sum_up(claimants),
+            holdings=self._holdings(claimants),
+        )
+
+    def outlook(self, spec: JobSpec, dependencies: Mapping[str, JobState]) -> OutlookView | None:
+        """What admission would say of such a job now; None where the cluster does not answer."""
+        cluster, now = self._clusters.get(spec.cluster), self._clock.now()
+        try:
+            slots = None if cluster is None else cluster.backend.slots()
+        except BackendUnavailable:
+            return None
+        if cluster is None:
+            return None
+        mine = Claimant(_build_candidate(spec, now), None)
+        others = self._reader.claimants(cluster.name)
+        limits = replace(self._limits, slots=slots, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs)
+        admission = admit([*others, mine], limits, dependencies=dependencies)[mine.job.id]
+        waiting = [each for each in others if each.job.state in (JobState.QUEUED, JobState.RECOVERING)]
+        avoided = [node.name for node in self.nodes(cluster.name) if (node.excluded_until or now) > now]
+        return OutlookView(
+            admitted=admission.admitted,
+            sentence=admission.sentence,
+            ahead=sum(place_in_line(each) < place_in_line(mine) for each in waiting),
+            total=slots,
+            free=None if slots is None else max(0, slots - _devices(cluster, others)),
+            excluded_nodes=avoided if spec.supervise.exclude_bad_nodes else [],
+        )
+
+    def nodes(self, cluster: str | None = None) -> list[NodeView]:
+        """Nodes with a record, by cluster and name."""
+        now = self._clock.now()
+        records: defaultdict[tuple[str, str], list[NodeFailure]] = defaultdict(list)
+        for failure in self._reader.node_failures(since=record_begins(now, cooldown_s=self._node_cooldown_s)):
+            if cluster in (None, failure.cluster):
+                records[failure.cluster, failure.node].append(failure)
+        views = []
+        for (where, name), record in sorted(records.items()):
+            excluded = exclude(record, now=now, cooldown_s=self._node_cooldown_s)
+            last = max(record, key=lambda failure: failure.at)
+            view = NodeView(
+                cluster=where,
+                name=name,
+                excluded_until=excluded[0].until if excluded else None,
+                failures=len(record),
+                last_at=last.at,
+                last_kind=last.kind.value,
+                last_sentence=last.sentence,
+                last_job=last.key.job_id,
+            )
+            views.append(view)
+        return views
+
+    def ages(self) -> list[AgeView]:
+        """How long the oldest of each cluster have stood."""
+        now = self._clock.now()
+        return [
+            AgeView(
+                cluster=each.cluster,
+                queued_s=_age_s(each.queued_since, now),
+                snapshot_s=_age_s(each.snapshot_at, now),
+            )
+            for each in self._reader.ages()
+        ]
+
+    def projects(self) -> list[ProjectView]:
+        """Those with a quota or with jobs that are not at rest, by name."""
+        return self._sum_up(self._claimants())
+
+    def _claimants(self) -> Mapping[str, Sequence[Claimant]]:
+        return {name: self._reader.claimants(name) for name in sorted(self._clusters)}
+
+    def _describe(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[ClusterView]:
+        leases = {standing.lease.cluster: standing for standing in self._leases.leases()}
+        return [self._cluster(self._clusters[name], each, leases.get(name)) for name, each in claimants.items()]
+
+    def _sum_up(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[ProjectView]:
+        use: defaultdict[str, list[UseView]] = defaultdict(list)
+        for name, of_cluster in claimants.items():
+            for project, some in _by(lambda each: each.job.spec.project, of_cluster).items():
+                use[project].append(_use(self._clusters[name], some))
+        names = sorted(use.keys() | self._limits.quotas.keys())
+        return [_project(name, self._limits.quotas.get(name, Quota()), use[name]) for name in names]
+
+    def _holdings(self, claimants: Mapping[str, Sequence[Claimant]]) -> list[HoldingView]:
+        found = []
+        for name, of_cluster in claimants.items():
+            for (project, owner), some in _by(lambda each: (each.job.spec.project, each.job.owner), of_cluster).items():
+                use = _use(self._clusters[name], some)
+                found.append(HoldingView(project=project, owner=owner, **use.model_dump()))
+        return sorted(found, key=lambda each: (-each.devices, -each.queued, each.project, each.owner or ""))
+
+    def _cluster(self, cluster: Cluster, claimants: Sequence[Claimant], lease: LeaseStanding | None) -> ClusterView:
+        used = _devices(cluster, claimants)
+        try:
+            total, detail, answers = cluster.backend.slots(), "", True
+        except BackendUnavailable as error:
+            total, detail, answers = None, str(error), False
+        return ClusterView(
+            name=cluster.name,
+            kind=cluster.kind,
+            answers=answers,
+            detail=detail,
+            slots=SlotsView(used=used, total=total, free=None if total is None else max(0, total - used)),
+            max_jobs=cluster.max_jobs,
+            jobs=dict(Counter(each.job.state.value for each in claimants)),
+            lease=None if lease is None else _lease(lease),
+            partitions=_partitions(cluster) if answers else [],
+        )
+
+
+def _by(key: Callable[[Claimant], Group], claimants: Iterable[Claimant]) -> Mapping[Group, Sequence[Claimant]]:
+    groups: defaultdict[Group, list[Claimant]] = defaultdict(list)
+    for each in claimants:
+        groups[key(each)].append(each)
+    return groups
+
+
+def _queue(claimants: Sequence[Claimant], *, limit: int) -> list[QueuedView]:
+    queued = [each for each in claimants if each.job.state is JobState.QUEUED]
+    return [
+        QueuedView(
+            id=each.job.id,
+            name=each.job.spec.name,
+            project=each.job.spec.project,
+            priority=each.job.spec.priority,
+            reason=each.job.reason,
+            created_at=each.job.created_at,
+        )
+        for each in sorted(queued, key=place_in_line)[:limit]
+    ]
+
+
+def _build_candidate(spec: JobSpec, now: datetime) -> Job:
+    """As if it had been submitted this moment."""
+    return Job(
+        id=f"{spec.name}-preview",
+        spec=spec,
+        state=JobState.QUEUED,
+        reason="is a dry run",
+        desired=Desired(),
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _age_s(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else max(0.0, (now - since).total_seconds())
+
+
+def _partitions(cluster: Cluster) -> list[PartitionView]:
+    if cluster.partitions is None:
+        return []
+    try:
+        return [PartitionView.model_validate(partition) for partition in cluster.partitions()]
+    except BackendUnavailable:
+        return []
+
+
+def _use(cluster: Cluster, claimants: Sequence[Claimant]) -> UseView:
+    return UseView(
+        cluster=cluster.name,
+        jobs=sum(each.held_nodes > 0 for each in claimants),
+        devices=_devices(cluster, claimants),
+        queued=sum(each.job.state is JobState.QUEUED for each in claimants),
+    )
+
+
+def _devices(cluster: Cluster, claimants: Iterable[Claimant]) -> int:
+    return sum(devices_of(each.job, each.attempt, cluster.gpus) for each in claimants)
+
+
+def _project(name: str, quota: Quota, use: list[UseView]) -> ProjectView:
+    return ProjectView(name=name, max_jobs=quota.max_jobs, max_devices=quota.max_devices, use=use)
+
+
+def _lease(standing: LeaseStanding) -> LeaseView:
+    return LeaseView(
+        holder=standing.lease.holder,
+        since=standing.since,
+        expires_at=standing.expires_at,
+        expired=standing.expired,
+    )

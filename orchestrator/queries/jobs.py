@@ -1,0 +1,230 @@
+"""Read side, for the API and the pages: what the store holds, in the words of the wire. Changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.observation import Training
+from orchestrator.domain.spec import Budgets
+from orchestrator.domain.stacks import newest_stacks
+from orchestrator.domain.wish import pending_wishes
+from orchestrator.ports.history import AttemptStanding, Glances, HistoryReader, Mark, MetricPoint, StoredEvent
+from orchestrator.ports.jobs import JobFilter, JobOrder, JobReader, JobStanding
+from orchestrator.queries.census import Census
+from orchestrator.wire.answers import Page
+from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.jobs import AttemptView, EventView, FailureView, JobView
+from trainer.contract.exit_record import EventKind
+from trainer.contract.failure import Failure
+
+_STACKS_EVENTS = 2000  # each agent tells one for each wish
+
+Row = TypeVar("Row")
+View = TypeVar("View")
+
+
+class Queries:
+    """Every method raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
+
+    def __init__(self, jobs: JobReader, history: HistoryReader, glances: Glances) -> None:
+        self._jobs = jobs
+        self._census = Census(jobs)
+        self._history = history
+        self._glances = glances
+
+    def jobs(
+        self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
+    ) -> Page[JobView]:
+        return _page(self._jobs.standings(where, limit=limit, cursor=cursor, order=order), view_of_job)
+
+    def job(self, job_id: str) -> JobView:
+        return view_of_job(self._jobs.standing(job_id))
+
+    def mark(self, job_id: str) -> Mark:
+        """What differs once anything of the job has changed."""
+        return self._glances.mark(job_id)
+
+    def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
+        """Of each job up to its last step, about so many losses that are numbers, oldest first."""
+        found = self._glances.losses(ends, points=points)
+        return {job_id: [loss for loss in losses if math.isfinite(loss)] for job_id, losses in found.items()}
+
+    def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
+        return self._census.count(projects)
+
+    def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> Page[AttemptView]:
+        return _page(self._history.attempts(job_id, limit=limit, cursor=cursor), _view_of_attempt)
+
+    def events(self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False) -> Page[EventView]:
+        rows = self._history.events(job_id, limit=limit, cursor=cursor, newest_first=newest_first)
+        return _page(rows, _view_of_event)
+
+    def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> Page[SnapshotView]:
+        return _page(self._history.snapshots(job_id, limit=limit, cursor=cursor), SnapshotView.model_validate)
+
+    def workers(self, job_id: str, *, limit: int, cursor: str | None) -> Page[WorkerView]:
+        return _page(self._history.workers(job_id, limit=limit, cursor=cursor), WorkerView.model_validate)
+
+    def nodes(self, job_id: str, *, limit: int, cursor: str | None) -> Page[JobNodeView]:
+        """Of the newest attempt."""
+        return _page(self._history.replicas(job_id, limit=limit, cursor=cursor), JobNodeView.model_validate)
+
+    def stacks(self, job_id: str, *, rank: int | None) -> Page[StacksView]:
+        """The newest of each rank of the newest attempt that has any, by rank."""
+        events = self._history.newest_of_kind(job_id, EventKind.STACKS_SAVED.value, limit=_STACKS_EVENTS)
+        found = newest_stacks([stored.event for stored in events])
+        return Page(items=[StacksView.model_validate(each) for each in found if rank in (None, each.rank)])
+
+    def metrics(
+        self, job_id: str, *, names: Collection[str], since_step: int, points: int, until_step: int | None = None
+    ) -> MetricsView:
+        """At most `points` steps above `since_step`; without `names` every series that was reported."""
+        found = self.steps(job_id, since_step=since_step, points=points, until_step=until_step)
+        return _view_of_metrics(found, names or sorted({name for point in found for name in point.values}))
+
+    def steps(
+        self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
+    ) -> Sequence[MetricPoint]:
+        """The same as they are stored, oldest first."""
+        return self._history.metrics(job_id, since_step=since_step, points=points, until_step=until_step)
+
+
+def view_of_new_job(job: Job) -> JobView:
+    """A job as it was stored a moment ago: nothing has been tried yet."""
+    standing = JobStanding(
+        job=job,
+        attempt=None,
+        training=Training(),
+        attempts=0,
+        world_size=None,
+        loss=None,
+        tokens_per_s=None,
+        newest_snapshot=None,
+    )
+    return view_of_job(standing)
+
+
+def view_of_job(standing: JobStanding) -> JobView:
+    job, training, attempt = standing.job, standing.training, standing.attempt
+    return JobView(
+        id=job.id,
+        name=job.spec.name,
+        project=job.spec.project,
+        cluster=job.spec.cluster,
+        state=job.state,
+        reason=job.reason,
+        cancelling=job.desired.cancelled and not job.state.terminal,
+        retrying=job.desired.retry_number > job.retries_done,
+        suspended=job.desired.suspended and not job.state.terminal,
+        suspending=job.desired.suspended and not job.state.terminal and job.state is not JobState.SUSPENDED,
+        pending=pending_wishes(job, attempt),
+        priority=job.spec.priority,
+        labels=job.spec.labels,
+        owner=job.owner,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        finished_at=job.finished_at,
+        attempt=None if attempt is None else attempt.key.number,
+        attempts=standing.attempts,
+        nodes=None if attempt is None else attempt.nodes,
+        asked=job.spec.topology.nodes,
+        phase=training.phase,
+        spent=_spent(standing),
+        generation=training.generation,
+        restarts=training.restarts,
+        step=training.step,
+        total_steps=training.total_steps,
+        loss=_finite(standing.loss),
+        tokens_per_s=_finite(standing.tokens_per_s),
+        world_size=standing.world_size,
+        eta_s=estimate_eta_s(standing),
+        newest_snapshot=standing.newest_snapshot,
+        failure=None if attempt is None else _view_of_failure(attempt.failure),
+        spec=job.spec,
+    )
+
+
+def _spent(standing: JobStanding) -> dict[str, int]:
+    """What is charged already, and what the live attempt has used in place, which is charged at its end."""
+    spent = Counter(standing.job.spent)
+    if standing.attempt is not None and not standing.attempt.state.terminal:
+        spent += Counter(application=standing.training.restarts, node=standing.training.shrinks)
+    return {budget: count for budget, count in spent.items() if count and budget in Budgets.model_fields}
+
+
+def estimate_eta_s(standing: JobStanding) -> float | None:
+    """Seconds to the last step at the recent pace; None when the job does not run or its pace is not known."""
+    training = standing.training
+    if standing.job.state is not JobState.RUNNING:
+        return None
+    if training.step is None or training.total_steps is None or _finite(training.step_s) is None:
+        return None
+    return max(0, training.total_steps - training.step) * (training.step_s or 0.0)
+
+
+def _view_of_attempt(standing: AttemptStanding) -> AttemptView:
+    attempt = standing.attempt
+    return AttemptView(
+        number=attempt.key.number,
+        state=attempt.state,
+        reason=attempt.reason,
+        rendezvous_id=attempt.rendezvous_id,
+        port=attempt.port,
+        handle=attempt.handle,
+        nodes=attempt.nodes,
+        asked=attempt.asked,
+        excluded_nodes=list(attempt.excluded_nodes),
+        restore_from=attempt.restore_from,
+        restored=standing.training.restored,
+        step=standing.training.step,
+        created_at=attempt.created_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        failure=_view_of_failure(attempt.failure),
+    )
+
+
+def _view_of_event(stored: StoredEvent) -> EventView:
+    event = stored.event
+    return EventView(
+        id=stored.id,
+        job_id=stored.job_id,
+        at=event.at,
+        kind=event.kind,
+        sentence=event.sentence,
+        attempt=event.attempt,
+        generation=event.generation,
+        evidence=event.evidence,
+        actor=event.actor,
+        replica=event.replica,
+    )
+
+
+def _view_of_failure(failure: Failure | None) -> FailureView | None:
+    if failure is None:
+        return None
+    return FailureView(**{**vars(failure), "kind": failure.kind.value})
+
+
+def _view_of_metrics(points: Sequence[MetricPoint], names: Collection[str]) -> MetricsView:
+    return MetricsView(
+        steps=[point.step for point in points],
+        at=[point.at for point in points],
+        attempts=[point.attempt for point in points],
+        generations=[point.generation for point in points],
+        series={name: [_finite(point.values.get(name)) for point in points] for name in names},
+    )
+
+
+def _page(found: tuple[Sequence[Row], str | None], view: Callable[[Row], View]) -> Page[View]:
+    rows, next_cursor = found
+    return Page(items=[view(row) for row in rows], next_cursor=next_cursor)
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,67 @@
+"""The newest events of all jobs, read once for all who follow them: 200 followers cost the store what one does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from orchestrator.ports.happenings import Happening, HappeningReader
+
+_EVERY_S = 0.5
+_KEPT = 5000  # events; who is farther behind asks the store himself
+_MOST = 500  # in one answer of the store
+
+
+class Tail:
+    """For several threads. Raises StoreUnavailable."""
+
+    def __init__(
+        self,
+        reader: HappeningReader,
+        *,
+        every_s: float = _EVERY_S,
+        kept: int = _KEPT,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._every_s = every_s
+        self._kept = kept
+        self._monotonic = monotonic
+        self._turn = threading.Lock()
+        self._looked_at = float("-inf")
+        self._known: tuple[int, tuple[Happening, ...]] | None = None  # all that there is above an id
+
+    def newest(self) -> int:
+        """The id of the newest event; 0: there is none."""
+        return self._reader.newest()
+
+    def recall(self, event_id: int) -> Sequence[Happening] | None:
+        """What came after that event; None: the store has to be asked, by `look`."""
+        known = self._known
+        if known is None or event_id < known[0] or self._monotonic() >= self._looked_at + self._every_s:
+            return None
+        return known[1][bisect_right(known[1], event_id, key=lambda each: each.id) :]
+
+    def look(self, event_id: int) -> Sequence[Happening]:
+        """The same with the store, up to some hundreds; of several that look at one time, one asks."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._read_on()
+            finally:
+                self._turn.release()
+        known = self._known
+        if known is None or event_id < known[0]:
+            return self._reader.after(event_id, limit=_MOST)
+        return known[1][bisect_right(known[1], event_id, key=lambda each: each.id) :]
+
+    def _read_on(self) -> None:
+        if self._monotonic() < self._looked_at + self._every_s:
+            return
+        floor, events = self._known or (self._reader.newest(), ())
+        reached = events[-1].id if events else floor
+        events = (*events, *self._reader.after(reached, limit=_MOST))
+        dropped = max(0, len(events) - self._kept)
+        self._known = (events[dropped - 1].id if dropped else floor, events[dropped:])
+        self._looked_at = self._monotonic()

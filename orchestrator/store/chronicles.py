@@ -1,0 +1,71 @@
+"""What a job's life is read from: attempts, the events that tell of it, and which steps still count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import bindparam, or_, select
+from sqlalchemy.orm import Session
+
+from orchestrator.domain import chronicle, why
+from orchestrator.domain.chronicle import Chronicle
+from orchestrator.ports.history import Lifespan
+from orchestrator.store.engine import Database
+from orchestrator.store.kept import read_kept
+from orchestrator.store.lookups import require_job
+from orchestrator.store.mapping import attempt_of, job_of, stored_event_of
+from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
+
+_KINDS = chronicle.KINDS | why.KINDS
+_THERE = (
+    select(SnapshotRow.name).where(SnapshotRow.job_id == bindparam("job_id"), SnapshotRow.state != "deleted").limit(1)
+)
+
+
+class SqlChronicleReader:
+    """Implements ports.ChronicleReader."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def chronicle(self, job_id: str) -> Chronicle:
+        with self._database.read() as session:
+            job = job_of(require_job(session, job_id))
+            attempts = session.scalars(
+                select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
+            ).all()
+            rows = session.scalars(
+                select(EventRow).where(EventRow.job_id == job_id, EventRow.kind.in_(_KINDS)).order_by(EventRow.id)
+            )
+            events = [stored_event_of(row).event for row in rows]
+            return Chronicle(
+                job=job,
+                attempts=[attempt_of(row) for row in attempts],
+                events=events,
+                kept=read_kept(session, job_id, events),
+                heard_at=_read_heard(session, job_id),
+                has_snapshot=session.scalar(_THERE, {"job_id": job_id}) is not None,
+            )
+
+    def lived(
+        self, *, since: datetime, until: datetime, projects: Collection[str] | None, limit: int
+    ) -> Sequence[Lifespan]:
+        query = select(JobRow.id, JobRow.updated_at, JobRow.finished_at).where(
+            JobRow.created_at < until, or_(JobRow.finished_at.is_(None), JobRow.finished_at > since)
+        )
+        if projects is not None:
+            query = query.where(JobRow.project.in_(projects))
+        with self._database.read() as session:
+            return [
+                Lifespan(job_id=job_id, updated_at=updated_at, finished_at=finished_at)
+                for job_id, updated_at, finished_at in session.execute(
+                    query.order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit)
+                )
+            ]
+
+
+def _read_heard(session: Session, job_id: str) -> dict[int, datetime]:
+    query = select(TrainingRow.attempt, TrainingRow.step_at)
+    query = query.where(TrainingRow.job_id == job_id, TrainingRow.step_at.is_not(None))
+    return {attempt: at for attempt, at in session.execute(query) if at is not None}

@@ -1,0 +1,54 @@
+"""Deleted jobs: the record goes in one transaction, and a line stays that says who deleted it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+
+from sqlalchemy import delete, insert, select, update
+
+from orchestrator.domain.deletion import Deletion
+from orchestrator.domain.job import JobState
+from orchestrator.store.engine import Database
+from orchestrator.store.tables import DeletionRow, JobRow
+
+_ENDED = [state.value for state in JobState if state.terminal]
+_FIELDS = tuple(field.name for field in fields(Deletion))
+
+
+class SqlDeletionStore:
+    """Implements ports.DeletionStore. What belongs to a job goes with its row, by the tables' own cascades."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def delete(self, deletion: Deletion, *, seen: int) -> bool:
+        with self._database.write() as session:
+            gone = delete(JobRow).where(
+                JobRow.id == deletion.job_id,
+                JobRow.desired_number == seen,
+                JobRow.state.in_(_ENDED),
+                JobRow.desired_retry_number <= JobRow.retries_done,
+            )
+            if session.scalar(gone.returning(JobRow.id)) is None:
+                return False
+            session.execute(insert(DeletionRow).values(asdict(deletion)))
+            return True
+
+    def deletion(self, job_id: str) -> Deletion | None:
+        with self._database.read() as session:
+            row = session.get(DeletionRow, job_id)
+            return None if row is None else _deletion_of(row)
+
+    def due(self, cluster: str) -> Sequence[Deletion]:
+        wanted = select(DeletionRow).where(DeletionRow.cluster == cluster, DeletionRow.files_due)
+        with self._database.read() as session:
+            return [_deletion_of(row) for row in session.scalars(wanted.order_by(DeletionRow.deleted_at))]
+
+    def gone(self, job_id: str) -> None:
+        with self._database.write() as session:
+            session.execute(update(DeletionRow).where(DeletionRow.job_id == job_id).values(files_due=False))
+
+
+def _deletion_of(row: DeletionRow) -> Deletion:
+    return Deletion(**{name: getattr(row, name) for name in _FIELDS})

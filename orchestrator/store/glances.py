@@ -1,0 +1,74 @@
+"""Cheap looks at jobs, for pages that are open all day: whether anything changed, and a line of losses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, BindParameter, Select, Text, and_, bindparam, column, func, select, true, values
+
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.job import JobState
+from orchestrator.ports.history import Mark
+from orchestrator.store.engine import Database
+from orchestrator.store.tables import EventRow, JobRow, JournalRow, MetricRow
+
+
+class SqlGlances:
+    """Implements ports.Glances."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def mark(self, job_id: str) -> Mark:
+        """Status and wishes by their row, what the supervisor did by its events, what agents told by their bytes."""
+        with self._database.read() as session:
+            found = session.execute(_MARK, {"job_id": job_id}).one_or_none()
+        if found is None:
+            raise NotFound(f"there is no job {job_id}")
+        *deeds, retried, told = found
+        rests = JobState(found.state).terminal and retried
+        return Mark(deeds=hashlib.sha256(repr(deeds).encode()).hexdigest()[:16], told=str(told), rests=rests)
+
+    def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
+        """One search in an index for each point: a job of a million steps costs what one of a hundred does."""
+        if not ends:
+            return {}
+        # Each value costs as much to compile as a row to find: the steps are reckoned in the database.
+        last = values(column("job_id", Text), column("step", BigInteger), name="last").data(list(ends.items())).cte()
+        places = values(column("place", BigInteger), name="places").data([(place,) for place in range(points)]).cte()
+        upto = last.c.step - last.c.step * places.c.place // points
+        wanted = (
+            select(last.c.job_id, upto.label("upto")).select_from(last.join(places, true())).distinct().cte("wanted")
+        )
+        nearest = (
+            select(MetricRow.step)
+            .where(MetricRow.job_id == wanted.c.job_id, MetricRow.step <= wanted.c.upto)
+            .order_by(MetricRow.step.desc())
+            .limit(1)
+            .correlate(wanted)
+            .scalar_subquery()
+        )
+        query = select(MetricRow.job_id, MetricRow.step, MetricRow.measured).join(
+            wanted, and_(MetricRow.job_id == wanted.c.job_id, MetricRow.step == nearest)
+        )
+        found: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        with self._database.read() as session:
+            for job_id, step, measured in session.execute(query):
+                if "loss" in measured:
+                    found[job_id][step] = float(str(measured["loss"]))
+        return {job_id: [loss for _, loss in sorted(losses.items())] for job_id, losses in found.items()}
+
+
+def _select_mark() -> Select[Any]:
+    mine: BindParameter[str] = bindparam("job_id")
+    newest_event = select(func.max(EventRow.id)).where(EventRow.job_id == mine).scalar_subquery()
+    told = select(func.sum(JournalRow.progress_to + JournalRow.events_to)).where(JournalRow.job_id == mine)
+    deeds = (JobRow.updated_at, JobRow.state, JobRow.desired_number, newest_event)
+    retried = JobRow.retries_done >= JobRow.desired_retry_number
+    return select(*deeds, retried, told.scalar_subquery()).where(JobRow.id == mine)
+
+
+_MARK = _select_mark()  # built once: building an expression costs more than running it

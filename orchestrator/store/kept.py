@@ -1,0 +1,153 @@
+"""Which steps of a job still count, summed up by generation: from its metrics, or from the sums that outlive them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import JSON, ColumnElement, Text, and_, case, cast, func, or_, select, type_coerce
+from sqlalchemy.orm import Session
+
+from orchestrator.domain.event import Event
+from orchestrator.domain.event import EventKind as Ours
+from orchestrator.domain.life import Kept
+from orchestrator.store.sanitize import clean_integer
+from orchestrator.store.tables import MetricRow
+from trainer.contract.clock import parse_time, render_time
+from trainer.contract.exit_record import EventKind
+
+SUMS = "sums"  # in the evidence of the event that tells of the removal
+MOST_SUMS = 300  # more do not fit into an event
+_STALL_S = type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()
+_TOLD_STALL = case((_STALL_S > 0, 1))
+_NO_STALL = (0.0, 0)
+
+Sums = dict[tuple[int, int], Kept]
+
+
+def read_kept(session: Session, job_id: str, events: Sequence[Event]) -> Sums:
+    """By attempt and generation. Of attempts whose metrics were removed, as it was summed up then."""
+    summed = read_sums(events)
+    return summed | read_rows(session, job_id, events, behind=max((attempt for attempt, _ in summed), default=0))
+
+
+def read_rows(session: Session, job_id: str, events: Sequence[Event], *, behind: int) -> Sums:
+    """Of the attempts behind that one, from their metrics.
+
+    A step that was done again has the row of its last doing; one behind which the newest generation began, and which
+    that has not reached yet, has an old row and does not count.
+    """
+    mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > behind)
+    terms = _read_terms(session, mine)
+    newest = _find_newest_base(terms, events)
+    if newest is not None:
+        attempt, generation, base = newest
+        if any(term < (attempt, generation) and one.last_step > base for term, one in terms.items()):
+            later = and_(MetricRow.attempt == attempt, MetricRow.generation >= generation)
+            mine = and_(mine, or_(MetricRow.step <= base, MetricRow.attempt > attempt, later))
+            terms = _read_terms(session, mine)
+    stalls = _read_stalls(session, mine)
+    return {
+        term: Kept(
+            steps=one.steps,
+            first_at=one.first_at,
+            last_at=one.last_at,
+            stall_s=max(0.0, stalls.get(term, _NO_STALL)[0]),
+            snapshots=stalls.get(term, _NO_STALL)[1],
+        )
+        for term, one in terms.items()
+    }
+
+
+def render_sums(sums: Sums) -> list[dict[str, object]]:
+    return [
+        {
+            "attempt": attempt,
+            "generation": generation,
+            "steps": kept.steps,
+            "first_at": render_time(kept.first_at),
+            "last_at": render_time(kept.last_at),
+            "stall_s": kept.stall_s,
+            "snapshots": kept.snapshots,
+        }
+        for (attempt, generation), kept in sorted(sums.items())
+    ]
+
+
+def read_sums(events: Sequence[Event]) -> Sums:
+    """The service wrote them: agents' events of that kind are called otherwise."""
+    documents = [event.evidence.get(SUMS) for event in events if event.kind == Ours.REMOVED]
+    return {
+        (int(str(one["attempt"])), int(str(one["generation"]))): _parse(one)
+        for document in documents
+        if isinstance(document, list)
+        for one in document
+        if isinstance(one, Mapping)
+    }
+
+
+def _parse(one: Mapping[str, object]) -> Kept:
+    return Kept(
+        steps=int(str(one["steps"])),
+        first_at=_moment(one["first_at"]),
+        last_at=_moment(one["last_at"]),
+        stall_s=float(str(one["stall_s"])),
+        snapshots=int(str(one["snapshots"])),
+    )
+
+
+def _moment(text: object) -> datetime:
+    return parse_time(str(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """The rows of one generation."""
+
+    steps: int
+    first_at: datetime
+    last_at: datetime
+    first_step: int
+    last_step: int
+
+
+def _read_terms(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, int], _Term]:
+    query = select(
+        MetricRow.attempt,
+        MetricRow.generation,
+        func.count(),
+        func.min(MetricRow.at),
+        func.max(MetricRow.at),
+        func.min(MetricRow.step),
+        func.max(MetricRow.step),
+    )
+    rows = session.execute(query.where(mine).group_by(MetricRow.attempt, MetricRow.generation))
+    return {
+        (attempt, generation): _Term(steps, first_at, last_at, first_step, last_step)
+        for attempt, generation, steps, first_at, last_at, first_step, last_step in rows
+    }
+
+
+def _read_stalls(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, int], tuple[float, int]]:
+    """Seconds and snapshots. Few steps tell of one, and to look for the word is cheap beside parsing each."""
+    query = select(
+        MetricRow.attempt, MetricRow.generation, func.coalesce(func.sum(_STALL_S), 0.0), func.count(_TOLD_STALL)
+    )
+    query = query.where(mine, cast(MetricRow.measured, Text).contains('"snapshot_s"', autoescape=True))
+    rows = session.execute(query.group_by(MetricRow.attempt, MetricRow.generation))
+    return {(attempt, generation): (stall_s, snapshots) for attempt, generation, stall_s, snapshots in rows}
+
+
+def _find_newest_base(terms: Mapping[tuple[int, int], _Term], events: Sequence[Event]) -> tuple[int, int, int] | None:
+    """(attempt, generation, step) of the newest beginning: as a restore told it, or by the first step that was done."""
+    restored = [
+        (event.attempt or 0, event.generation or 0, step)
+        for event in events
+        if event.kind == EventKind.RESTORED
+        and type(told := event.evidence.get("step")) is int  # no bool, which is an int as well
+        and (step := clean_integer(told)) is not None
+    ]
+    newest = max(terms, default=None)
+    begun = [] if newest is None else [(*newest, terms[newest].first_step - 1)]
+    return max([*restored, *begun], key=lambda found: found[:2], default=None)

@@ -1,0 +1,114 @@
+"""What ended jobs left in the database, and who still needs what they left in the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import JSON, delete, func, select, tuple_, type_coerce, update
+from sqlalchemy.orm import Session
+
+from orchestrator.domain import chronicle, why
+from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.job import JobState
+from orchestrator.ports.endings import EndedJob
+from orchestrator.store.engine import Database
+from orchestrator.store.kept import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
+from orchestrator.store.lookups import append_events
+from orchestrator.store.mapping import stored_event_of
+from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
+
+_TERMINAL = tuple(state.value for state in JobState if state.terminal)
+_AT_REST = JobRow.state.in_(_TERMINAL) & (JobRow.desired_retry_number <= JobRow.retries_done)
+_SPEC = type_coerce(JobRow.spec, JSON)
+_STAY = chronicle.KINDS | why.KINDS | {EventKind.JOB_SUBMITTED.value, EventKind.REMOVED.value}
+
+
+class SqlRetentionStore:
+    """Implements ports.RetentionStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def ended(
+        self, cluster: str, *, before: datetime, behind: tuple[datetime, str] | None, limit: int
+    ) -> Sequence[EndedJob]:
+        query = select(JobRow.id, JobRow.finished_at).where(
+            JobRow.cluster == cluster, _AT_REST, JobRow.finished_at < before
+        )
+        if behind is not None:
+            query = query.where(tuple_(JobRow.finished_at, JobRow.id) > behind)
+        query = query.order_by(JobRow.finished_at, JobRow.id).limit(limit)
+        with self._database.read() as session:
+            return [EndedJob(job_id=job_id, finished_at=at) for job_id, at in session.execute(query) if at is not None]
+
+    def is_needed(self, job_id: str) -> bool:
+        source = _SPEC["snapshot"]["from"].as_string()
+        with self._database.read() as session:
+            rests = session.scalar(select(func.count()).where(JobRow.id == job_id, _AT_REST))
+            used = session.scalar(select(func.count()).where(~_AT_REST, source.contains(job_id, autoescape=True)))
+            return not rests or bool(used)
+
+    def tell(self, job_id: str, event: Event) -> None:
+        with self._database.write() as session:
+            append_events(session, [(job_id, event)])
+
+    def forget_metrics(self, job_id: str, event: Event, *, limit: int) -> int:
+        with self._database.write() as session:
+            steps = select(MetricRow.step).where(MetricRow.job_id == job_id).order_by(MetricRow.step).limit(limit)
+            found = session.scalars(steps).all() if _rests(session, job_id) else []
+            if not found or not _sum_up(session, job_id, event):
+                return 0
+            session.execute(delete(MetricRow).where(MetricRow.job_id == job_id, MetricRow.step.in_(found)))
+            append_events(session, [(job_id, event)] if event.evidence else [])
+            return len(found)
+
+    def forget_events(self, job_id: str, *, limit: int) -> int:
+        with self._database.write() as session:
+            if not _rests(session, job_id):
+                return 0
+            lesser = (EventRow.job_id == job_id) & EventRow.kind.not_in(_STAY)
+            ids = session.scalars(select(EventRow.id).where(lesser).order_by(EventRow.id).limit(limit)).all()
+            session.execute(delete(EventRow).where(EventRow.id.in_(ids)))
+            return len(ids)
+
+    def forget_snapshots(self, job_id: str) -> None:
+        with self._database.write() as session:
+            session.execute(update(SnapshotRow).where(SnapshotRow.job_id == job_id).values(state="deleted"))
+
+    def forget_deliveries(self, *, before: datetime, limit: int) -> int:
+        with self._database.write() as session:
+            over = (DeliveryRow.due_at.is_(None)) & (DeliveryRow.created_at < before)
+            ids = session.scalars(select(DeliveryRow.id).where(over).order_by(DeliveryRow.id).limit(limit)).all()
+            session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(ids)))
+            return len(ids)
+
+    def oldest_live(self) -> datetime | None:
+        with self._database.read() as session:
+            return session.scalar(select(func.min(JobRow.created_at)).where(~_AT_REST))
+
+    def workdirs(self, *, since: datetime) -> Collection[str]:
+        workdir = _SPEC["run"]["workdir"].as_string()
+        recent = ~_AT_REST | (JobRow.finished_at >= since)
+        with self._database.read() as session:
+            return {path for path in session.scalars(select(workdir).where(recent).distinct()) if path is not None}
+
+
+def _rests(session: Session, job_id: str) -> bool:
+    """Its row locked: a retry that is wished meanwhile waits until this is over."""
+    return session.scalar(select(JobRow.id).where(JobRow.id == job_id, _AT_REST).with_for_update()) is not None
+
+
+def _sum_up(session: Session, job_id: str, event: Event) -> bool:
+    """Put into the event's evidence what its metrics sum up to, unless an earlier one has it; False: they stay."""
+    told = [
+        stored_event_of(row).event
+        for row in session.scalars(
+            select(EventRow).where(EventRow.job_id == job_id, EventRow.kind.in_(chronicle.KINDS)).order_by(EventRow.id)
+        )
+    ]
+    behind = max((attempt for attempt, _ in read_sums(told)), default=0)
+    sums = read_rows(session, job_id, told, behind=behind)
+    if sums:
+        event.evidence[SUMS] = render_sums(sums)
+    return len(sums) <= MOST_SUMS

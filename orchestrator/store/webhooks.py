@@ -1,0 +1,64 @@
+"""Webhooks that were made by request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from orchestrator.domain.webhook import Webhook
+from orchestrator.ports.webhooks import StoredWebhook
+from orchestrator.store.engine import Database
+from orchestrator.store.tables import DeliveryRow, WebhookRow
+
+
+class SqlWebhookStore:
+    """Implements ports.WebhookStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, webhook: StoredWebhook) -> bool:
+        columns = {
+            "name": webhook.webhook.name,
+            "host": webhook.host,
+            "events": list(webhook.webhook.events),
+            "all_jobs": webhook.webhook.all_jobs,
+            "sealed": webhook.sealed,
+            "created_at": webhook.created_at,
+            "created_by": webhook.created_by,
+        }
+        try:
+            with self._database.write() as session:
+                session.execute(insert(WebhookRow).values(columns))
+        except IntegrityError:
+            return False
+        return True
+
+    def remove(self, name: str) -> bool:
+        with self._database.write() as session:
+            gone = session.scalar(delete(WebhookRow).where(WebhookRow.name == name).returning(WebhookRow.name))
+            owed = (DeliveryRow.webhook == name) & DeliveryRow.due_at.is_not(None)
+            if gone is not None:
+                session.execute(update(DeliveryRow).where(owed).values(due_at=None, last_error="it was removed"))
+            return gone is not None
+
+    def all(self) -> Sequence[StoredWebhook]:
+        with self._database.read() as session:
+            return [_webhook_of(row) for row in session.scalars(select(WebhookRow).order_by(WebhookRow.name))]
+
+    def seal_anew(self, name: str, *, old: str, new: str) -> None:
+        mine = (WebhookRow.name == name) & (WebhookRow.sealed == old)
+        with self._database.write() as session:
+            session.execute(update(WebhookRow).where(mine).values(sealed=new))
+
+
+def _webhook_of(row: WebhookRow) -> StoredWebhook:
+    return StoredWebhook(
+        webhook=Webhook(name=row.name, events=tuple(row.events), all_jobs=row.all_jobs),
+        host=row.host,
+        sealed=row.sealed,
+        created_at=row.created_at,
+        created_by=row.created_by,
+    )

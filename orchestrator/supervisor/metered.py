@@ -1,0 +1,55 @@
+"""A cluster with a clock beside it: every call is timed, and its errors are counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation import Sighting
+from orchestrator.ports.cluster import Backend
+from orchestrator.telemetry.metrics import Metrics
+
+
+class MeteredBackend:
+    """Implements ports.Backend by another one. What it is asked and what it answers stay the same."""
+
+    def __init__(
+        self, backend: Backend, metrics: Metrics, cluster: str, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._backend = backend
+        self._metrics = metrics
+        self._cluster = cluster
+        self._monotonic = monotonic
+
+    def render(self, plan: LaunchPlan) -> NativeRequest:
+        return self._backend.render(plan)
+
+    def submit(self, plan: LaunchPlan) -> str:
+        with self._timed("submit"):
+            return self._backend.submit(plan)
+
+    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+        with self._timed("observe"):
+            return self._backend.observe(keys)
+
+    def cancel(self, key: AttemptKey, *, force: bool) -> None:
+        with self._timed("cancel"):
+            self._backend.cancel(key, force=force)
+
+    def slots(self) -> int | None:
+        with self._timed("slots"):
+            return self._backend.slots()
+
+    @contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        began = self._monotonic()
+        try:
+            yield
+        except Exception as error:
+            self._metrics.backend_errors.labels(self._cluster, call, type(error).__name__).inc()
+            raise
+        finally:
+            self._metrics.backend_seconds.labels(self._cluster, call).observe(self._monotonic() - began)

@@ -1,0 +1,55 @@
+"""Removes the files of deleted jobs, a little in each pass. What is cut off is gone on with in a later one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from orchestrator.ports.endings import DeletionStore, JobFolders
+
+log = structlog.get_logger()
+
+SLICE_S = 1.0  # of each pass: the jobs that run come first
+_AGAIN_S = 60.0  # after a failure
+
+
+class Sweeper:
+    """Of one cluster, under its lease: nobody else removes there. `in_office` raises LeaseLost once that is over."""
+
+    def __init__(
+        self,
+        cluster: str,
+        store: DeletionStore,
+        folders: JobFolders,
+        *,
+        in_office: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._folders = folders
+        self._in_office = in_office
+        self._monotonic = monotonic
+        self._not_before: dict[str, float] = {}
+
+    def sweep(self) -> None:
+        """Raises StoreUnavailable, LeaseLost. A folder that cannot be removed is tried again in a minute."""
+        deadline = self._monotonic() + SLICE_S
+        for deletion in self._store.due(self._cluster):
+            if self._monotonic() >= deadline:
+                return
+            if self._monotonic() < self._not_before.get(deletion.job_id, 0.0):
+                continue
+            self._in_office()
+            try:
+                done = self._folders.remove(
+                    deletion.job_id, deletion.snapshot_dir, lambda: self._monotonic() < deadline
+                )
+            except OSError as error:
+                self._not_before[deletion.job_id] = self._monotonic() + _AGAIN_S
+                log.warning("files of a deleted job are still there", job=deletion.job_id, reason=str(error))
+                continue
+            if done:
+                self._store.gone(deletion.job_id)

@@ -1,0 +1,135 @@
+"""A job as a trace: what its spans are called, where they begin and end, and how their ids come about. Pure.
+
+    job                       from the submission to the end
+      queue                     from the submission to the first attempt
+      first step                from the submission to the first step that any attempt completed
+      attempt 1                 from its intent to its end
+        start                     from its intent to its first completed step
+
+Ids are hashes of what a span is about: any service of a database may tell any of a trace's spans, at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from orchestrator.domain.attempt import Attempt, AttemptState
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.observation import Training
+
+Attributes = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One span. Ids are those of W3C Trace Context: 16 bytes for a trace, 8 for a span."""
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    began: datetime
+    ended: datetime
+    attributes: Attributes
+    error: str | None = None  # why it counts as failed
+
+
+def render_queue(job: Job, attempt: Attempt) -> Span:
+    """The wait for the first attempt."""
+    return _span(job, "queue", parent=_root(job), began=job.created_at, ended=attempt.created_at, attributes={})
+
+
+def render_first_step(job: Job, at: datetime) -> Span:
+    """What the job's owner waited for: from the submission to the first step."""
+    return _span(job, "first step", parent=_root(job), began=job.created_at, ended=at, attributes={})
+
+
+def render_start(job: Job, attempt: Attempt, at: datetime) -> Span:
+    """From the intent of an attempt to its first completed step."""
+    name = _attempt(attempt)
+    return _span(
+        job, "start", what=f"{name}/start", parent=name, began=attempt.created_at, ended=at, attributes=_of(attempt)
+    )
+
+
+def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
+    """An attempt that has ended."""
+    told: dict[str, str | int] = {"restarts": training.restarts, "shrinks": training.shrinks}
+    told |= {} if training.step is None else {"step": training.step}
+    failure = attempt.failure
+    told |= {} if failure is None else {"failure.kind": failure.kind.value}
+    good = attempt.state in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
+    return _span(
+        job,
+        _attempt(attempt),
+        parent=_root(job),
+        began=attempt.created_at,
+        ended=attempt.ended_at or attempt.created_at,
+        attributes={**_of(attempt), "state": attempt.state.value, **told},
+        error=None if good else attempt.reason,
+    )
+
+
+def render_job(job: Job, attempts: int) -> Span:
+    """A job that has ended. One that was retried after that has another such span, of the same beginning."""
+    return _span(
+        job,
+        "job",
+        what=_root(job),
+        parent=None,
+        began=job.created_at,
+        ended=job.finished_at or job.updated_at,
+        attributes={"state": job.state.value, "reason": job.reason, "attempts": attempts},
+        error=job.reason if job.state is JobState.FAILED else None,
+    )
+
+
+def _root(job: Job) -> str:
+    return f"job/{job.retries_done}"
+
+
+def _attempt(attempt: Attempt) -> str:
+    return f"attempt {attempt.key.number}"
+
+
+def _of(attempt: Attempt) -> Attributes:
+    handle = {} if attempt.handle is None else {"handle": attempt.handle}
+    return {"attempt": attempt.key.number, "nodes": attempt.nodes, **handle}
+
+
+def _span(
+    job: Job,
+    name: str,
+    *,
+    parent: str | None,
+    began: datetime,
+    ended: datetime,
+    attributes: Attributes,
+    what: str | None = None,
+    error: str | None = None,
+) -> Span:
+    """`what` tells the span from all others of the job; by default its name does. No span ends before it begins:
+    its two times may be of two clocks."""
+    spec = job.spec
+    common = {"job.id": job.id, "job.name": spec.name, "job.project": spec.project, "job.cluster": spec.cluster}
+    return Span(
+        name=name,
+        trace_id=int.from_bytes(_digest(job.id)[:16], "big"),
+        span_id=_span_id(job, what or name),
+        parent_id=None if parent is None else _span_id(job, parent),
+        began=began,
+        ended=max(began, ended),
+        attributes={**common, **attributes},
+        error=error,
+    )
+
+
+def _span_id(job: Job, what: str) -> int:
+    return int.from_bytes(_digest(f"{job.id}/{what}")[:8], "big")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,119 @@
+"""Counts what was just committed: events become numbers where they are written, once over all services.
+
+Evidence of agents is untrusted: a number that is none, and a kind that nobody knows, are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.budget import BUDGET_OF, budget_of
+from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.job import JobState
+from orchestrator.telemetry.metrics import Metrics
+from trainer.contract.exit_record import EventKind as JournalKind
+from trainer.contract.failure import Failure, FailureKind, parse_failure
+
+# A change of the group, with its rung of the ladder and the budget that pays for it (domain.budget).
+_IN_PLACE = {
+    JournalKind.RESTARTED_IN_PLACE.value: ("in-place", "application"),
+    JournalKind.GROUP_SHRUNK.value: ("shrink", "node"),
+    JournalKind.GROUP_GREW.value: ("grow", None),
+}
+_NEW_ATTEMPT = "new-attempt"
+_RUNGS = (*(rung for rung, _ in _IN_PLACE.values()), _NEW_ATTEMPT)
+_SNAPSHOTS = {
+    JournalKind.SNAPSHOT_COMMITTED.value: "committed",
+    JournalKind.SNAPSHOT_FAILED.value: "failed",
+    JournalKind.SNAPSHOT_SKIPPED.value: "skipped",
+    JournalKind.SNAPSHOT_QUARANTINED.value: "quarantined",
+}
+_ENDED_ATTEMPTS = frozenset(state.value for state in AttemptState if state.terminal)
+_ENDED_JOBS = frozenset(state.value for state in JobState if state.terminal)
+_FREE = "none"  # a taken port, a growth: no budget pays
+
+
+class Tally:
+    """A listener of the database."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """Begins every count of its own at 0: Prometheus sees no increase in a number that comes into being as 1."""
+        self._metrics = metrics
+        for state in _ENDED_JOBS:
+            metrics.jobs_ended.labels(state)
+        for outcome in _SNAPSHOTS.values():
+            metrics.snapshots.labels(outcome)
+        for rung, budget in _restarts():
+            metrics.restarts.labels(rung, budget)
+        for rung in _RUNGS:
+            metrics.recovery_seconds.labels(rung)
+        for cluster in metrics.clusters:
+            for kind in FailureKind:
+                metrics.node_failures.labels(cluster, kind.value)
+
+    def hear(self, news: Sequence[tuple[str, Event]]) -> None:
+        """Take the events of one transaction into account."""
+        for job_id, event in news:
+            if event.kind in _IN_PLACE:
+                self._group_changed(event)
+            elif event.kind in _SNAPSHOTS:
+                self._metrics.snapshots.labels(_SNAPSHOTS[event.kind]).inc()
+            elif event.kind == EventKind.RECOVERED:
+                self._recovered(_NEW_ATTEMPT, event)
+            elif event.kind == EventKind.ATTEMPT_STATE:
+                self._attempt(event, goes_on=(job_id, JobState.RECOVERING) in _states(news))
+            elif event.kind == EventKind.JOB_STATE and _text(event, "state") in _ENDED_JOBS:
+                self._metrics.jobs_ended.labels(_text(event, "state")).inc()
+            elif event.kind == EventKind.NODE_MARKED:
+                self._metrics.node_failures.labels(_text(event, "cluster"), _text(event, "kind")).inc()
+
+    def _group_changed(self, event: Event) -> None:
+        rung, budget = _IN_PLACE[event.kind]
+        self._recovered(rung, event)
+        if budget is not None:
+            self._metrics.restarts.labels(rung, budget).inc()
+
+    def _recovered(self, rung: str, event: Event) -> None:
+        seconds = _number(event, "seconds")
+        if seconds is not None:
+            self._metrics.recovery_seconds.labels(rung).observe(seconds)
+
+    def _attempt(self, event: Event, *, goes_on: bool) -> None:
+        state = _text(event, "state")
+        waited_s = _number(event, "waited_s")
+        if waited_s is not None:
+            queue = "service" if state == AttemptState.INTENDED else "cluster"
+            self._metrics.queue_wait_seconds.labels(queue).observe(waited_s)
+        if state in _ENDED_ATTEMPTS:
+            failure = _failure(event)
+            self._metrics.attempts_ended.labels(state, _FREE if failure is None else failure.kind.value).inc()
+            if goes_on and failure is not None:
+                self._metrics.restarts.labels(_NEW_ATTEMPT, budget_of(failure) or _FREE).inc()
+
+
+def _restarts() -> Iterator[tuple[str, str]]:
+    """Every rung with every budget that may pay for it."""
+    yield from ((rung, budget) for rung, budget in _IN_PLACE.values() if budget is not None)
+    yield from ((_NEW_ATTEMPT, budget) for budget in sorted({*BUDGET_OF.values(), _FREE}))
+
+
+def _states(news: Sequence[tuple[str, Event]]) -> set[tuple[str, str]]:
+    return {(job_id, _text(event, "state")) for job_id, event in news if event.kind == EventKind.JOB_STATE}
+
+
+def _text(event: Event, name: str) -> str:
+    return str(event.evidence.get(name, ""))
+
+
+def _number(event: Event, name: str) -> float | None:
+    value = event.evidence.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None
+
+
+def _failure(event: Event) -> Failure | None:
+    document = event.evidence.get("failure")
+    return parse_failure(document) if isinstance(document, Mapping) else None

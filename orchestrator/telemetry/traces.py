@@ -1,0 +1,129 @@
+"""Tells a collector of jobs, as traces: a thread of its own, so that a slow collector delays nothing else.
+
+A span is told once, when it ends, by the service that wrote its end. What cannot be told, because the collector or the
+store does not answer, is left out: a trace is no account, the events are.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import structlog
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.errors import NotFound, Unavailable
+from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.job import JobState
+from orchestrator.ports.history import AttemptStanding, HistoryReader
+from orchestrator.ports.jobs import JobReader
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.telemetry.spans import Span, render_attempt, render_first_step, render_job, render_queue, render_start
+
+log = structlog.get_logger()
+
+_WAITING_ROOM = 10_000  # events
+_PAGE = 200
+_LAST_WORDS_S = 3.0
+_ENDED_JOBS = frozenset(state.value for state in JobState if state.terminal)
+_TOLD_STATES = frozenset(state.value for state in AttemptState if state.terminal) | {AttemptState.INTENDED.value}
+
+
+class Exporter(Protocol):
+    """Where spans go."""
+
+    def export(self, spans: Sequence[Span]) -> bool:
+        """Send them; may block for seconds. False: they did not arrive."""
+
+    def close(self) -> None:
+        """Give up what is on its way."""
+
+
+class Traces:
+    """A listener of the database, with the thread that tells what it hears."""
+
+    def __init__(self, jobs: JobReader, history: HistoryReader, exporter: Exporter, metrics: Metrics) -> None:
+        self._jobs = jobs
+        self._history = history
+        self._exporter = exporter
+        self._metrics = metrics
+        self._heard: queue.Queue[tuple[str, Event] | None] = queue.Queue(maxsize=_WAITING_ROOM)
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+
+    def hear(self, news: Sequence[tuple[str, Event]]) -> None:
+        """Remember what ends a span. Never blocks."""
+        for job_id, event in news:
+            if not _ends_a_span(event):
+                continue
+            try:
+                self._heard.put_nowait((job_id, event))
+            except queue.Full:
+                self._metrics.spans_lost.inc()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Tell what was heard, if that goes quickly."""
+        try:
+            self._heard.put_nowait(None)
+            self._thread.join(timeout=_LAST_WORDS_S)
+        except queue.Full:
+            pass
+        self._exporter.close()
+
+    def _run(self) -> None:
+        while (heard := self._heard.get()) is not None:
+            self.tell(*heard)
+
+    def tell(self, job_id: str, event: Event) -> None:
+        """Send the spans that end with this event."""
+        try:
+            spans = list(self._spans(job_id, event))
+            if spans and self._exporter.export(spans):
+                return
+        except (NotFound, Unavailable) as error:  # deleted since, or the store is silent
+            log.warning("no trace", job=job_id, reason=str(error))
+            spans = []
+        except Exception:
+            # The thread's edge: one job's trouble must not end the traces of all later ones.
+            log.exception("no trace", job=job_id)
+            spans = []
+        self._metrics.spans_lost.inc(max(1, len(spans)))
+
+    def _spans(self, job_id: str, event: Event) -> Iterator[Span]:
+        standing = self._jobs.standing(job_id)
+        job = standing.job
+        if event.kind == EventKind.JOB_STATE:
+            yield render_job(job, standing.attempts)
+            return
+        told = self._attempt(job_id, event.attempt)
+        if told is None:
+            return
+        if event.kind == EventKind.FIRST_STEP:
+            yield render_start(job, told.attempt, event.at)
+            if told.attempt.key.number == 1:
+                yield render_first_step(job, event.at)
+        elif event.evidence.get("state") != AttemptState.INTENDED:
+            yield render_attempt(job, told.attempt, told.training)
+        else:
+            yield render_queue(job, told.attempt)
+
+    def _attempt(self, job_id: str, number: int | None) -> AttemptStanding | None:
+        cursor = None
+        while True:
+            page, cursor = self._history.attempts(job_id, limit=_PAGE, cursor=cursor)
+            found = next((each for each in page if each.attempt.key.number == number), None)
+            if found is not None or cursor is None:
+                return found
+
+
+def _ends_a_span(event: Event) -> bool:
+    state = event.evidence.get("state")
+    if event.kind == EventKind.JOB_STATE:
+        return state in _ENDED_JOBS
+    if event.kind == EventKind.ATTEMPT_STATE:
+        return state in _TOLD_STATES and (state != AttemptState.INTENDED or event.attempt == 1)
+    return event.kind == EventKind.FIRST_STEP

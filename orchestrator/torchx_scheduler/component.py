@@ -1,0 +1,95 @@
+"""A torchx component for people on another torchx scheduler: the elastic launch that this service would make.
+
+    torchx run -s slurm orchestrator/torchx_scheduler/component.py:elastic -j 1:2x4 --script train.py   # by its file
+    torchx run -s slurm orchestrator.torchx_scheduler.component.elastic -j 1:2x4 --script train.py      # the nightly
+
+What torchx's own dist.ddp leaves out: restarts in place, one agent alone that binds the rendezvous port (a taken port
+is an error and no guest in another job's store), no rendezvous with oneself where the scheduler names no first host,
+and an id of its own for each run of a requeued Slurm job. `elasticrun` must be installed where the job runs.
+
+torchx reads the annotations and the docstring of a component from its text, in the words of typing alone.
+"""
+
+# ruff: noqa: UP006, UP035, UP045
+import shlex
+from pathlib import Path
+from typing import Dict, List, Optional
+
+import torchx
+from torchx import specs
+from torchx.components.dist import parse_nnodes
+
+# "$$" is "$" behind torchx's own template: the rest is for the shell of each node.
+_ENDPOINT = f"$${{{specs.macros.rank0_env}:?names_no_first_host}}"
+_CONF = f"is_host=$$(({specs.macros.replica_id}==0)),read_timeout=60"
+_ID = f"{specs.macros.app_id}-$${{SLURM_RESTART_COUNT:-0}}"
+
+
+def elastic(
+    *script_args: str,
+    script: Optional[str] = None,
+    m: Optional[str] = None,
+    image: str = torchx.IMAGE,
+    name: str = "",
+    h: Optional[str] = None,
+    cpu: int = 2,
+    gpu: int = 0,
+    memMB: int = -1,
+    j: str = "1x2",
+    env: Optional[Dict[str, str]] = None,
+    max_restarts: int = 3,
+    max_retries: int = 0,
+    rdzv_port: int = 29500,
+    mounts: Optional[List[str]] = None,
+) -> specs.AppDef:
+    """Runs a training script on elastic nodes: workers that die are started again, and lost nodes are done without.
+
+    Args:
+        script_args: arguments of the script or module
+        script: the script to run
+        m: the module to run, in place of a script
+        image: the image, or the folder, that the scheduler starts it in
+        name: the app's name; default: the script's or the module's
+        h: a named resource, in place of cpu, gpu and memMB
+        cpu: CPUs of each node
+        gpu: GPUs of each node
+        memMB: memory of each node; -1: what the cluster gives who asks for none
+        j: [{least nodes}:]{nodes}x{workers on each}, as 1:2x4
+        env: variables of the workers
+        max_restarts: how many failures of workers are answered in place
+        max_retries: how often the scheduler may start the whole job again
+        rdzv_port: the port on the first node that the agents meet at
+        mounts: as the other components take them
+    """
+    if (script is None) == (m is None):
+        raise ValueError("give one of --script and -m")
+    least, most, workers, nodes = parse_nnodes(j)
+    program = [script] if script is not None else ["-m", str(m)]
+    flags = ["--nnodes", nodes, "--nproc_per_node", str(workers), "--max_restarts", str(max_restarts)]
+    title = Path(script).stem if script is not None else str(m).rpartition(".")[2]
+    return specs.AppDef(
+        name=name.strip("/") or title,
+        roles=[
+            specs.Role(
+                name=title,
+                image=image,
+                min_replicas=least,
+                num_replicas=most,
+                entrypoint="bash",
+                args=["-c", " ".join([*_launch(most, rdzv_port), shlex.join([*flags, *program, *script_args])])],
+                env=dict(env or {}),
+                port_map={"c10d": rdzv_port},
+                resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
+                max_retries=max_retries,
+                mounts=specs.parse_mounts(mounts) if mounts else [],
+            )
+        ],
+    )
+
+
+def _launch(nodes: int, port: int) -> List[str]:
+    """The launcher, and how its agents meet; one node meets nobody."""
+    if nodes == 1:
+        return ["elasticrun", "--standalone"]
+    where = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{_ENDPOINT}:{port}"]
+    return ["elasticrun", *where, "--rdzv_conf", _CONF, "--rdzv_id", _ID]

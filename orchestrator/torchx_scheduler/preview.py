@@ -1,0 +1,26 @@
+"""The service's dry run as a part of torchx's: comments below the spec, so that the whole stays a job's file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from orchestrator.domain.launch import PROCESSES
+from orchestrator.wire.plans import PlanView
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def render_preview(plan: PlanView) -> str:
+    """Warnings, the command of each replica, and the native request, where that is another one."""
+    return "\n".join(f"# {_CONTROL.sub('?', line)}".rstrip() for line in _lines(plan))
+
+
+def _lines(plan: PlanView) -> Iterator[str]:
+    for warning in plan.warnings:
+        yield f"warning: {warning}"
+    for replica in plan.replicas if plan.native_kind != PROCESSES else ():  # which are these very commands
+        yield f"replica {replica.replica}: {shlex.join(replica.command)}"
+    yield f"{plan.native_kind}:"
+    yield from plan.native_request.splitlines()

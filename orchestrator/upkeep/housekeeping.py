@@ -1,0 +1,140 @@
+"""Removes what ended jobs left behind once its time is over, a small piece after a pass of the supervisor.
+
+The supervisor alone begins attempts, so that between its look and the removal nothing can begin to need a thing. In the
+run directory it only renames into `.trash` there, which takes no time; the TrashSweeper empties that in its own.
+Whatever is cut short, by a crash or an error, is done again by a later piece.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from orchestrator.domain.errors import Unavailable
+from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.retention import Keep, Left, before, last_needed, tell_removal
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.endings import EndedJob, EndedJobs, Forgetting
+from trainer.contract import layout
+
+log = structlog.get_logger()
+
+TRASH = ".trash"  # below the run directory
+SHIPPED = (".agents", ".workdirs", ".workspaces")  # the last one is filled by clients
+_ROUND = timedelta(days=1)  # after which all are looked at again
+_EVERY = timedelta(seconds=60)  # where there is nothing to do
+_JOBS = 20  # of one piece
+_ROWS = 2000  # of one transaction
+
+
+class Housekeeper:
+    """Of one cluster. `root` holds its jobs' folders as the service sees them. In one thread."""
+
+    def __init__(
+        self, cluster: str, root: Path, jobs: EndedJobs, forgetting: Forgetting, clock: Clock, keep: Keep
+    ) -> None:
+        self._cluster = cluster
+        self._root = root
+        self._jobs = jobs
+        self._forgetting = forgetting
+        self._clock = clock
+        self._keep = keep
+        self._looked: dict[Left, tuple[datetime, str]] = {}  # up to whom there is nothing left, or was needed still
+        self._began_at: datetime | None = None  # to look at all of them
+        self._due_at: datetime | None = None
+
+    def tidy(self) -> None:
+        """A small piece of the work, if it is time for one. Raises nothing: it must not cost a pass."""
+        now = self._clock.now()
+        if self._due_at is not None and now < self._due_at <= now + _EVERY:
+            return
+        self._due_at = now + _EVERY
+        try:
+            if self._tidy(now):
+                self._due_at = None  # there may be more
+        except Unavailable as error:
+            log.warning("nothing is tidied", cluster=self._cluster, reason=str(error))
+        except Exception:
+            # An edge: what cannot be removed must not leave the cluster unsupervised.
+            log.exception("nothing is tidied", cluster=self._cluster)
+
+    def _tidy(self, now: datetime) -> bool:
+        """Whether anything was found."""
+        if self._began_at is None or now - self._began_at >= _ROUND:
+            self._began_at = now
+            self._looked.clear()
+        found = [self._tidy_jobs(left, now) for left in Left]
+        return any([*found, self._tidy_shipped(now), self._tidy_deliveries(now)])
+
+    def _tidy_jobs(self, left: Left, now: datetime) -> bool:
+        days = self._keep.days(left)
+        limit = before(days, now)
+        if days is None or limit is None:
+            return False
+        ended = self._jobs.ended(self._cluster, before=limit, behind=self._looked.get(left), limit=_JOBS)
+        for job in ended:
+            event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(left, days))
+            if self._remove(left, job, event):
+                return True  # there may be more of it
+            self._looked[left] = job.finished_at, job.job_id
+        return bool(ended)
+
+    def _remove(self, left: Left, job: EndedJob, event: Event) -> bool:
+        """Whether the job is to be looked at again."""
+        match left:
+            case Left.METRICS:
+                return bool(self._forgetting.forget_metrics(job.job_id, event, limit=_ROWS))
+            case Left.EVENTS:
+                return bool(self._forgetting.forget_events(job.job_id, limit=_ROWS))
+            case Left.LOGS:
+                folder = self._root / job.job_id
+                self._discard(job, event, [layout.attempt_dir(folder, 1).parent, layout.cache_dir(folder)])
+            case Left.FOLDER:
+                if self._discard(job, event, [self._root / job.job_id]):
+                    self._forgetting.forget_snapshots(job.job_id)
+        return False
+
+    def _discard(self, job: EndedJob, event: Event, folders: list[Path]) -> bool:
+        there = [folder for folder in folders if folder.is_dir()]
+        if not there or self._jobs.is_needed(job.job_id):
+            return False
+        self._jobs.tell(job.job_id, event)
+        for folder in there:
+            discard(folder, self._root)
+        return True
+
+    def _tidy_shipped(self, now: datetime) -> bool:
+        limit = last_needed(self._keep.shipped_days, now, self._jobs.oldest_live())
+        if limit is None:
+            return False
+        old = [path for name in SHIPPED for path in _unused(self._root / name, limit)]
+        in_use = self._jobs.workdirs(since=limit) if old else ()
+        for path in old[:_JOBS]:
+            if not any(Path(used).is_relative_to(path) for used in in_use):
+                discard(path, self._root)
+        return False
+
+    def _tidy_deliveries(self, now: datetime) -> bool:
+        limit = before(self._keep.deliveries_days, now)
+        return limit is not None and bool(self._forgetting.forget_deliveries(before=limit, limit=_ROWS))
+
+
+def discard(path: Path, root: Path) -> None:
+    """Move it out of the way, whole or not at all; somebody else may have done so. Raises OSError."""
+    trash = root / TRASH
+    trash.mkdir(exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.rename(trash / f"{uuid.uuid4().hex}")
+
+
+def _unused(folder: Path, limit: datetime) -> Iterator[Path]:
+    """What was last used before, the oldest first."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        times = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in entries]
+        yield from (folder / name for mtime, name in sorted(times) if mtime < limit.timestamp())

@@ -1,0 +1,1 @@
+"""Who is told of events by HTTP, and the sending of it."""

@@ -1,0 +1,149 @@
+"""Webhooks by request, beside those of the settings: made and removed while the service runs.
+
+Every service of the database knows of a change within seconds; the one that was asked, at once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterator, Sequence
+from urllib.parse import urlsplit
+
+import structlog
+
+from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, StoreUnavailable
+from orchestrator.domain.identity import Principal
+from orchestrator.domain.reach import why_out_of_bounds
+from orchestrator.domain.webhook import SECRET_PREFIX, Webhook, parse_key, why_no_endpoint
+from orchestrator.identity.memory import ShortMemory
+from orchestrator.identity.vault import Vault
+from orchestrator.ports.clock import Clock
+from orchestrator.ports.webhooks import StoredWebhook, WebhookStore
+from orchestrator.webhooks.outbox import Endpoint
+from orchestrator.wire.webhooks import NewWebhookView, WebhookRequest, WebhookView
+
+log = structlog.get_logger()
+
+_KEEP_S = 5.0  # how late a change by another service is known here
+_KEY_BYTES = 24
+_ALL = "all"
+
+
+class Hooks(Collection[str]):
+    """The names of all webhooks, and the doors to make and remove one. Every method raises StoreUnavailable.
+
+    `configured`: those of the settings, which nobody changes here. `subscribe` is told of all there are.
+    """
+
+    def __init__(
+        self,
+        store: WebhookStore,
+        vault: Vault,
+        clock: Clock,
+        *,
+        configured: Sequence[Webhook] = (),
+        private_hosts: Collection[str] = (),
+        subscribe: Callable[[Sequence[Webhook]], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._vault = vault
+        self._clock = clock
+        self._configured = {hook.name: hook for hook in configured}
+        self._private_hosts = private_hosts
+        self._subscribe = subscribe
+        self._memory: ShortMemory[Sequence[StoredWebhook]] = ShortMemory(_KEEP_S)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def create(self, request: WebhookRequest, *, by: Principal) -> NewWebhookView:
+        """Raises InvalidSpec, Conflict."""
+        _require_endpoint(request.url, self._private_hosts)
+        drawn = f"{SECRET_PREFIX}{b64encode(secrets.token_bytes(_KEY_BYTES)).decode()}"
+        secret = drawn if request.secret is None else request.secret.get_secret_value()
+        try:
+            parse_key(secret)
+        except ValueError as error:
+            raise InvalidSpec([FieldProblem("/secret", str(error))]) from None
+        webhook = Webhook(name=request.name, events=tuple(request.events), all_jobs=request.all_jobs)
+        stored = StoredWebhook(
+            webhook=webhook,
+            host=urlsplit(request.url).netloc,
+            sealed=self._vault.seal(_purpose(request.name), json.dumps({"url": request.url, "secret": secret})),
+            created_at=self._clock.now(),
+            created_by=by.name,
+        )
+        if request.name in self._configured or not self._store.add(stored):
+            raise Conflict(f"there is a webhook {request.name} already; remove that, or choose another name")
+        log.info("webhook made", webhook=request.name, host=stored.host, by=by.name)
+        self.refresh()
+        return NewWebhookView(**_view(stored).model_dump(), secret=secret)
+
+    def remove(self, name: str, *, by: Principal) -> None:
+        """Raises NotFound, Conflict."""
+        if name in self._configured:
+            raise Conflict(f"webhook {name} stands in the service's settings; take it out there")
+        if not self._store.remove(name):
+            raise NotFound(f"there is no webhook {name}")
+        log.info("webhook removed", webhook=name, by=by.name)
+        self.refresh()
+
+    def views(self) -> list[WebhookView]:
+        """Those that were made by request."""
+        return [_view(stored) for stored in self._made()]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Where those that were made by request lead, as of now. One that cannot be opened is left out, and told."""
+        found = []
+        for stored in self.refresh():
+            try:
+                opened = json.loads(self._vault.unseal(_purpose(stored.webhook.name), stored.sealed))
+            except StoreUnavailable as error:
+                log.warning("webhook cannot be used", webhook=stored.webhook.name, reason=str(error))
+                continue
+            url, key, inside = opened["url"], parse_key(opened["secret"]), tuple(self._private_hosts)
+            found.append(Endpoint(webhook=stored.webhook, url=url, key=key, inside=inside))
+        return found
+
+    def refresh(self) -> Sequence[StoredWebhook]:
+        """Look again, and have what happens from now on written down for all there are."""
+        made = self._memory.keep(_ALL, self._store.all())
+        self._subscribe([*self._configured.values(), *(each.webhook for each in made)])
+        return made
+
+    def reseal(self) -> None:
+        """Seal anew with the first key what an older one may have sealed."""
+        for stored in self._store.all():
+            purpose = _purpose(stored.webhook.name)
+            new = self._vault.seal(purpose, self._vault.unseal(purpose, stored.sealed))
+            self._store.seal_anew(stored.webhook.name, old=stored.sealed, new=new)
+
+    def _made(self) -> Sequence[StoredWebhook]:
+        known = self._memory.recall(_ALL)
+        return self.refresh() if known is None else known.value
+
+    def _names(self) -> set[str]:
+        return {*self._configured, *(stored.webhook.name for stored in self._made())}
+
+
+def _require_endpoint(url: str, private_hosts: Collection[str]) -> None:
+    reason = why_no_endpoint(url) or why_out_of_bounds(url, private_hosts)
+    if reason is not None:
+        raise InvalidSpec([FieldProblem("/url", reason)])
+
+
+def _purpose(name: str) -> str:
+    return f"webhook {name}"
+
+
+def _view(stored: StoredWebhook) -> WebhookView:
+    hook = stored.webhook
+    return WebhookView(name=hook.name, host=stored.host, events=list(hook.events), all_jobs=hook.all_jobs)

@@ -1,0 +1,22 @@
+"""What is answered where something is wrong (RFC 9457)."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from orchestrator.wire.answers import Answer
+
+
+class FieldError(Answer):
+    pointer: str  # RFC 6901
+    detail: str
+
+
+class Problem(Answer):
+    """RFC 9457. `type` is a relative reference that stays the same for one kind of problem."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldError] = Field(default_factory=list)

@@ -1,0 +1,36 @@
+"""Webhooks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+
+from orchestrator.wire.answers import Answer, Request
+
+
+class WebhookView(Answer):
+    """A webhook as it is configured; its URL and its secret are not told."""
+
+    name: str
+    host: str
+    events: list[str]  # patterns
+    all_jobs: bool
+
+
+class WebhookRequest(Request):
+    """A webhook to make. Without a secret one is drawn; it is shown in the answer and never again."""
+
+    name: str = Field(pattern=r"^[a-z0-9-]{1,63}$")
+    url: str = Field(max_length=2000)
+    secret: SecretStr | None = Field(default=None, max_length=1000)
+    events: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default_factory=lambda: ["job.state"], min_length=1, max_length=100
+    )
+    all_jobs: bool = False
+
+
+class NewWebhookView(WebhookView):
+    """`secret`, with which messages are signed, is shown this once."""
+
+    secret: str

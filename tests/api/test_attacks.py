@@ -1,0 +1,332 @@
+"""What an attacker would try, and what comes of it: nothing runs, nothing leaks, nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator.api import deps
+from orchestrator.backends.local.render import render_processes
+from orchestrator.domain import identity
+from orchestrator.domain.attempt import AttemptKey, AttemptState
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.job import JobState
+from orchestrator.domain.launch import build_plan
+from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.worker_token import issue_worker_token
+from orchestrator.settings import load_settings
+from tests.api.conftest import FIRST_TOKEN, WORKER_KEY, World
+from tests.unit.situations import a_job, an_attempt
+from tests.unit.test_launch import SITE
+from trainer.contract import env
+
+CLIMBS = [
+    "..",
+    "../..",
+    "..%2f..%2fetc%2fpasswd",
+    "%2e%2e/%2e%2e/etc/passwd",
+    "....//....//etc/passwd",
+    "/etc/passwd",
+    "%00",
+    "job%00.txt",
+    "..\\..\\etc",
+    "%252e%252e%252fetc",
+]
+PAYLOADS = ["$(touch {canary})", "`touch {canary}`", "; touch {canary} #", "\ntouch {canary}\n", "' ; touch {canary} '"]
+PAYLOADS += [
+    '" ; touch {canary} "',
+    "&& touch {canary}",
+    "| touch {canary}",
+    "$'\\n'touch {canary}",
+    "${{IFS}}touch {canary}",
+]
+
+
+# Paths
+
+
+@pytest.mark.parametrize("name", CLIMBS)
+@pytest.mark.parametrize("path", ["/api/v1/jobs/{}/logs", "/api/v1/jobs/{}/snapshots", "/jobs/{}", "/static/{}"])
+def test_no_name_leads_out_of_the_run_directory(world: World, path: str, name: str) -> None:
+    (world.root.parent / "passwd").write_text("root:x:0:0")
+    answer = world.client.get(path.format(name))
+    assert answer.status_code in (200, 404), answer.status_code
+    assert "root:x" not in answer.text
+    if answer.status_code == 200:  # the client itself climbed: it asked for another page
+        assert answer.headers["content-type"].startswith(("text/html", "application/json"))
+
+
+@pytest.mark.parametrize("value", ["../../etc/passwd", "-1", "0x1", "1/../..", "1e3", "²"])
+@pytest.mark.parametrize("name", ["attempt", "replica", "rank", "stream"])
+def test_a_logs_place_is_numbers_alone(world: World, name: str, value: str) -> None:
+    assert world.client.get(f"/api/v1/jobs/{world.submit()}/logs", params={name: value}).status_code == 422
+
+
+def test_a_link_in_the_run_directory_leads_nowhere(world: World) -> None:
+    outside = world.root.parent / "outside"
+    outside.write_text("root:x:0:0\n")
+    job_id = world.submit()
+    world.advance(job_id, JobState.STARTING)
+    world.start(job_id)
+    log = world.write_log(job_id, "plain\n")
+    log.unlink()
+    log.symlink_to(outside)
+    assert "root:x" not in world.client.get(f"/api/v1/jobs/{job_id}/logs").text
+    folder = log.parent
+    log.unlink()
+    folder.rmdir()
+    folder.symlink_to(world.root.parent)
+    (world.root.parent / "log").write_text("root:x:0:0\n")
+    assert "root:x" not in world.client.get(f"/api/v1/jobs/{job_id}/logs").text
+
+
+@pytest.mark.parametrize("name", ["../../../etc", "step-00000001-a1-g1/../..", "/etc", "step-1-a1-g1\n", ""])
+def test_a_restore_names_a_snapshot_and_no_path(world: World, name: str) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.CANCELLED)
+    answer = world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"restore_from": name})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/restore_from"
+
+
+# Injection
+
+
+def hostile_specs(canary: Path) -> Iterator[dict[str, Any]]:
+    """Each free text of a spec with each payload."""
+    for payload in PAYLOADS:
+        bad = payload.format(canary=canary)
+        yield {"run": {"script": f"./{bad}", "args": [bad]}}
+        yield {"run": {"command": ["true", bad]}}
+        yield {"run": {"command": [bad]}}
+        yield {"run": {"module": "os", "args": [bad], "env": {"A": bad}}}
+        yield {"run": {"command": ["true"], "workdir": f"/{bad}"}}
+        yield {"snapshot": {"dir": f"/{bad}"}}
+        yield {"snapshot": {"from": f"/{bad}"}}
+        yield {"launcher": "torchrun", "run": {"command": ["true", bad]}}
+        yield {"labels": {"a": bad}}
+
+
+def test_what_a_local_job_would_run_in_a_shell_runs_no_canary(tmp_path: Path) -> None:
+    """The text that is shown is run by a shell in which `env` and everything else is a stub."""
+    canary = tmp_path / "canary"
+    tried = 0
+    for fields in hostile_specs(canary):
+        spec = parse_spec({"name": "demo", "run": {"command": ["true"]}, **fields})
+        text = render_processes(build_plan(a_job(spec=spec), an_attempt(AttemptState.INTENDED), SITE)).text
+        done = subprocess.run(
+            ["bash", "-c", f"cd() {{ :; }}; env() {{ :; }}\n{text}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not canary.exists(), fields
+        tried += 1
+    assert tried == 9 * len(PAYLOADS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "a;b"},
+        {"name": "$(id)"},
+        {"name": "../up"},
+        {"project": "a b"},
+        {"project": "*"},
+        {"cluster": "lo\ncal"},
+        {"run": {"module": "os;id"}},
+        {"run": {"module": "-c"}},
+        {"run": {"command": ["a\0b"]}},
+        {"run": {"command": ["true"], "env": {"A=B": "x"}}},
+        {"run": {"command": ["true"], "env": {"A\nB": "x"}}},
+        {"run": {"command": ["true"], "secrets": ["A;B"]}},
+        {"run": {"script": "--help"}},
+        {"labels": {"a\nb": "x"}},
+    ],
+)
+def test_a_name_that_could_be_more_than_a_name_is_refused(world: World, fields: dict[str, Any]) -> None:
+    assert world.client.post("/api/v1/jobs", json=world.spec(**fields)).status_code == 422
+
+
+def test_pages_show_hostile_text_as_text(world: World) -> None:
+    script = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    spec = world.spec(labels={"team": script}, run={"command": ["echo", script], "workdir": str(world.workdir)})
+    job_id = world.client.post("/api/v1/jobs", json=spec).json()["id"]
+    world.advance(job_id, JobState.STARTING, reason=script)
+    world.start(job_id)
+    world.write_log(job_id, f"{script}\n")
+    for path in ("/", f"/jobs/{job_id}", f"/?q={script}", "/clusters"):
+        shown = world.client.get(path, headers={"Accept": "text/html"}).text
+        assert "<script>alert" not in shown
+        assert "<img src=x" not in shown
+    missing = world.client.get(f"/jobs/{script}", headers={"Accept": "text/html"})
+    assert "<script>alert" not in missing.text
+
+
+def test_a_log_is_text_to_every_browser(world: World) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.STARTING)
+    world.start(job_id)
+    world.write_log(job_id, "<script>alert(1)</script>\x1b[31mred\n")
+    answer = world.client.get(f"/api/v1/jobs/{job_id}/logs")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "\x1b" not in answer.text
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/latest", "https://localhost/x", "s3://10.0.0.1/x", "filecache::http://127.1/x"]
+)
+@pytest.mark.parametrize("field", ["dir", "from"])
+def test_a_jobs_storage_leads_to_no_inner_address(world: World, field: str, url: str) -> None:
+    for path in ("/api/v1/jobs", "/api/v1/plan"):
+        answer = world.client.post(path, json=world.spec(snapshot={field: url}))
+        assert answer.status_code == 422
+        assert [error["pointer"] for error in answer.json()["errors"]] == [f"/snapshot/{field}"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/v1/jobs?q=orc_0123456789abcdef_secret",
+        "/api/v1/jobs?token=x",
+        "/api/v1/jobs?limit=5&access_token=x",
+        "/?api_key=x",
+        "/api/v1/jobs/orc_0123456789abcdef_secret",
+        "/sign-in?next=%2F&token=x",
+        "/api/v1/jobs?q=orw_" + "0" * 64,
+        "/nowhere?Token=x",
+    ],
+)
+def test_a_token_in_an_address_is_refused_and_not_repeated(closed: World, address: str) -> None:
+    with capture_logs() as logged:
+        answer = closed.client.get(address)
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/token-in-url")
+    assert "secret" not in answer.text + str(logged)
+
+
+# Bodies
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs", "/api/v1/tokens", "/api/v1/secrets", "/api/v1/reports", "/sign-in"])
+def test_a_body_that_does_not_come_is_not_waited_for(world: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deps, "BODY_S", 0.01)
+    kind = "application/x-www-form-urlencoded" if path == "/sign-in" else "application/json"
+    sent = asyncio.run(ask_slowly(world, path, kind))
+    assert sent[0]["status"] == 408
+
+
+async def ask_slowly(world: World, path: str, kind: str) -> list[dict[str, Any]]:
+    """One byte, and then nothing for ever."""
+    sent: list[dict[str, Any]] = []
+    parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> dict[str, Any]:
+        for part in parts:
+            return part
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", b"1000")]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
+    place = {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1)}
+    await asyncio.wait_for(world.app({**scope, **place, "headers": headers, "server": ("x", 1)}, receive, send), 20)
+    return sent
+
+
+@pytest.mark.parametrize(("path", "most"), [("/api/v1/tokens", 8 * 1024), ("/api/v1/secrets", 128 * 1024)])
+def test_a_body_that_is_too_long_is_refused(world: World, path: str, most: int) -> None:
+    answer = world.client.post(path, content=b" " * (most + 1), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+
+
+def test_a_strangers_body_is_not_even_read(closed: World) -> None:
+    for path in ("/api/v1/jobs", "/api/v1/reports", "/api/v1/secrets"):
+        sent = asyncio.run(ask_slowly(closed, path, "application/json"))
+        assert sent[0]["status"] == 401
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_guess_takes_the_same_comparison_whether_its_id_exists(
+    closed: World, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token_id = closed.give("*=viewer")["Authorization"].split("_")[1] if known else "0123456789abcdef"
+    compared: list[str] = []
+    honest = identity.hmac.compare_digest
+
+    def compare(one: Any, other: Any) -> bool:
+        compared.append(str(other))
+        return honest(one, other)
+
+    monkeypatch.setattr(identity.hmac, "compare_digest", compare)
+    headers = {"Authorization": f"Bearer orc_{token_id}_{'x' * 43}"}
+    assert closed.client.get("/api/v1/jobs", headers=headers).status_code == 401
+    assert len(compared) == 3, "twice with the first admin's, and with the one of this id or a stand-in"
+
+
+def test_a_false_token_is_neither_logged_nor_repeated(closed: World) -> None:
+    guess = "orc_0123456789abcdef_" + "s" * 43
+    with capture_logs() as logged:
+        answer = closed.client.get("/api/v1/jobs", headers={"Authorization": f"Bearer {guess}"})
+    assert guess not in answer.text + str(answer.headers) + str(logged)
+
+
+@pytest.mark.parametrize("value", ["short-secret", "x" * 501])
+def test_a_setting_that_is_secret_is_not_repeated_when_it_is_wrong(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_TOKEN", value)
+    with pytest.raises(ConfigurationError, match="ORCHESTRATOR_TOKEN") as caught:
+        load_settings()
+    assert value not in str(caught.value)
+
+
+def test_settings_do_not_show_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TOKEN", "SECRET_KEYS"):
+        monkeypatch.setenv(f"ORCHESTRATOR_{name}", "hunter2-hunter2-hunter2")
+    assert "hunter2" not in repr(load_settings())
+
+
+def test_a_replayed_token_of_a_finished_attempt_is_refused_and_told_to_stop(closed: World) -> None:
+    headers = {"Authorization": f"Bearer {FIRST_TOKEN}"}
+    job_id = str(closed.client.post("/api/v1/jobs", json=closed.spec(), headers=headers).json()["id"])
+    attempt = closed.start(job_id)
+    token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), attempt.nonce)
+    body = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 1}
+
+    def report() -> Any:
+        return closed.client.post("/api/v1/reports", json=body, headers={"Authorization": f"Bearer {token}"})
+
+    assert report().status_code == 200
+    closed.start(job_id, state=AttemptState.FAILED, ended_at=closed.clock.now())
+    closed.clock.moment += timedelta(seconds=59)
+    assert report().status_code == 200, "its last words may be on their way"
+    stored = len(closed.intake.bodies)
+    closed.clock.moment += timedelta(seconds=1)
+    refused = report()
+    assert (refused.status_code, refused.json()["desired"]["state"]) == (403, "stop")
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert len(closed.intake.bodies) == stored
+
+
+def test_a_workers_token_is_in_no_plan_that_is_shown(world: World) -> None:
+    shown = world.post_spec("/api/v1/plan").json()["replicas"][0]["env"]
+    assert "orw_" not in str(shown)
+    assert env.REPORT_TOKEN not in shown or shown[env.REPORT_TOKEN] == "********"

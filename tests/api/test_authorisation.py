@@ -1,0 +1,371 @@
+"""Every route x every role x one's own and a foreign project, from the application's own table of routes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from orchestrator.domain.access import RULES
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.identity import LOCAL, Principal, Role
+from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.worker_token import issue_worker_token
+from orchestrator.store.engine import Database
+from orchestrator.wire.webhooks import WebhookRequest
+from tests.api.conftest import FIRST_TOKEN, WORKER_KEY, World, build_world
+
+ROLES = tuple(Role)
+PUBLIC, WORKER = "public", "worker"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+# What each operation takes, written down a second time by hand: the rules are tested against it.
+NEEDS: dict[str, str] = {
+    "GET /healthz": PUBLIC,
+    "GET /readyz": PUBLIC,
+    "GET /sign-in": PUBLIC,
+    "POST /sign-in": PUBLIC,
+    "POST /sign-out": PUBLIC,
+    "GET /static/{name}": PUBLIC,
+    "GET /metrics": "viewer",
+    "GET /": "viewer",
+    "GET /clusters": "viewer",
+    "GET /jobs/{job_id}": "viewer",
+    "GET /jobs/{job_id}/charts": "viewer",
+    "GET /jobs/{job_id}/launch": "viewer",
+    "GET /submit": "submitter",
+    "POST /submit": "submitter",
+    "POST /submit/draft": "submitter",
+    "POST /cancel": "submitter",
+    "GET /projects": "viewer",
+    "GET /fleet": "viewer",
+    "GET /webhooks": "viewer",
+    "GET /tokens": "admin",
+    "POST /tokens": "admin",
+    "POST /tokens/{token_id}/revoke": "admin",
+    "GET /secrets": "submitter",
+    "POST /secrets": "admin",
+    "POST /secrets/{project}/{name}/remove": "admin",
+    **{
+        f"POST /jobs/{{job_id}}/{verb}": "operator"
+        for verb in ("cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks", "chaos")
+    },
+    "POST /api/v1/jobs": "submitter",
+    "POST /api/v1/plan": "submitter",
+    "GET /api/v1/jobs": "viewer",
+    "GET /api/v1/jobs/{job_id}": "viewer",
+    **{
+        f"GET /api/v1/jobs/{{job_id}}/{what}": "viewer"
+        for what in (
+            *("attempts", "events", "snapshots", "workers", "metrics", "logs"),
+            *("why", "goodput", "request", "nodes", "stacks"),
+        )
+    },
+    **{
+        f"POST /api/v1/jobs/{{job_id}}/{verb}": "operator"
+        for verb in ("cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks", "chaos")
+    },
+    "DELETE /api/v1/jobs/{job_id}": "operator",
+    "GET /api/v1/events": "viewer",
+    "GET /api/v1/jobs/{job_id}/events/stream": "viewer",
+    "GET /api/v1/clusters": "viewer",
+    "GET /api/v1/nodes": "viewer",
+    "GET /api/v1/projects": "viewer",
+    "GET /api/v1/goodput": "viewer",
+    "GET /api/v1/webhooks": "viewer",
+    "POST /api/v1/webhooks": "admin",
+    "DELETE /api/v1/webhooks/{webhook}": "admin",
+    "GET /api/v1/tokens": "admin",
+    "POST /api/v1/tokens": "admin",
+    "DELETE /api/v1/tokens/{token_id}": "admin",
+    "GET /api/v1/secrets": "submitter",
+    "POST /api/v1/secrets": "admin",
+    "DELETE /api/v1/secrets/{project}/{name}": "admin",
+    "POST /api/v1/reports": WORKER,
+}
+# What takes the role in every project: elsewhere it is 403 for all.
+EVERYWHERE = ("POST /api/v1/webhooks", "DELETE /api/v1/webhooks/{webhook}")
+# For whoever has the role in another project alone. What is not here is 404: for him there is no such thing.
+FOREIGN = {
+    **dict.fromkeys(("GET /", "GET /clusters", "GET /metrics", "GET /submit"), 200),
+    **dict.fromkeys(("GET /fleet", "GET /projects", "GET /webhooks", "GET /tokens", "GET /secrets"), 200),
+    **{
+        f"GET /api/v1/{what}": 200
+        for what in ("jobs", "events", "clusters", "nodes", "projects", "goodput", "webhooks", "tokens", "secrets")
+    },
+    **{f"POST /api/v1/{what}": 403 for what in ("jobs", "plan", "tokens", "secrets")},  # he named the project himself
+    **dict.fromkeys(EVERYWHERE, 403),
+    **dict.fromkeys(("POST /submit", "POST /tokens", "POST /secrets"), 422),  # pages that say why nothing came of it
+    "POST /submit/draft": 200,
+    "POST /cancel": 303,
+}
+
+
+def routes_of(world: World) -> set[str]:
+    """The operations that FastAPI serves, pages and what is not in the OpenAPI document included."""
+    contexts = [each for each in iter_route_contexts(world.app.routes) if isinstance(each.original_route, APIRoute)]
+    return {f"{method} {each.path}" for each in contexts for method in each.methods or ()}
+
+
+@dataclass
+class Place:
+    """A closed service with one job in project `research`, and a token for each role in `research` and `vision`."""
+
+    world: World
+    headers: dict[tuple[Role, str], dict[str, str]]
+
+    def job(self, owner: str = "somebody else") -> str:
+        commands = self.world.services.commands.acting(LOCAL if owner == "local" else _named(owner))
+        spec = self.world.spec(project="research")
+        return commands.submit(parse_spec(spec), None)[0].id
+
+    def ask(self, operation: str, headers: dict[str, str], owner: str = "somebody else") -> httpx.Response:
+        method, _, path = operation.partition(" ")
+        if "{job_id}" in path:
+            path = path.replace("{job_id}", self.job(owner))
+        if "{token_id}" in path:
+            tokens = self.world.services.identity.tokens
+            made, _ = tokens.create("x", {"research": Role.VIEWER}, by=LOCAL, expires_at=None)
+            path = path.replace("{token_id}", made.id)
+        if "{project}" in path:
+            self.world.store_secret("KEY", "a secret value", "research")
+            path = path.replace("{project}", "research").replace("{name}", "KEY")
+        path = path.replace("{name}", "app.css")
+        if operation in EVERYWHERE:
+            path = path.replace("{webhook}", self._webhook(operation))
+        return self.world.client.request(
+            method, path, headers={**headers, **_headers(operation)}, **self._body(operation)
+        )
+
+    def _webhook(self, operation: str) -> str:
+        name, hooks = "matrix", self.world.services.hooks
+        known = name in hooks
+        if operation.startswith("POST") and known:
+            hooks.remove(name, by=LOCAL)
+        elif operation.startswith("DELETE") and not known:
+            hooks.create(WebhookRequest(name=name, url="https://example.com/in"), by=LOCAL)
+        return name
+
+    def _body(self, operation: str) -> dict[str, Any]:
+        bodies: dict[str, Callable[[], dict[str, Any]]] = {
+            "POST /api/v1/jobs": lambda: {"json": self.world.spec(project="research")},
+            "POST /api/v1/plan": lambda: {"json": self.world.spec(project="research")},
+            "POST /api/v1/jobs/{job_id}/scale": lambda: {"json": {"nodes": 1}},
+            "POST /api/v1/jobs/{job_id}/chaos": lambda: {"json": {"fault": "kill"}},
+            "POST /jobs/{job_id}/scale": lambda: {"content": "nodes=1"},
+            "POST /jobs/{job_id}/chaos": lambda: {"content": "fault=kill"},
+            "POST /cancel": lambda: {"content": f"job={self.job()}"},
+            "POST /tokens": lambda: {"data": {"name": "x", "grants": "research=viewer", "days": "30"}},
+            "POST /secrets": lambda: {"data": {"project": "research", "name": "KEY", "value": "a secret value"}},
+            "POST /submit": lambda: {"data": {"yaml": json.dumps(self.world.spec(project="research"))}},
+            "POST /submit/draft": lambda: {"data": {"yaml": json.dumps(self.world.spec(project="research"))}},
+            "POST /api/v1/tokens": lambda: {"json": {"name": "x", "grants": {"research": "viewer"}}},
+            "POST /api/v1/secrets": lambda: {"json": {"project": "research", "name": "KEY", "value": "a secret value"}},
+            "POST /api/v1/webhooks": lambda: {"json": {"name": "matrix", "url": "https://example.com/in"}},
+            "POST /api/v1/reports": lambda: {"json": {"job_id": "x", "attempt": 1, "replica": 0, "incarnation": 1}},
+        }
+        return bodies[operation]() if operation in bodies else {}
+
+
+def _headers(operation: str) -> dict[str, str]:
+    return FORM if operation in ("POST /sign-in", "POST /cancel") else {}
+
+
+def _named(name: str) -> Principal:
+    return Principal(name=name, grants={"research": Role.SUBMITTER})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("matrix")
+    shutil.copy(empty_database, folder / "orchestrator.db")
+    database = Database(f"sqlite:///{folder / 'orchestrator.db'}")
+    world = build_world(folder, database, is_open=False, first=FIRST_TOKEN, closing=lambda: True)
+    world.backend.slot_count = 10_000
+    headers = {
+        (role, where): world.give(f"{where}={role}", name=f"{role} of {where}")
+        for role in ROLES
+        for where in ("research", "vision", "*")
+    }
+    yield Place(world, headers)
+    world.client.close()
+    database.dispose()
+
+
+def test_every_route_has_a_rule_and_every_rule_a_route(place: Place) -> None:
+    existing = routes_of(place.world)
+    assert {f"{rule.method} {rule.path}" for rule in RULES} == existing
+    assert set(NEEDS) == existing, "write down what a new route takes"
+
+
+def test_what_is_no_route_of_ours_is_the_public_description_alone(place: Place) -> None:
+    contexts = iter_route_contexts(place.world.app.routes)
+    assert {each.path for each in contexts if not isinstance(each.original_route, APIRoute)} == {"/openapi.json"}
+
+
+@pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed not in (PUBLIC, WORKER)))
+def test_the_matrix(place: Place, operation: str) -> None:
+    needed = NEEDS[operation]
+    for role in ROLES:
+        enough = role.covers(Role(needed))
+        for where in ("research", "*"):
+            status = place.ask(operation, place.headers[role, where]).status_code
+            if enough and (where == "*" or operation not in EVERYWHERE):
+                assert status in (200, 201, 202, 204, 303, 409), (operation, role, where, status)
+            else:
+                assert status == 403, (operation, role, where, status)
+        foreign = place.ask(operation, place.headers[role, "vision"]).status_code
+        expected = FOREIGN.get(operation, 404)
+        if not enough and (operation in FOREIGN or "{token_id}" in operation):
+            expected = 403  # he has the role in no project
+        assert foreign == expected, (operation, role, foreign)
+
+
+@pytest.mark.parametrize("operation", sorted(operation for operation, needed in NEEDS.items() if needed != PUBLIC))
+def test_nobody_gets_in_without_a_token_or_with_a_false_one(place: Place, operation: str) -> None:
+    false = {"Authorization": "Bearer orc_0123456789abcdef_" + "x" * 43}
+    for headers in ({}, false, {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer"}):
+        answer = place.ask(operation, headers)
+        assert answer.status_code == 401, (operation, headers)
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["type"] == "/problems/unauthenticated"
+
+
+@pytest.mark.parametrize("operation", sorted(operation for operation, needed in NEEDS.items() if needed == PUBLIC))
+def test_what_is_public_asks_nobody(place: Place, operation: str) -> None:
+    answer = place.ask(operation, {})
+    assert answer.status_code in (200, 303) or (operation, answer.status_code) == ("POST /sign-in", 401)
+
+
+@pytest.mark.parametrize("operation", sorted(operation for operation, needed in NEEDS.items() if needed == "operator"))
+def test_a_submitter_steers_the_jobs_that_he_submitted(place: Place, operation: str) -> None:
+    headers = place.headers[Role.SUBMITTER, "research"]
+    own = place.ask(operation, headers, owner="submitter of research").status_code
+    if operation.endswith("/jobs/{job_id}/chaos"):
+        assert own == 403, "faults are for operators, whosever job it is"
+        return
+    assert own in (202, 303, 409)
+    viewer = place.ask(operation, place.headers[Role.VIEWER, "research"], owner="viewer of research").status_code
+    assert viewer == 403, "a role that was taken away takes its jobs along"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_makes_a_person_an_agent(place: Place, role: Role) -> None:
+    assert place.ask("POST /api/v1/reports", place.headers[role, "*"]).status_code == 401
+
+
+def test_a_workers_token_reports_for_its_attempt_and_does_nothing_else(place: Place) -> None:
+    job_id = place.job()
+    attempt = place.world.start(job_id)
+    token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), attempt.nonce)
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 1}
+    assert place.world.client.post("/api/v1/reports", json=body, headers=headers).status_code == 200
+    for other in ({"attempt": 2}, {"job_id": place.job()}):
+        answer = place.world.client.post("/api/v1/reports", json={**body, **other}, headers=headers)
+        assert answer.status_code == 401
+    for operation, needed in NEEDS.items():
+        if needed not in (PUBLIC, WORKER):
+            assert place.ask(operation, headers).status_code == 401, operation
+
+
+def test_the_first_token_may_everything(place: Place) -> None:
+    headers = {"Authorization": f"Bearer {FIRST_TOKEN}"}
+    for operation, needed in NEEDS.items():
+        if needed not in (PUBLIC, WORKER):
+            assert place.ask(operation, headers).status_code < 400 or place.ask(operation, headers).status_code == 409
+
+
+def test_lists_hold_what_one_may_see_and_nothing_of_others(place: Place) -> None:
+    job_id = place.job()
+    place.world.store_secret("KEY", "a secret value", "research")
+    here, there = place.headers[Role.ADMIN, "research"], place.headers[Role.ADMIN, "vision"]
+    for path in (
+        *("/api/v1/jobs?limit=200", "/api/v1/jobs?project=research", "/api/v1/secrets"),
+        *("/", "/clusters", "/fleet", "/projects", "/tokens", "/secrets"),
+    ):
+        answer = place.world.client.get(path, headers=there)
+        assert answer.status_code == 200
+        assert "research" not in answer.text, path
+    assert job_id in place.world.client.get(f"/api/v1/jobs?q={job_id}", headers=here).text
+    assert place.world.client.get("/api/v1/secrets", headers=here).json()["items"][0]["name"] == "KEY"
+    names = {token["name"] for token in place.world.client.get("/api/v1/tokens", headers=there).json()["items"]}
+    assert names == {f"{role} of vision" for role in ROLES}
+
+
+def test_a_page_submits_plans_and_copies_nothing_of_a_foreign_project(place: Place) -> None:
+    job_id, headers, client = place.job(), place.headers[Role.ADMIN, "vision"], place.world.client
+    text = {"yaml": json.dumps(place.world.spec(project="research"))}
+    for path in ("/submit", "/submit/draft"):
+        answer = client.post(path, headers=headers, data=text)
+        assert "this takes the role submitter in project research" in answer.text
+    assert client.get(f"/submit?from={job_id}", headers=headers).status_code == 404
+    assert client.get(f"/submit?from={job_id}", headers=place.headers[Role.SUBMITTER, "research"]).status_code == 200
+
+
+def test_of_many_jobs_those_are_cancelled_that_one_may_cancel(place: Place) -> None:
+    mine, another = place.job("submitter of research"), place.job()
+    headers = {**place.headers[Role.SUBMITTER, "research"], **FORM, "HX-Request": "true"}
+    said = place.world.client.post("/cancel", headers=headers, content=f"job={mine}&job={another}").text
+    assert f"you may not cancel job {another}" in said
+    stranger = {**place.headers[Role.ADMIN, "vision"], **FORM, "HX-Request": "true"}
+    said = place.world.client.post("/cancel", headers=stranger, content=f"job={another}").text
+    assert f"there is no job {another}" in said
+    assert [place.world.job(job_id).desired.cancelled for job_id in (mine, another)] == [True, False]
+
+
+def test_pages_that_many_poll_are_shared_by_nobody_else(place: Place) -> None:
+    job_id, poll = place.job(), {"X-Fragment": "main", "If-None-Match": "*"}
+    for where, sees in (("research", True), ("vision", False)):
+        headers = {**place.headers[Role.VIEWER, where], **poll}
+        assert (f"/jobs/{job_id}" in place.world.client.get(f"/?q={job_id}", headers=headers).text) == sees
+
+
+def test_a_node_tells_strangers_nothing_of_the_job_that_failed_on_it(place: Place) -> None:
+    job_id = place.job()
+    place.world.blame("node7", job_id, sentence="rank 3 of research fell silent")
+    stranger = place.world.client.get("/api/v1/nodes", headers=place.headers[Role.ADMIN, "vision"])
+    assert [node["name"] for node in stranger.json()["items"]] == ["node7"]
+    assert job_id not in stranger.text
+    assert "silent" not in stranger.text
+    assert job_id in place.world.client.get("/api/v1/nodes", headers=place.headers[Role.VIEWER, "*"]).text
+
+
+def test_a_foreign_job_and_an_unknown_one_are_answered_alike(place: Place) -> None:
+    job_id, headers = place.job(), place.headers[Role.ADMIN, "vision"]
+    foreign = place.world.client.get(f"/api/v1/jobs/{job_id}", headers=headers)
+    unknown = place.world.client.get("/api/v1/jobs/unknown-1", headers=headers)
+    assert foreign.json()["detail"].replace(job_id, "unknown-1") == unknown.json()["detail"]
+    answer = place.world.client.post(
+        "/api/v1/jobs", headers=headers, json=place.world.spec(project="vision", after=[job_id])
+    )
+    assert answer.json()["errors"] == [{"pointer": "/after/0", "detail": f"there is no job {job_id}"}]
+
+
+def test_events_tell_who_did_what(place: Place) -> None:
+    headers = place.headers[Role.OPERATOR, "research"]
+    spec = place.world.spec(project="research")
+    submitted = place.world.client.post("/api/v1/jobs", headers=headers, json=spec).json()
+    place.world.client.post(f"/api/v1/jobs/{submitted['id']}/cancel", headers=place.headers[Role.ADMIN, "*"])
+    told = place.world.client.get(f"/api/v1/jobs/{submitted['id']}/events", headers=headers).json()
+    events = told["items"]
+    assert [(event["kind"], event["actor"]) for event in events] == [
+        ("job.submitted", "operator of research"),
+        ("cancel.requested", "admin of *"),
+    ]
+    assert submitted["owner"] == "operator of research"
+
+
+def test_the_description_says_what_takes_a_token(place: Place) -> None:
+    paths = place.world.client.get("/openapi.json").json()["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            is_public = NEEDS[f"{method.upper()} {path}"] == PUBLIC
+            assert ("security" in operation) != is_public, (method, path)

@@ -1,0 +1,194 @@
+"""Clients that are slow or endless before there is a request or behind its answer, against the real protocol on a
+socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from orchestrator.api import connection
+from orchestrator.api.connection import MAX_HEADER_BYTES, UNREAD_MS, Connection, limit_unread
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PATIENCE_S = 60.0
+LONG_BYTES = 32 * 1024 * 1024  # more than the buffers of both sides' systems
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def long_answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LONG_BYTES)]})
+    await send({"type": "http.response.body", "body": bytes(LONG_BYTES)})
+
+
+@asynccontextmanager
+async def listening(answer: Any = app, state: ServerState | None = None) -> AsyncIterator[tuple[str, int]]:
+    config = uvicorn.Config(answer, http=Connection, log_config=None, lifespan="off")
+    config.load()
+    loop, state = asyncio.get_running_loop(), state or ServerState()
+    server = await loop.create_server(lambda: Connection(config, state, {}), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()
+    finally:
+        server.close()
+
+
+async def converse(*parts: bytes, pause_s: float = 0.0, answer: Any = app) -> bytes:
+    """Everything that is answered until the service closes the connection."""
+    async with listening(answer) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+        except ConnectionError:
+            pass
+        try:
+            return await asyncio.wait_for(reader.read(), PATIENCE_S)
+        except ConnectionError:
+            return b""  # closed while something was still on its way
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET / HT", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: local"])
+def test_headers_that_do_not_come_are_not_waited_for(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.1)
+    assert asyncio.run(converse(begin)).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.2)
+    drops = [bytes([byte]) for byte in b"GET / HTTP/1.1\r\nX-Slow: " + b"x" * 2000]
+    answer = asyncio.run(converse(*drops[:400], pause_s=0.005))
+    assert answer.startswith(b"HTTP/1.1 408 ") or answer == b""
+
+
+def test_a_second_request_has_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.3)
+    answer = asyncio.run(converse(REQUEST, b"GET /again HTTP/1.1\r\nHost: lo", pause_s=0.05))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer
+
+
+def test_a_request_that_is_whole_is_answered_and_its_body_has_a_time_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "HEADERS_S", 0.1)
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 10\r\n\r\n"
+    answer = asyncio.run(converse(head, b"01234", b"56789", pause_s=0.3))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"GET / HTTP/1.1\r\nX-Long: ", *[b"x" * 8192] * 64),
+        (b"GET / HTTP/1.1\r\n", *[b"X-Many: " + b"x" * 1000 + b"\r\n"] * 512),
+        (b"GET /", *[b"x" * 8192] * 64),
+    ],
+    ids=["one", "many", "address"],
+)
+def test_headers_without_an_end_are_refused(parts: tuple[bytes, ...]) -> None:
+    assert sum(map(len, parts)) > 4 * MAX_HEADER_BYTES
+    answer = asyncio.run(converse(*parts))
+    assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")) or answer == b""
+
+
+def test_a_long_body_is_no_header() -> None:
+    size = 4 * MAX_HEADER_BYTES
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode()
+    assert asyncio.run(converse(head, *[b"x" * 8192] * (size // 8192))).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    with socket.socket() as listener:
+        limit_unread(listener)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as _, listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MS
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+@contextmanager
+def asking(address: tuple[str, int]) -> Iterator[socket.socket]:
+    """A client that has asked, with a small buffer of its own, and has read nothing yet."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(PATIENCE_S)
+        client.connect(address)
+        client.sendall(REQUEST)
+        client.setblocking(False)
+        yield client
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def behind(state: ServerState) -> list[Any]:
+    """Whose readers have fallen behind."""
+    return [each for each in state.connections if isinstance(each, Connection) and each.flow.write_paused]
+
+
+def test_a_reader_of_a_byte_now_and_then_does_not_hold_a_long_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "UNREAD_S", 0.2)
+
+    async def dribble() -> None:
+        state = ServerState()
+        async with listening(long_answer, state) as address:
+            with asking(address) as client:
+                await until(lambda: len(behind(state)) == 1)
+
+                def ended_while_read() -> bool:
+                    with suppress(BlockingIOError, ConnectionError):
+                        client.recv(1)
+                    return not state.connections
+
+                await until(ended_while_read)
+
+    asyncio.run(dribble())
+
+
+def test_a_reader_who_goes_on_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often he is looked at."""
+    monkeypatch.setattr(connection, "UNREAD_S", 0.5)
+    monkeypatch.setattr(connection, "LEAST_READ_BYTES", 1)
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert len(asyncio.run(converse(head, answer=long_answer))) > LONG_BYTES
+
+
+def test_slow_readers_hold_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that fall behind one after the other, the first gives its place up."""
+    monkeypatch.setattr(connection, "MAX_UNREAD_BYTES", int(2.5 * LONG_BYTES))
+
+    async def crowd() -> None:
+        state = ServerState()
+        async with listening(long_answer, state) as address:
+            with ExitStack() as stack:
+                stack.enter_context(asking(address))
+                await until(lambda: len(behind(state)) == 1)
+                (first,) = behind(state)
+                stack.enter_context(asking(address))
+                await until(lambda: len(behind(state)) == 2)
+                stack.enter_context(asking(address))
+                await until(lambda: first not in state.connections and len(behind(state)) == 2)
+
+    asyncio.run(crowd())

@@ -1,0 +1,166 @@
+"""Streams of changes: what is told, to whom, from where on; and that followers share one look at the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.api.stream import tell
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.ports.happenings import Happening
+from orchestrator.queries.tail import Tail
+from tests.api.conftest import World
+from tests.builders import NOW
+
+
+class Reader:
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+        self.asked = 0
+        self.broken = False
+
+    def newest(self) -> int:
+        return self.count
+
+    def after(self, event_id: int, *, limit: int) -> list[Happening]:
+        self.asked += 1
+        if self.broken:
+            raise StoreUnavailable("away")
+        return [an_event(number) for number in range(event_id + 1, self.count + 1)][:limit]
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def an_event(number: int) -> Happening:
+    return Happening(id=number, job_id=f"job-{number % 2}", project="p", kind="k", at=NOW)
+
+
+def ids(events: Any) -> list[int]:
+    return [event.id for event in events]
+
+
+def test_many_followers_cost_the_store_one_look(time: Time) -> None:
+    reader = Reader(10)
+    tail = Tail(reader, every_s=1, monotonic=time)
+    assert tail.recall(10) is None
+    assert ids(tail.look(10)) == []
+    reader.count, time.now = 12, 1.0
+    assert [ids(tail.look(10)) for _ in range(100)] == [[11, 12]] * 100
+    assert ids(tail.recall(11) or ()) == [12]
+    assert reader.asked == 2
+
+
+def test_who_is_far_behind_asks_the_store_himself(time: Time) -> None:
+    reader = Reader(10)
+    tail = Tail(reader, every_s=1, kept=3, monotonic=time)
+    tail.look(10)
+    assert tail.recall(4) is None
+    assert ids(tail.look(4)) == [5, 6, 7, 8, 9, 10]
+    reader.count, time.now = 20, 1.0
+    assert ids(tail.look(17)) == [18, 19, 20]
+    assert tail.recall(16) is None, "only three are kept"
+    assert ids(tail.look(16)) == [17, 18, 19, 20]
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[Happening], bool] = lambda _: True) -> list[str]:
+    """So many parts of a stream."""
+
+    async def collect() -> list[str]:
+        found: list[str] = []
+
+        async def goes_on() -> bool:
+            return len(found) < parts
+
+        stream = tell(tail, begin, wanted, goes_on)
+        while (part := await anext(stream, None)) is not None:
+            found.append(part)
+        return found
+
+    return asyncio.run(asyncio.wait_for(collect(), 20))
+
+
+def test_a_stream_goes_on_behind_the_last_event_and_tells_each_once() -> None:
+    tail = Tail(Reader(6), every_s=0)
+    first, changes = follow(tail, 3, 2)
+    assert first == "retry: 2000\nid: 3\n\n"
+    assert changes.count("event: job") == 3
+    lines = changes.splitlines()
+    assert (lines[0], json.loads(lines[2].removeprefix("data: "))) == ("id: 4", {"job_id": "job-0", "kind": "k"})
+
+
+def test_a_stream_tells_only_what_is_wanted() -> None:
+    _, changes = follow(Tail(Reader(6), every_s=0), 0, 2, lambda event: event.job_id == "job-1")
+    assert [line for line in changes.splitlines() if line.startswith("id")] == ["id: 1", "id: 3", "id: 5"]
+
+
+def test_a_stream_waits_out_an_outage_of_the_store() -> None:
+    reader = Reader(2)
+    reader.broken = True
+    tail = Tail(reader, every_s=0)
+
+    async def collect() -> list[str]:
+        found: list[str] = []
+
+        async def goes_on() -> bool:
+            return len(found) < 2
+
+        async for part in tell(tail, 1, lambda _: True, goes_on):
+            found.append(part)
+            asyncio.get_running_loop().call_later(0.3, setattr, reader, "broken", False)
+        return found
+
+    assert "id: 2" in asyncio.run(asyncio.wait_for(collect(), 20))[1]
+
+
+def test_the_routes_answer_as_streams_and_refuse_what_is_no_id(world: World) -> None:
+    for path in ("/api/v1/jobs/unknown-1/events/stream",):
+        assert world.client.get(path).status_code == 404
+    answer = world.client.get("/api/v1/events", headers={"Last-Event-ID": "x"})
+    assert answer.status_code == 422
+
+
+def test_a_stream_tells_of_the_callers_projects_alone(closed: World) -> None:
+    for project in ("research", "vision"):
+        admin = {"Authorization": "Bearer " + "the first admin's token"}
+        closed.client.post("/api/v1/jobs", json=closed.spec(project=project), headers=admin)
+    told = asyncio.run(first_change(closed, closed.give("vision=viewer")))
+    assert told.count("event: job") == 1
+
+
+async def first_change(world: World, headers: dict[str, str]) -> str:
+    """What comes after the greeting, by plain ASGI: the test's client waits for the end of a stream."""
+    parts: list[str] = []
+    enough = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        await enough.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            parts.append(message["body"].decode())
+        if len(parts) >= 2:
+            enough.set()
+
+    sent = {"host": "localhost", "last-event-id": "0", **headers}
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    place = {"path": "/api/v1/events", "raw_path": b"/api/v1/events", "query_string": b"", "root_path": ""}
+    ends = {"client": ("127.0.0.1", 1), "server": ("x", 1)}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
+    await asyncio.wait_for(world.app({**scope, **place, **ends, "headers": pairs}, receive, send), 20)
+    return parts[1]

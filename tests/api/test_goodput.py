@@ -1,0 +1,72 @@
+"""Shares of the device time over HTTP: whose, when, and who may see them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.api.conftest import World
+
+
+def test_every_project_has_its_share_and_together_they_are_all(world: World) -> None:
+    world.submit(project="vision", topology={"nodes": "1", "workers_per_node": 2})
+    world.submit(project="speech")
+    world.clock.moment += timedelta(seconds=30)
+    found = world.client.get("/api/v1/goodput").json()
+    assert [(share["name"], share["device_seconds"], share["jobs"]) for share in found["items"]] == [
+        ("vision", 60.0, 1),
+        ("speech", 30.0, 1),
+    ]
+    assert (found["by"], found["currency"], found["total"]["device_seconds"]) == ("project", "EUR", 90.0)
+    assert found["total"]["cost"] == 0.0
+
+
+def test_shares_are_cut_to_what_the_caller_sees(closed: World) -> None:
+    boss = {"Authorization": "Bearer the first admin's token"}
+    for project in ("vision", "speech"):
+        answer = closed.client.post("/api/v1/jobs", json=closed.spec(project=project), headers=boss)
+        assert answer.status_code == 201
+    closed.clock.moment += timedelta(seconds=30)
+    alice = closed.give("vision=viewer")
+
+    def names(headers: dict[str, str], **query: str) -> list[str]:
+        answer = closed.client.get("/api/v1/goodput", headers=headers, params=query)
+        return sorted(share["name"] for share in answer.json()["items"])
+
+    assert names(alice) == ["vision"]
+    assert names(alice, project="speech") == []
+    assert names(boss) == ["speech", "vision"]
+    assert names(boss, project="speech") == ["speech"]
+    seen = closed.client.get("/metrics", headers=alice).text
+    assert 'project="vision"' in seen
+    assert 'project="speech"' not in seen
+    assert (
+        'orchestrator_device_seconds{bin="queue",project="speech"} 30.0'
+        in closed.client.get("/metrics", headers=boss).text
+    )
+
+
+def test_what_cannot_be_asked_is_refused_by_its_field(world: World) -> None:
+    def pointers(**query: str) -> list[str]:
+        answer = world.client.get("/api/v1/goodput", params=query)
+        assert answer.status_code == 422
+        return [error["pointer"] for error in answer.json()["errors"]]
+
+    assert pointers(by="colour") == ["/query/by"]
+    assert pointers(since="2026-05-04T12:00:00") == ["/query/since"]
+    assert pointers(since="2026-05-05T00:00:00Z", until="2026-05-05T00:00:00Z") == ["/query/since"]
+    assert pointers(sort="name") == ["/query/sort"]
+
+
+def test_moments_at_the_end_of_all_time_are_no_defect(world: World) -> None:
+    world.submit()
+    for query in ({"until": "0001-01-01T00:00:00Z"}, {"since": "9999-12-31T23:59:59Z"}):
+        answer = world.client.get("/api/v1/goodput", params=query)
+        assert (answer.status_code, answer.json()["items"]) == (200, [])
+
+
+def test_a_jobs_own_ledger_tells_its_cost_and_what_would_have_spared_it(world: World) -> None:
+    job_id = world.submit()
+    found = world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()
+    assert (found["cost"], found["lost_cost"], found["currency"]) == (0.0, 0.0, "EUR")
+    assert [(gain["name"], gain["device_seconds"]) for gain in found["gains"]] == [("snapshot-interval", None)]
+    assert "nothing has failed yet" in found["gains"][0]["sentence"]

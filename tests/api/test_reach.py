@@ -1,0 +1,66 @@
+"""What a job's URL makes the service do: look at its text, and open nothing."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from orchestrator.domain.job import JobState
+from tests.api.conftest import World
+
+# Public as they stand; what a resolver would answer is not the service's to find out.
+URLS = (
+    "http://127.0.0.1.nip.io/x",
+    "https://rebinding.example/latest/meta-data",
+    "s3://bucket/a",
+    "gs://bucket/a",
+    "sftp://files.example/a",
+    "simplecache::https://redirects.example/a",
+    "zip://a.zip::http://redirects.example/b",
+)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every way to another machine, and who took it."""
+    taken: list[str] = []
+
+    def refuse(name: str) -> Any:
+        def wrapped(*arguments: object, **_: object) -> None:
+            taken.append(f"{name}{arguments}")
+            raise AssertionError(f"the service asked the network: {name}{arguments}")
+
+        return wrapped
+
+    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "create_connection"):
+        monkeypatch.setattr(socket, name, refuse(name))
+    monkeypatch.setattr(socket.socket, "connect", refuse("connect"))
+    monkeypatch.setattr(socket.socket, "connect_ex", refuse("connect_ex"))
+    return taken
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_no_url_of_a_job_is_resolved_or_opened_by_the_service(world: World, calls: list[str], url: str) -> None:
+    snapshot = {"dir": url, "from": f"{url}/step-00000001-a1-g1"}
+    assert world.post_spec("/api/v1/plan", snapshot=snapshot).status_code == 200
+    job_id = world.submit(snapshot=snapshot)
+    for path in ("request", "snapshots", "why", "logs", "goodput", "events"):
+        assert world.client.get(f"/api/v1/jobs/{job_id}/{path}").status_code == 200
+    for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/launch"):
+        assert world.client.get(path, headers={"Accept": "text/html"}).status_code == 200
+    world.advance(job_id, JobState.CANCELLED)
+    retry = {"restore_from": "step-00000001-a1-g1", "patch": {"labels": {"a": "b"}}}
+    world.client.post(f"/api/v1/jobs/{job_id}/retry", json=retry)
+    assert calls == []
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1/x", "http://[::ffff:169.254.169.254]/x", "https://localhost./x"])
+def test_no_patch_of_a_retry_leads_behind_the_walls(world: World, url: str) -> None:
+    job_id = world.submit()
+    world.advance(job_id, JobState.CANCELLED)
+    for field in ("dir", "from"):
+        answer = world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"snapshot": {field: url}}})
+        assert answer.status_code == 422
+        assert [error["pointer"] for error in answer.json()["errors"]] == [f"/patch/snapshot/{field}"]

@@ -1,0 +1,140 @@
+"""Streams that are held open: as many as a caller may have, and only while he would still be let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.routing import iter_route_contexts
+
+from orchestrator.api import access
+from orchestrator.api.access import watched
+from orchestrator.api.app import create_app
+from orchestrator.api.stream import Stream
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.domain.identity import LOCAL
+from orchestrator.identity.seats import Seats
+from tests.api.conftest import World
+from tests.api.fakes import BASE_URL
+
+PATIENCE_S = 60.0
+STREAMS = ("/api/v1/events", "/api/v1/jobs/{}/events/stream", "/api/v1/jobs/{}/logs?follow=true")
+
+
+class Held:
+    """A stream that has begun and goes on until it is let go."""
+
+    def __init__(self, seats: Seats, caller: str) -> None:
+        self.began, self.let_go = asyncio.Event(), asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+        self.stream = Stream(self._text(), media_type="text/plain", caller=caller, seats=seats)
+
+    async def _text(self) -> AsyncIterator[str]:
+        yield "begun"
+        self.began.set()
+        await self.let_go.wait()
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def run(self, receive: Callable[[], Awaitable[Any]]) -> None:
+        await self.stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, self.send)
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+def test_a_seat_is_free_again_when_its_stream_has_ended_or_its_reader_has_gone() -> None:
+    async def go_and_come() -> None:
+        seats, gone = Seats(2), asyncio.Event()
+
+        async def leaves() -> dict[str, str]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        first, second = Held(seats, "alice"), Held(seats, "alice")
+        running = [asyncio.create_task(first.run(never)), asyncio.create_task(second.run(leaves))]
+        await first.began.wait()
+        await second.began.wait()
+        assert not seats.take("alice")
+        first.let_go.set()
+        gone.set()
+        await asyncio.gather(*running)
+        assert [seats.take("alice") for _ in range(3)] == [True, True, False]
+
+    asyncio.run(asyncio.wait_for(go_and_come(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_one_more_stream_than_a_caller_may_hold_is_refused_and_another_caller_is_not(closed: World, path: str) -> None:
+    alice, bob = closed.give("*=operator"), closed.give("*=viewer", name="bob")
+    job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=alice).json()["id"]
+    seats = Seats(1)
+    assert seats.take("alice")
+    identity = replace(closed.services.identity, seats=seats)
+    # A service that closes ends every stream that it lets in, at once.
+    app = create_app(replace(closed.services, identity=identity, closing=lambda: True))
+    refused, let_in = (ask(app, path.format(job_id), headers) for headers in (alice, bob))
+    assert (refused.status_code, refused.json()["type"]) == (429, "/problems/too-many")
+    assert "(1)" in refused.json()["detail"]
+    assert int(refused.headers["retry-after"]) > 0
+    assert let_in.status_code == 200
+    assert seats.take("bob"), "his stream has ended"
+
+
+def ask(app: FastAPI, path: str, headers: dict[str, str]) -> httpx.Response:
+    async def get() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE_URL) as client:
+            return await client.get(path, headers=headers)
+
+    return asyncio.run(asyncio.wait_for(get(), PATIENCE_S))
+
+
+def a_request(world: World, job_id: str, headers: dict[str, str]) -> Request:
+    """As the route of a followed log has it."""
+    path = "/api/v1/jobs/{job_id}/logs"
+    (route,) = (each for each in iter_route_contexts(world.app.routes) if each.path == path)
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "app": world.app, "route": route}
+    return Request({**scope, "path_params": {"job_id": job_id}, "query_string": b"", "client": ("127.0.0.1", 1)})
+
+
+def asked(goes_on: Callable[[], Awaitable[bool]]) -> bool:
+    async def ask_once() -> bool:
+        return await goes_on()
+
+    return asyncio.run(ask_once())
+
+
+def test_a_stream_ends_when_its_callers_token_is_revoked(closed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "LOOK_AGAIN_S", 0.0)
+    alice = closed.give("*=operator")
+    job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=alice).json()["id"]
+    goes_on = watched(a_request(closed, job_id, alice), lambda: False)
+    assert asked(goes_on)
+    (token,) = closed.services.identity.tokens.listed(LOCAL)
+    closed.services.identity.tokens.revoke(token.id, by=LOCAL)
+    assert not asked(goes_on)
+
+
+def test_nobody_is_looked_at_more_often_than_each_minute(closed: World) -> None:
+    goes_on = watched(a_request(closed, "no-job", {}), lambda: False)
+    assert asked(goes_on)
+
+
+def test_a_store_that_does_not_answer_ends_no_stream(closed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "LOOK_AGAIN_S", 0.0)
+
+    async def away(request: Request) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(access, "authorise", away)
+    request = a_request(closed, "no-job", {})
+    assert asked(watched(request, lambda: False))
+    assert not asked(watched(request, lambda: True)), "the service closes"

@@ -1,0 +1,36 @@
+"""The programs that measure a GPU, on the CPU with a tiny model: the same code but for the device.
+
+No time is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.snapshot.__main__ import measure, summarise
+from benchmarks.snapshot.setting import build_setting
+from benchmarks.trainer.__main__ import build_work, contest
+from benchmarks.trainer.work import MANNERS
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.mark.parametrize("strategy", ["plain", "ddp", "fsdp"])
+def test_both_sides_train_in_turns_by_the_gpus_settings(strategy: str, tmp_path: Path) -> None:
+    small = replace(MANNERS["cuda"], preset="nano", seq_len=32, global_batch=2, is_compiled=False, window=3)
+    score = contest(build_work(strategy, "cpu", small, peak_tflops=1.0), 2, 1.0, tmp_path)
+    for side in ("ours", "handwritten"):
+        assert float(str(score[f"{side}_tokens_per_s"])) > 0
+        assert 0 < float(str(score[f"{side}_mfu"])) < 1
+    assert score["rounds"] == 2
+
+
+def test_the_snapshots_of_a_gpus_run_are_taken_and_compared(tmp_path: Path) -> None:
+    setting = build_setting("ddp", "cuda", "nano", 1)
+    result = measure(replace(setting, device="cpu", batch=1, seq_len=32), tmp_path)
+    summary = summarise({**result, "device": "cuda"})
+    assert set(summary["kinds"]) == set(setting.kinds)
+    assert summary["compared"] == "ours, async"

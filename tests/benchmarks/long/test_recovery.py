@@ -1,0 +1,59 @@
+"""The recovery benchmark at work: scripts of users, in which nothing is changed, and the bundled trainer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.recovery.__main__ import NeverStarted, contest
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(int(sys.argv[1])):
+    gradient = torch.ones(1, 2)
+    dist.all_reduce(gradient)
+    model.weight.grad = gradient
+    optimizer.step()
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return str(tmp_path / "train.py")
+
+
+@pytest.mark.timeout(120)
+def test_a_script_that_knows_nothing_of_us_is_killed_and_comes_back(script: str) -> None:
+    score = contest("ours", "own-script", 2, random.Random(0), (script, "1000000"))
+    assert (score.kills, len(score.recovered_s)) == (2, 2)
+    assert all(0 < seconds < 120 for seconds in score.recovered_s)
+    assert all(steps >= 3 for steps in score.steps_redone), "it saves nothing, so all steps are made again"
+
+
+@pytest.mark.timeout(120)
+def test_a_script_too_short_to_be_killed_is_an_error_and_no_endless_loop(script: str) -> None:
+    with pytest.raises(NeverStarted):
+        contest("ours", "own-script", 1, random.Random(0), (script, "2"))
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("launcher", ["ours", "torchrun-safe"])
+def test_the_trainers_restart_is_told_part_by_part(launcher: str) -> None:
+    score = contest(launcher, "trainer-ddp", 1, random.Random(0), steps_between=(12, 20))
+    (split,) = score.splits
+    assert (split.notice_s is not None) == (launcher == "ours"), "torchrun keeps no journal"
+    parts = [seconds for seconds in asdict(split).values() if seconds is not None]
+    assert all(seconds >= 0 for seconds in parts)
+    assert 0 < sum(parts) <= score.recovered_s[0] + 1e-3, "rank 0 may have been quicker than the last"

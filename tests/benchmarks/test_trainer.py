@@ -1,0 +1,80 @@
+"""The two contestants of the trainer's benchmark: what is timed, with which settings, and in which wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.trainer import handwritten, wrapped
+from benchmarks.trainer.__main__ import build_work, parse_options, speed_of
+from benchmarks.trainer.contestants import End, config_of, times_of_steps
+from benchmarks.trainer.work import MANNERS, Work
+from trainer import parallel, replication
+from trainer.contract.config import TrainerConfig, parse_config
+
+CPU = torch.device("cpu")
+
+
+def make_work(**changes: object) -> Work:
+    options, manner = parse_options([])
+    return replace(build_work("ddp", options.device, manner, None), **changes)
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_window_of_steps_is_timed_as_one_and_only_if_it_is_whole() -> None:
+    ends = [End(10.0, 20), End(11.0, 30), End(13.0, 40), End(20.0, 60)]
+    assert times_of_steps(ends, 10) == [pytest.approx(0.1), pytest.approx(0.2)]
+
+
+def test_a_gpu_gets_a_model_that_somebody_would_train_on_it() -> None:
+    options, manner = parse_options(["--device", "cuda", "--rounds", "3"])
+    assert manner == replace(MANNERS["cuda"], rounds=3)
+    config = parse_config(config_of(build_work("fsdp", options.device, manner, None)))
+    assert (config.preset, config.seq_len, config.precision, config.compile) == ("1b", 2048, "bf16", "default")
+    assert (config.strategy, config.optimizer_impl) == ("fsdp", "fused")
+    assert manner.limit == 0.99
+
+
+def test_without_a_word_the_cpu_gets_what_it_always_got() -> None:
+    config = parse_config(config_of(make_work()))
+    assert (config.preset, config.precision, config.compile, config.micro_batch) == ("nano", "fp32", "none", 4)
+
+
+def test_several_ranks_on_a_gpu_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--device", "cuda", "--ranks", "2"])
+    assert "spinning" in capsys.readouterr().err
+
+
+def test_speed_is_told_in_tokens_and_by_what_the_device_could_do() -> None:
+    work = make_work(global_batch=4, seq_len=2048)
+    assert speed_of("ours", 0.1024, work, 0.0512) == {"ours_ms": 102.4, "ours_tokens_per_s": 80000, "ours_mfu": 0.5}
+    assert speed_of("ours", 0.1024, work, None)["ours_mfu"] is None
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_the_wrapper_is_on_for_a_single_rank_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, config = torch.nn.Linear(2, 2), TrainerConfig(strategy="ddp")
+    monkeypatch.setattr(parallel, "replicate", replication.replicate)  # and put back
+    assert vars(parallel)["replicate"](model, config, CPU) is model
+    wrapped.put_wrapper_on()
+    assert isinstance(vars(parallel)["replicate"](model, config, CPU), DistributedDataParallel)
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(("strategy", "kind"), [("ddp", DistributedDataParallel), ("fsdp", FSDPModule)])
+def test_the_loop_by_hand_has_its_wrapper_on(strategy: str, kind: type) -> None:
+    work = {"strategy": strategy, "preset": "nano", "precision": "bf16", "is_compiled": False}
+    assert isinstance(handwritten.build(work, CPU), kind)

@@ -1,0 +1,127 @@
+"""Accounts on the command line: tables, CSV, and moments as a person types them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from orchestrator.cli.goodput import parse_moment, render_csv
+from orchestrator.domain.errors import Refused
+from orchestrator.wire.insight import GainView, GoodputView, SharesView, ShareView
+from tests.cli.conftest import Run
+from tests.cli.fake_service import AT, FakeService, make_job
+
+NOW = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+
+
+def share(name: str | None, **changes: object) -> ShareView:
+    values: dict[str, object] = {
+        "name": name,
+        "jobs": 2,
+        "device_seconds": 7200.0,
+        "held_device_seconds": 3600.0,
+        "goodput": 0.75,
+        "bins": {"queue": 3600.0, "productive": 2700.0, "recovering": 900.0},
+        "cost": 4.0,
+        "lost_cost": 1.0,
+        "gain_device_seconds": None,
+    }
+    return ShareView.model_validate({**values, **changes})
+
+
+def shares(*items: ShareView, currency: str | None = "EUR") -> SharesView:
+    return SharesView(by="user", since=AT, until=AT, currency=currency, total=share(None), items=list(items))
+
+
+def test_the_shares_of_all_jobs_are_a_table_with_their_sum(run: Run, service: FakeService) -> None:
+    service.accounts["goodput"] = shares(share("ann", gain_device_seconds=1800.0), share(None))
+    done = run("goodput", "--by", "user", "--project", "vision", "--since", "7d", "--until", "2026-01-02T00:00Z")
+    assert (done.returncode, done.stderr) == (0, "")
+    header, ann, nobody, total = done.stdout.splitlines()
+    assert header.split()[:3] == ["USER", "JOBS", "DEVICE-HOURS"]
+    assert ann.split() == ["ann", "2", "2.00", "1.00", "75.0%", "0.25", "0.50", "4.00", "1.00"]
+    assert (nobody.split()[0], total.split()[0]) == ("-", "all")
+    query = service.queries[-1]
+    assert (query["by"], query["project"], query["until"]) == ("user", "vision", "2026-01-02T00:00:00+00:00")
+    assert datetime.fromisoformat(query["since"]) < datetime.now(timezone.utc) - timedelta(days=6)
+
+
+def test_csv_has_a_line_for_each_share_and_no_formula() -> None:
+    found = render_csv(shares(share("=cmd()", gain_device_seconds=36.0), share("ann"), share(None)))
+    lines = list(csv.DictReader(io.StringIO(found)))
+    assert [line["user"] for line in lines] == ["'=cmd()", "ann", ""]
+    assert {
+        name: lines[0][name] for name in ("device_hours", "queue", "recovering", "goodput", "could_have_spared")
+    } == {
+        "device_hours": "2.000000",
+        "queue": "1.000000",
+        "recovering": "0.250000",
+        "goodput": "0.750000",
+        "could_have_spared": "0.010000",
+    }
+    assert (lines[1]["cost_EUR"], lines[1]["lost_cost_EUR"], lines[1]["could_have_spared"]) == ("4.00", "1.00", "")
+
+
+def test_without_prices_there_is_no_money() -> None:
+    unpriced = share("ann", cost=None, lost_cost=None, goodput=None)
+    lines = render_csv(shares(unpriced, currency=None)).splitlines()
+    assert lines[0].endswith("recovering,could_have_spared")
+    assert lines[1] == "ann,2,2.000000,1.000000,,1.000000,0.750000,0.250000,"
+
+
+def test_the_command_prints_what_programs_read(run: Run, service: FakeService) -> None:
+    service.accounts["goodput"] = shares(share("ann"))
+    assert run("goodput", "--csv").stdout == render_csv(shares(share("ann")))
+    assert service.queries[-1]["by"] == "project"
+
+
+def test_a_jobs_own_ledger_ends_with_what_would_have_spared_it(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    service.accounts["jobs/gpt-0001/goodput"] = GoodputView(
+        goodput=0.5,
+        device_seconds=100.0,
+        wall_s=50.0,
+        bins={"productive": 50.0, "recovering": 50.0},
+        gains=[GainView(name="x", sentence="without failures", device_seconds=50.0)],
+        cost=1.5,
+        lost_cost=0.75,
+        currency="EUR",
+    )
+    told = run("goodput", "gpt-0001").stdout.splitlines()
+    assert told[-4:] == [
+        "It cost 1.50 EUR; 0.75 of it brought it no further",
+        "",
+        "What would have spared it device-seconds:",
+        "  50.0  without failures",
+    ]
+
+
+def test_a_job_has_no_shares(run: Run, service: FakeService) -> None:
+    service.add(make_job())
+    done = run("goodput", "gpt-0001", "--by", "user")
+    assert done.returncode == 2
+    assert "a job's ledger has no shares" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("90m", NOW - timedelta(minutes=90)),
+        ("12h", NOW - timedelta(hours=12)),
+        ("30d", NOW - timedelta(days=30)),
+        ("4w", NOW - timedelta(weeks=4)),
+        ("2026-05-01", datetime(2026, 5, 1, tzinfo=timezone.utc)),
+        ("2026-05-01T12:00+02:00", datetime(2026, 5, 1, 10, tzinfo=timezone.utc)),
+    ],
+)
+def test_moments_are_so_long_ago_or_dates(text: str, moment: datetime) -> None:
+    assert parse_moment(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-1d", "3y", "999999w", "99999999d"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="is neither 90m"):
+        parse_moment(text, NOW)

@@ -1,0 +1,44 @@
+"""What `plan` prints beside the launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Run
+from tests.cli.fake_service import FakeService, make_job
+
+SPEC = "name: gpt\nrun: {script: train.py, workdir: /src}\n"
+
+
+def test_a_plan_tells_what_fits_and_what_the_queue_would_say(run: Run, service: FakeService) -> None:
+    told = run("plan", "-", stdin=SPEC).stdout
+    assert " * DDP: 7.0 GB, fits" in told
+    assert "queue  it would wait: waits for 2 of 4 slots; 1 free now; 3 ahead of it" in told
+    assert "avoids n7, which have a record" in told
+    assert "begins from /runs/a/step-00000010-a1-g1" in told
+
+
+def test_processes_of_this_machine_are_shown_once_and_other_requests_beside_the_commands(
+    run: Run, service: FakeService
+) -> None:
+    for kind, times in (("processes", 1), ("sbatch", 2)):
+        service.native_kind, service.native_request = kind, "A=1 python train.py"
+        told = run("plan", "-", stdin=SPEC).stdout
+        assert told.count("python train.py") == times
+        assert told.endswith(f"\n{kind}\nA=1 python train.py\n")
+
+
+def test_a_difference_shows_what_would_change_and_what_would_be_done_again(
+    run: Run, service: FakeService, tmp_path: Path
+) -> None:
+    service.add(make_job())
+    done = run("plan", "-", "--diff", "gpt-0001", stdin=SPEC)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "spec of gpt-0001, attempt 2: changes",
+        '-  "workers_per_node": 2',
+        '+  "workers_per_node": 3',
+        "request of gpt-0001, attempt 2: no change",
+        "its next attempt begins from step-00000010-a1-g1: 4 steps again, about 8s",
+    ]
+    assert service.queries[-1] == {"against": "gpt-0001"}

@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.cli.conftest import service  # noqa: F401 - a fixture

@@ -1,0 +1,173 @@
+"""The client: what it repeats, what it refuses to repeat, and how it outlives the service."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Client, RequestRefused, ServiceUnreachable, WaitTimeout, connect, find_url
+from orchestrator.domain.errors import ConfigurationError, NotFound
+from orchestrator.domain.job import JobState
+from orchestrator.settings import Settings
+from orchestrator.wire.problems import Problem
+from tests.cli.fake_service import Answer, FakeService, make_event, make_job
+
+SPEC = {"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}}
+
+
+@pytest.fixture
+def client(service: FakeService) -> Iterator[Client]:
+    with Client(f"http://127.0.0.1:{service.port}", patience_s=5) as client:
+        yield client
+
+
+def busy(retry_after: str = "0") -> Answer:
+    problem = Problem(type="x", title="busy", status=503, detail="the database does not answer")
+    return Answer(503, problem, headers={"Retry-After": retry_after})
+
+
+def test_a_submission_that_meets_a_503_is_sent_again_under_one_key(client: Client, service: FakeService) -> None:
+    service.refusals = [busy(), busy()]
+
+    job = client.submit(SPEC)
+
+    assert [request for request in service.requests if request[0] == "POST"] == [("POST", "/api/v1/jobs")] * 3
+    assert list(service.jobs) == [job.id]
+
+
+def test_a_submission_whose_answer_is_lost_makes_one_job(client: Client, service: FakeService) -> None:
+    lost: list[str] = []
+
+    def lose_the_first_answer(path: str) -> None:
+        if not lost:
+            lost.append(path)
+            service.answer("POST", path, {}, b'{"name": "gpt", "run": {"script": "train.py"}}', "key-1")
+            raise ConnectionAbortedError
+
+    service.before_answer = lose_the_first_answer
+    job = client.submit(SPEC, idempotency_key="key-1")
+
+    assert list(service.jobs) == [job.id]
+
+
+def test_a_retry_whose_answer_is_lost_is_not_sent_again(client: Client, service: FakeService) -> None:
+    service.add(make_job())
+
+    def lose(path: str) -> None:
+        service.requests.append(("lost", path))
+        raise ConnectionAbortedError
+
+    service.before_answer = lose
+    with pytest.raises(ServiceUnreachable, match="broke off the connection"):
+        client.retry("gpt-0001")
+    assert len(service.requests) == 1
+
+
+def test_patience_ends(service: FakeService) -> None:
+    service.stop()
+    started = time.monotonic()
+    with Client(f"http://127.0.0.1:{service.port}", patience_s=0.5) as client, pytest.raises(ServiceUnreachable):
+        client.job("gpt-0001")
+    assert time.monotonic() - started < 10  # without patience_s: 30
+
+
+def test_a_refusal_carries_its_problem_and_is_not_repeated(client: Client, service: FakeService) -> None:
+    with pytest.raises(RequestRefused) as caught:
+        client.submit({"name": "gpt", "run": {"script": "a.py"}, "prioritie": 3})
+    assert [error.pointer for error in caught.value.problem.errors] == ["/prioritie"]
+    assert len(service.requests) == 1
+
+
+def test_an_unknown_job_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFound, match="no job"):
+        client.job("a/b?c")
+
+
+def test_another_program_on_the_port_is_no_service(client: Client, service: FakeService) -> None:
+    service.refusals = [Answer(404, text="<html>"), Answer(200, text="<html>")]
+    for _ in range(2):
+        with pytest.raises(ServiceUnreachable, match="does not answer as an orchestrator"):
+            client.job("gpt-0001")
+
+
+def test_lists_are_read_over_their_pages(client: Client, service: FakeService) -> None:
+    for number in range(8):
+        service.add(make_job(f"gpt-{number}"))
+    assert [job.id for job in client.jobs()] == [f"gpt-{number}" for number in range(8)]
+
+
+def test_wait_tells_each_change_and_ends_with_the_job(client: Client, service: FakeService) -> None:
+    service.add(
+        make_job(),
+        make_job(state=JobState.RUNNING),
+        make_job(state=JobState.RUNNING),
+        make_job(state=JobState.SUCCEEDED),
+    )
+    seen: list[JobState] = []
+    assert client.wait("gpt-0001", on_change=lambda job: seen.append(job.state)).state is JobState.SUCCEEDED
+    assert seen == [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED]
+
+
+def test_wait_gives_up_in_time_and_says_how_the_job_is(client: Client, service: FakeService) -> None:
+    service.add(make_job())
+    with pytest.raises(WaitTimeout, match=r"QUEUED after 0\.1 s: waits for its turn"):
+        client.wait("gpt-0001", timeout_s=0.1)
+
+
+def test_wait_goes_on_when_the_service_restarts_on_another_port(service: FakeService) -> None:
+    service.add(make_job(state=JobState.RUNNING))
+    first = service.port
+
+    def restart() -> None:
+        service.stop()
+        time.sleep(0.5)
+        service.add(make_job(state=JobState.SUCCEEDED))
+        service.start()
+
+    with connect(Settings(root=service.root, port=1), patience_s=10) as client:
+        assert client.job("gpt-0001").state is JobState.RUNNING
+        threading.Thread(target=restart).start()
+        assert client.wait("gpt-0001", outage_s=10).state is JobState.SUCCEEDED
+    assert service.port != first
+
+
+def test_a_followed_log_goes_on_after_a_broken_connection(client: Client, service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.log = "".join(f"line {number}\n" for number in range(50)) + "same\nsame\n"
+    service.cut_log_after = 103
+    assert list(client.follow_logs("gpt-0001")) == service.log.splitlines()
+
+
+def test_a_followed_log_that_ends_before_the_job_is_asked_for_again(client: Client, service: FakeService) -> None:
+    """A service that shuts down ends its streams without an error."""
+    service.add(make_job(state=JobState.RUNNING), make_job(state=JobState.SUCCEEDED))
+    service.log = "one\n"
+    lines = client.follow_logs("gpt-0001")
+    assert next(lines) == "one"
+    service.log = "one\ntwo\n"
+    assert list(lines) == ["two"]
+
+
+def test_events_after_a_cursor_are_found_on_the_page_that_grew(client: Client, service: FakeService) -> None:
+    service.add(make_job())
+    service.events["gpt-0001"] = [make_event(number, f"sentence {number}") for number in (1, 2, 3, 4)]
+    cursor = client.events_page("gpt-0001", cursor=None).next_cursor
+    service.events["gpt-0001"].append(make_event(5, "sentence 5"))
+    assert [event.id for event in client.events_page("gpt-0001", cursor=cursor).items] == [4, 5]
+
+
+def test_the_address_is_the_setting_then_the_file_then_host_and_port(service: FakeService, tmp_path: Path) -> None:
+    file = f"http://127.0.0.1:{service.port}"
+    assert find_url(Settings(url="http://gpu:1/", root=service.root)) == "http://gpu:1"
+    assert find_url(Settings(root=service.root)) == file
+    assert find_url(Settings(root=tmp_path / "none", host="0.0.0.0", port=81)) == "http://127.0.0.1:81"
+
+
+@pytest.mark.parametrize("url", ["gpu:8700", "ftp://gpu", "http://", "http://gpu:port"])
+def test_an_address_that_is_none_is_refused_by_name(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"ORCHESTRATOR_URL is .* must be like"):
+        find_url(Settings(url=url))

@@ -1,0 +1,108 @@
+"""What the charts draw, and the small lines of the list."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from orchestrator.dashboard.charts import draw_spark, find_takeovers, render_charts
+from orchestrator.ports.history import MetricPoint
+from orchestrator.wire.history import SnapshotView
+from tests.api.conftest import World
+from tests.builders import NOW, make_batch, make_journal_event, make_progress
+from tests.dashboard.looks import make_trained_job
+
+
+def series(
+    values: list[float | None], generations: list[int] | None = None, attempts: list[int] | None = None
+) -> list[MetricPoint]:
+    count = len(values)
+    terms = zip(values, attempts or [1] * count, generations or [1] * count, strict=True)
+    return [
+        MetricPoint(
+            step=step,
+            attempt=attempt,
+            generation=generation,
+            at=NOW,
+            values={} if value is None else {"loss": value},
+        )
+        for step, (value, attempt, generation) in enumerate(terms)
+    ]
+
+
+def charts_of(points: list[MetricPoint], *snapshots: SnapshotView) -> dict[str, Any]:
+    return dict(json.loads(render_charts(points, snapshots), parse_constant=pytest.fail))
+
+
+def snapshot(step: int, state: str = "committed") -> SnapshotView:
+    return SnapshotView(name=f"s{step}", step=step, attempt=1, generation=1, state=state, size_bytes=1, at=NOW)
+
+
+def test_restarts_and_attempts_are_marked_where_they_took_over() -> None:
+    found = find_takeovers(series([3.0, 2.0, 2.5, 1.0], generations=[1, 1, 2, 1], attempts=[1, 1, 1, 2]))
+    assert [(one.step, one.text, one.new_attempt) for one in found] == [(2, "g2", False), (3, "a2", True)]
+
+
+def test_charts_hold_the_snapshots_of_the_steps_they_show() -> None:
+    charts = charts_of(series([1.0, None, 1.23456789]), snapshot(1), snapshot(2, "deleted"), snapshot(3))
+    assert charts["steps"] == [0, 1, 2]
+    assert charts["series"] == {"loss": [1.0, None, 1.23457]}
+    assert charts["snapshots"] == [[1, "s1", "committed"], [2, "s2", "deleted"]]
+    assert charts_of([], snapshot(1)) == {"steps": [], "series": {}, "takeovers": [], "snapshots": []}
+
+
+def test_what_json_has_no_number_for_is_null() -> None:
+    values = [math.inf, -math.inf, math.nan, 1e300, 1e-300, -0.0, 123456789.0]
+    assert charts_of(series([*values]))["series"]["loss"] == [None, None, None, 1e300, 1e-300, 0.0, 123457000.0]
+
+
+def test_a_name_from_outside_cannot_break_the_document() -> None:
+    name = '"],"steps":[9]//<script>'
+    point = MetricPoint(step=1, attempt=1, generation=1, at=NOW, values={name: 2.0})
+    assert charts_of([point])["series"] == {name: [2.0]}
+
+
+def test_a_line_of_losses_stays_inside_its_picture() -> None:
+    points = draw_spark([1e9, -3.0, 0.0, 2.0])
+    assert points is not None
+    places = [tuple(map(float, point.split(","))) for point in points.split()]
+    assert len(places) == 4
+    assert all(0 <= x <= 80 and 0 <= y <= 22 for x, y in places)
+    assert draw_spark([1.0]) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5, 1e-300, 1e300])
+def test_a_line_of_one_value_is_flat(value: float) -> None:
+    points = draw_spark([value] * 5)
+    assert points is not None
+    assert len({point.split(",")[1] for point in points.split()}) == 1
+
+
+def test_the_charts_of_a_job_are_thinned_and_looked_at_more_closely(world: World) -> None:
+    job_id = world.submit()
+    world.start(job_id)
+    lines = [(step, make_progress(step, metrics={"loss": 1.0, "grad_norm": 2.0})) for step in range(1, 101)]
+    events = [(10, make_journal_event("snapshot.committed", evidence={"name": "step-00000050-a1-g1", "step": 50}))]
+    world.journals.ingest([make_batch(job_id, progress=lines, events=events)], arrived_at=NOW)
+
+    def charts(query: str) -> dict[str, object]:
+        answer = world.client.get(f"/jobs/{job_id}/charts?{query}")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    whole = charts("points=10")
+    assert whole["steps"] == list(range(10, 101, 10))
+    assert whole["snapshots"] == [[50, "step-00000050-a1-g1", "committed"]]
+    assert set(dict(whole["series"])) == {"grad_norm", "loss"}  # type: ignore[call-overload]
+    assert charts("since_step=40&until_step=45")["steps"] == [41, 42, 43, 44, 45]
+    assert charts("since_step=100")["steps"] == []
+    assert world.client.get(f"/jobs/{job_id}/charts?points=2001").status_code == 422
+    assert world.client.get("/jobs/absent/charts").status_code == 404
+
+
+def test_the_list_draws_the_losses(world: World) -> None:
+    make_trained_job(world)
+    assert '<polyline points="' in world.client.get("/").text

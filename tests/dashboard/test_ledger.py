@@ -1,0 +1,29 @@
+"""The ledger as a bar: every device-second is in one part of it, and each says what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.dashboard.ledger import WORDS, build_ledger, show_bin
+from orchestrator.domain.goodput import Bin
+
+
+def test_the_parts_fill_the_bar_in_the_order_of_the_bins() -> None:
+    bins = {each.value: 0.0 for each in Bin} | {"recovering": 10.0, "productive": 60.0, "queue": 30.0}
+    entries = build_ledger(bins)
+    assert [(entry.bin, entry.x, entry.width) for entry in entries] == [
+        (Bin.QUEUE, 0, 30),
+        (Bin.PRODUCTIVE, 30, 60),
+        (Bin.RECOVERING, 90, 10),
+    ]
+    assert sum(entry.seconds for entry in entries) == pytest.approx(100)
+
+
+def test_a_job_that_held_nothing_yet_has_no_parts() -> None:
+    assert build_ledger({each.value: 0.0 for each in Bin}) == []
+
+
+def test_every_bin_has_its_words() -> None:
+    assert set(WORDS) == set(Bin)
+    assert all(what for what, _ in WORDS.values())
+    assert [show_bin(name) for name in ("re_done", "untold", "start_up")] == ["re-done", "not reported", "start up"]

@@ -1,0 +1,261 @@
+"""The pages: what they show, and that nothing that comes from outside becomes markup."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from orchestrator.dashboard.pages import ASSETS
+from orchestrator.dashboard.present import show_ago, show_bytes, show_duration
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from tests.api.conftest import World
+from tests.builders import NOW, at, make_batch, make_journal_event, make_progress
+from tests.dashboard.looks import HTML, Markup, make_trained_job, page
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+def test_a_jobs_page_tells_where_a_steps_time_goes(world: World) -> None:
+    job_id = make_trained_job(world)
+    assert "Seconds per step" not in page(world, f"/jobs/{job_id}")
+    split = {"loss": 1.0, "step_s": 0.25, "compute_s": 0.2, "communication_s": 0.05, "data_s": 0.0, "mfu": 0.413}
+    lines = [
+        (80, make_progress(8, generation=2, metrics=split)),
+        (90, make_progress(9, generation=2, metrics={"x": 1.0})),
+    ]
+    world.journals.ingest([make_batch(job_id, progress=lines)], arrived_at=world.clock.now())
+    shown = page(world, f"/jobs/{job_id}")
+    assert "computing 80%, communication 20%, data 0%" in shown
+    assert "41.3%" in shown
+
+
+def test_an_empty_list_says_how_to_begin(world: World) -> None:
+    text = page(world, "/")
+    assert "No jobs yet" in text
+    assert "orchestrator submit" in text
+
+
+def test_the_list_shows_jobs_and_filters_them(world: World) -> None:
+    first, second = world.submit(name="alpha"), world.submit(name="beta")
+    world.advance(second, JobState.FAILED, reason="the script was not found")
+    text = page(world, "/")
+    assert first in text
+    assert "the script was not found" in text
+    assert first not in page(world, "/?state=FAILED")
+    assert second not in page(world, "/?q=alpha")
+    assert "No jobs match" in page(world, "/?q=gamma")
+
+
+def test_the_list_has_pages(world: World) -> None:
+    ids = []
+    for second in range(53):
+        world.clock.moment = at(second)
+        ids.append(world.submit())
+    text = page(world, "/?q=demo")
+    assert ids[0] not in text
+    (older,) = re.findall(r'href="([^"]+)">Older', text)
+    assert ids[0] in page(world, older.replace("&amp;", "&"))
+
+
+def test_the_page_of_a_queued_job_has_its_empty_states(world: World) -> None:
+    text = page(world, f"/jobs/{world.submit()}")
+    for sentence in ("No metrics yet", "No worker has reported yet", "No attempt has started yet"):
+        assert sentence in text
+
+
+def test_the_page_of_a_job_tells_its_story(world: World) -> None:
+    job_id = make_trained_job(world, "rank 1 raised ValueError")
+    text = page(world, f"/jobs/{job_id}")
+    assert text.count("rank 1 raised ValueError") >= 5
+    assert {names["action"] for names in Markup(text).all("form") if "action" in names} == {
+        f"/jobs/{job_id}/{verb}" for verb in ("cancel", "chaos", "retry", "scale", "snapshot", "stacks", "suspend")
+    }
+    assert f'href="/submit?from={job_id}"' in text
+
+
+def test_events_name_their_replica_where_there_are_several(world: World) -> None:
+    for nodes, named in (("1", False), ("2", True)):
+        job_id = world.submit(topology={"nodes": nodes})
+        world.start(job_id)
+        told = [(10, make_journal_event("generation.started", sentence="it started"))]
+        world.journals.ingest([make_batch(job_id, events=told)], arrived_at=world.clock.now())
+        assert ("generation 1 · replica 0" in page(world, f"/jobs/{job_id}")) is named
+
+
+def test_a_fragment_is_the_content_of_main_only(world: World) -> None:
+    job_id = make_trained_job(world)
+    (world.root / job_id / "attempts/1/replica-0/1/g1/local-0/log").unlink()  # which its script keeps
+    for path in ("/", "/clusters", f"/jobs/{job_id}", f"/jobs/{job_id}/launch"):
+        whole, part = page(world, path), page(world, path, **{"X-Fragment": "main"})
+        assert part.strip() in whole
+        assert "<main" not in part
+        assert "<html" not in part
+
+
+def test_nothing_from_outside_becomes_markup(world: World) -> None:
+    job_id = make_trained_job(world, HOSTILE)
+    own = {f"/static/{name}?v={asset.tag}" for name, asset in ASSETS.items()}
+    filters = [f"/?{name}={HOSTILE[:60]}" for name in ("q", "project", "cluster", "label", "state", "cursor")]
+    of_job = [f"/jobs/{job_id}{more}" for more in ("", "?rank=0", "?rank=7", "/launch")]
+    for path in ("/", "/clusters", *of_job, *filters, f"/submit?from={job_id}"):
+        markup = Markup(page(world, path))
+        assert {names["src"] for names in markup.all("script")} <= own
+        assert {names["src"] for names in markup.all("img")} == {f"/static/icon.svg?v={ASSETS['icon.svg'].tag}"}
+        assert not [name for _, names in markup.tags for name in names if name.startswith("on") or name == "style"]
+
+
+def test_pages_need_no_inline_script_or_style_and_nothing_from_elsewhere(world: World) -> None:
+    text = page(world, f"/jobs/{make_trained_job(world)}")
+    assert "<style" not in text
+    assert not re.findall(r'(?:src|href|action)="(?:[^"/?#]|//)[^"]*"', text)
+    for name in ("app.css", "app.js", "charts.js", "log.js", "submit.js", "icon.svg"):
+        answer = world.client.get(f"/static/{name}")
+        assert answer.status_code == 200
+        assert "http" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+    assert world.client.get("/static/..%2fpages.py").status_code == 404
+
+
+def test_a_browser_gets_errors_as_a_page_and_a_program_gets_a_problem(world: World) -> None:
+    answer = world.client.get("/jobs/absent", headers=HTML)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "Back to jobs" in answer.text
+    assert world.client.get("/jobs/absent").headers["content-type"] == "application/problem+json"
+    assert world.client.get("/api/v1/jobs/absent", headers=HTML).headers["content-type"] == "application/problem+json"
+    assert "is no state" in page(world, "/?state=odd")
+
+
+def test_an_unknown_job_can_be_searched_for(world: World) -> None:
+    answer = world.client.get("/jobs/train-%3Cb%3E" + "x" * 400, headers=HTML)
+    assert answer.status_code == 404
+    markup = Markup(answer.text)
+    (search,) = [names for names in markup.all("input") if names["name"] == "q"]
+    assert (search["value"], len(search["value"] or "")) == ("train-<b>" + "x" * 191, 200)
+    assert [names["action"] for names in markup.all("form")] == ["/"]
+    assert "<b>" not in answer.text
+    assert page(world, "/?q=" + "x" * 200)
+
+
+def test_an_unknown_address_leads_back_and_an_unknown_token_is_named(world: World) -> None:
+    nowhere = world.client.get("/nowhere/at/all", headers=HTML)
+    assert (nowhere.status_code, nowhere.text.count("There is no such page")) == (404, 2)
+    assert 'href="/">Back to jobs' in nowhere.text
+    assert not Markup(nowhere.text).all("form")
+    assert "There is no such job" in world.client.post("/jobs/absent/cancel", headers=HTML).text
+    assert "absent" in world.client.post("/tokens/absent/revoke", headers=HTML).text
+
+
+def test_a_job_of_another_project_reads_as_one_that_is_not_there(closed: World) -> None:
+    owner, stranger = closed.give("default=submitter", name="alice"), closed.give("vision=admin", name="eve")
+    job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=owner).json()["id"]
+    for path in ("/jobs/{}", "/jobs/{}/launch", "/jobs/{}/charts", "/jobs/{}?rank=0"):
+        assert closed.client.get(path.format(job_id), headers={**HTML, **owner}).status_code == 200
+        hidden, absent = (
+            closed.client.get(path.format(each), headers={**HTML, **stranger}) for each in (job_id, "absent")
+        )
+        assert (hidden.status_code, absent.status_code) == (404, 404)
+        assert hidden.text.replace(job_id, "absent") == absent.text
+        assert set(hidden.headers) == set(absent.headers)
+
+
+def test_the_buttons_wish_and_lead_back(world: World) -> None:
+    job_id = world.submit()
+    headers = {**HTML, "Origin": "http://localhost:8700"}
+    answer = world.client.post(f"/jobs/{job_id}/cancel", headers=headers)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/jobs/{job_id}")
+    assert world.job(job_id).desired.cancelled
+    assert "Cancelling" in page(world, f"/jobs/{job_id}")
+    assert asked_for(world, job_id) == [], "nothing more can be asked of it"
+    world.advance(job_id, JobState.CANCELLED)
+    assert world.client.post(f"/jobs/{job_id}/retry", headers=headers).status_code == 303
+    assert world.job(job_id).desired.retry_number == 1
+
+
+def asked_for(world: World, job_id: str) -> list[str]:
+    """The wishes that the job's page offers."""
+    forms = Markup(page(world, f"/jobs/{job_id}")).all("form")
+    return [(form["action"] or "").rpartition("/")[2] for form in forms if "action" in form]
+
+
+def test_a_page_offers_what_makes_sense_in_each_state(world: World) -> None:
+    job_id = world.submit()
+    assert asked_for(world, job_id) == ["suspend", "scale", "retry", "cancel"]
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING)
+    assert asked_for(world, job_id) == ["snapshot", "suspend", "scale", "retry", "chaos", "cancel"]
+    for verb, words in (("snapshot", "Snapshot requested"), ("suspend", "Suspending")):
+        assert world.client.post(f"/jobs/{job_id}/{verb}", headers=HTML).status_code == 303
+        assert words in page(world, f"/jobs/{job_id}")
+        assert words in page(world, "/")
+    assert asked_for(world, job_id) == ["resume", "scale", "retry", "cancel"]
+    world.advance(job_id, JobState.SUSPENDED)
+    assert "job-suspended" in page(world, f"/jobs/{job_id}")
+    assert asked_for(world, job_id) == ["resume", "scale", "retry", "cancel"]
+    assert world.client.post(f"/jobs/{job_id}/resume", headers=HTML).status_code == 303
+    assert "Resuming" in page(world, f"/jobs/{job_id}")
+    world.advance(job_id, JobState.CANCELLED)
+    assert asked_for(world, job_id) == ["retry"]
+    refused = world.client.post(f"/jobs/{job_id}/suspend", headers=HTML)
+    assert refused.status_code == 409
+    assert "there is nothing to suspend" in refused.text
+
+
+def test_a_page_tells_nodes_granted_of_asked_budgets_and_avoided_nodes(world: World) -> None:
+    job_id = world.submit(topology={"nodes": "1:4"})
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING, spent={"application": 1, "preemption": 2})
+    world.start(job_id, state=AttemptState.RUNNING, nodes="1:2", asked="1:4", excluded_nodes=("node7", "node8"))
+    text = page(world, f"/jobs/{job_id}")
+    assert "on 1:2 nodes, 1:4 requested" in text
+    assert "application 1 of 3, preemption 2<" in text
+    assert "node7, node8" in text
+
+
+def test_the_page_of_clusters_tells_who_uses_what(closed: World) -> None:
+    headers = closed.give("research=submitter", name="ada")
+    spec = closed.spec(project="research", topology={"workers_per_node": 3})
+    ids = [closed.client.post("/api/v1/jobs", json=spec, headers=headers).json()["id"] for _ in range(2)]
+    closed.advance(ids[0], JobState.STARTING, JobState.RUNNING)
+    closed.start(ids[0], state=AttemptState.RUNNING)
+    text = page(closed, "/clusters", **headers)
+    row = text[text.index(">ada</td>") - 40 :].partition("</tr>")[0]
+    assert re.findall(r">([^<]*)</td>", row) == ["ada", "research", "local", "1", "3", "1"]
+    assert ">ada</td>" not in page(closed, "/clusters", **closed.give("vision=admin"))
+
+
+def test_the_page_of_clusters_shows_slots_queue_projects_and_avoided_nodes(world: World) -> None:
+    assert "The queue is empty." in page(world, "/clusters")
+    assert "No node has failed recently" in page(world, "/clusters")
+    busy = world.submit(topology={"workers_per_node": 3}, project="research")
+    world.advance(busy, JobState.STARTING, JobState.RUNNING)
+    world.start(busy, state=AttemptState.RUNNING)
+    first, second = world.submit(name="calm"), world.submit(name="urgent", priority=9)
+    world.advance(first, JobState.QUEUED, reason="waits for 2 of 4 slots; 1 free now")
+    world.blame("node7", busy, sentence=HOSTILE)
+    text = page(world, "/clusters")
+    assert "3 of 4 slots used, 1 free" in text
+    assert "waits for 2 of 4 slots; 1 free now" in text
+    assert text.index(second) < text.index(first), "in the order in which they are to start"
+    assert "2026-05-04 13:00:00 UTC" in text
+    assert "<script>alert" not in text
+    assert "supervised by the test" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (3660, "1 h 01 min"), (90000, "1 d 1 h")],
+)
+def test_durations_are_words(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
+
+
+def test_times_and_sizes_are_words() -> None:
+    assert [show_ago(NOW - timedelta(seconds=s), NOW) for s in (-5, 30, 90, 7200, 200000)] == [
+        "just now",
+        "30 s ago",
+        "1 min ago",
+        "2 h ago",
+        "2 d ago",
+    ]
+    assert [show_bytes(size) for size in (None, 0, 999, 1_500_000, 2e15)] == ["–", "0 B", "999 B", "1.5 MB", "2e+03 TB"]

@@ -1,0 +1,25 @@
+"""Programs that check what is deployed. One that is missing skips a test on a laptop and fails it in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def require_program(name: str, how_to_get: str) -> str:
+    """The program's path: beside this Python, or on the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        missing(f"there is no {name} here: {how_to_get}")
+    return found
+
+
+def missing(why: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)

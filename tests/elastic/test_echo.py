@@ -1,0 +1,86 @@
+"""What workers write is printed once more, whole lines, each with whose it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.contract.printed import Writer, parse_printed
+from trainer.elastic import echo
+from trainer.elastic.echo import Echo, find_logs
+
+
+def log(folder: Path, incarnation: int, generation: int, local_rank: int, text: str, *, mode: str = "a") -> Path:
+    path = folder / f"{incarnation}/g{generation}/local-{local_rank}/log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open(mode) as file:
+        file.write(text)
+    return path
+
+
+def lines(printed: list[bytes]) -> list[tuple[Writer, bytes]]:
+    found = [parse_printed(line) for line in b"".join(printed).splitlines()]
+    return [each for each in found if each is not None]
+
+
+def test_whole_lines_are_printed_once_with_their_writer_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    printed: list[bytes] = []
+    echo = Echo(tmp_path, printed.append)
+    log(tmp_path, 1, 1, 0, "one\ntw")
+    log(tmp_path, 1, 1, 1, "other\n")
+    echo.look()
+    log(tmp_path, 1, 1, 0, "o\nthree")
+    echo.look()
+    echo.look()
+    zero, one = Writer(1, 1, 0), Writer(1, 1, 1)
+    assert lines(printed) == [(zero, b"one"), (one, b"other"), (zero, b"two")]
+    echo.look(final=True)
+    echo.look(final=True)
+    assert lines(printed)[3:] == [(zero, b"three")]
+
+
+def test_a_log_that_was_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
+    printed: list[bytes] = []
+    echo = Echo(tmp_path, printed.append)
+    log(tmp_path, 1, 1, 0, "a long line of the first half\n")
+    echo.look()
+    log(tmp_path, 1, 1, 0, "new\n", mode="w")
+    echo.look()
+    assert [text for _, text in lines(printed)] == [b"a long line of the first half", b"new"]
+
+
+def test_only_the_newest_life_and_generations_are_looked_at(tmp_path: Path) -> None:
+    for incarnation, generation in ((1, 9), (2, 1), (2, 9), (2, 10)):
+        log(tmp_path, incarnation, generation, 0, "x\n")
+    (tmp_path / "agent.log").write_text("none of a worker's\n")
+    assert [writer for writer, _ in find_logs(tmp_path)] == [Writer(2, 9, 0), Writer(2, 10, 0)]
+    assert list(find_logs(tmp_path / "missing")) == []
+
+
+def test_a_line_without_end_is_taken_in_pieces_and_what_is_too_far_behind_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(echo, "_MOST_BYTES", 64)
+    monkeypatch.setattr(echo, "_LONGEST_LINE", 32)
+    monkeypatch.setattr(echo, "_MOST_BEHIND", 640)
+    printed: list[bytes] = []
+    echoing = Echo(tmp_path, printed.append)
+    log(tmp_path, 1, 1, 0, "x" * 100)
+    while echoing.look():
+        pass
+    assert [text for _, text in lines(printed)] == [b"x" * 32, b"x" * 32]
+    log(tmp_path, 1, 1, 0, "y" * 1000 + "\n")
+    while echoing.look():
+        pass
+    assert b"bytes are left out here)" in b"".join(printed)
+    assert lines(printed)[-1][1].endswith(b"y")
+
+
+def test_it_prints_while_workers_run_and_all_of_it_before_it_is_closed(tmp_path: Path) -> None:
+    printed: list[bytes] = []
+    echo = Echo(tmp_path, printed.append)
+    echo.start()
+    log(tmp_path, 1, 1, 0, "one\nand a last line without end")
+    echo.close()
+    assert [text for _, text in lines(printed)] == [b"one", b"and a last line without end"]

@@ -1,0 +1,122 @@
+"""What starts an agent on each node of a scheduler: the right command, the right addresses, and how it all ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer.contract import layout
+from trainer.contract.node import HEAD, LOCAL, NodeLaunch, departure_name, parse_departure, render_node_launch
+from trainer.elastic.files import write_document
+from trainer.elastic.node import find_interface, find_local_address
+
+TELL = "import json, os, sys; open('told', 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))"
+
+
+class Node:
+    """A task of a step, in an attempt's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.attempt_dir = folder / "job" / "attempts" / "1"
+        self.attempt_dir.mkdir(parents=True)
+        self.workdir = folder / "work"
+        self.workdir.mkdir()
+
+    def start(self, code: str, *, replica: int = 1, **environment: str) -> subprocess.Popen[bytes]:
+        command = (sys.executable, "-c", code, f"--rdzv-endpoint={HEAD}:20000", f"--local-addr={LOCAL}", "mine", HEAD)
+        launch = NodeLaunch(
+            host_command=(*command, "host"), command=command, environment=environment, workdir=str(self.workdir)
+        )
+        write_document(self.attempt_dir / layout.NODE_LAUNCH, render_node_launch(launch))
+        place = {"SLURM_PROCID": str(replica), "SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "12"}
+        given = {**os.environ, **place, "SLURM_CLUSTER_NAME": "lab", "ORCHESTRATOR_HEAD": "127.0.0.1"}
+        command_line = [sys.executable, "-m", "trainer.elastic.node", str(self.attempt_dir)]
+        return subprocess.Popen(command_line, env=given, stderr=subprocess.DEVNULL)
+
+    def told(self) -> tuple[list[str], dict[str, str]]:
+        arguments, environment = json.loads((self.workdir / "told").read_text())
+        return arguments, environment
+
+    def await_file(self, name: str) -> None:
+        deadline = time.monotonic() + 30
+        while not (self.workdir / name).exists():
+            assert time.monotonic() < deadline, name
+            time.sleep(0.02)
+
+    def departure(self, replica: int = 1) -> object:
+        path = self.attempt_dir / departure_name(replica)
+        return parse_departure(json.loads(path.read_text())) if path.exists() else None
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_an_agent_gets_its_place_its_claim_and_the_addresses(node: Node) -> None:
+    assert node.start(TELL, KEY="secret", PYTHONPATH="/users/own").wait(30) == 0
+    arguments, environment = node.told()
+    assert arguments == ["--rdzv-endpoint=127.0.0.1:20000", "--local-addr=127.0.0.1", "mine", HEAD]
+    assert environment["ORCHESTRATOR_REPLICA"] == "1"
+    assert environment["ORCHESTRATOR_CLAIM"] == "slurm-lab-12"
+    assert environment["KEY"] == "secret"
+    package, own = environment["PYTHONPATH"].split(":")
+    assert (Path(package, "trainer", "elastic", "node.py").exists(), own) == (True, "/users/own")
+    found = node.departure()
+    assert (found.node, found.exit_code, found.recorded, found.claim) == ("n7", 0, False, "slurm-lab-12")  # type: ignore[attr-defined]
+
+
+def test_the_first_replica_hosts_the_rendezvous(node: Node) -> None:
+    assert node.start(TELL, replica=0).wait(30) == 0
+    assert node.told()[0][-1] == "host"
+
+
+def test_a_killed_agent_is_told_of(node: Node) -> None:
+    assert node.start("import os; os.kill(os.getpid(), 9)").wait(30) == 137
+    assert node.departure().exit_code == -9  # type: ignore[attr-defined]
+
+
+def test_an_agent_that_another_submission_keeps_from_working_is_not(node: Node) -> None:
+    assert node.start("raise SystemExit(3)").wait(30) == 3
+    assert node.departure() is None
+
+
+def test_signals_are_handed_on(node: Node) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
+        "open('up', 'w'); time.sleep(60)"
+    )
+    task = node.start(code)
+    node.await_file("up")
+    task.send_signal(signal.SIGTERM)
+    assert task.wait(30) == 7
+    assert node.departure().exit_code == 7  # type: ignore[attr-defined]
+
+
+def test_the_agent_dies_with_what_started_it(node: Node) -> None:
+    task = node.start("import os, time; open('up', 'w').write(str(os.getpid())); time.sleep(60)")
+    node.await_file("up")
+    while not (text := (node.workdir / "up").read_text()):
+        time.sleep(0.02)
+    task.kill()
+    task.wait()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{text}").exists() and "(zombie)" not in Path(f"/proc/{text}/status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_addresses_and_interfaces_are_those_of_the_kernel() -> None:
+    assert find_local_address("127.0.0.1") == "127.0.0.1"
+    assert find_local_address("no such host, surely.invalid") is None
+    assert find_interface("127.0.0.1") == "lo"
+    assert find_interface("192.0.2.1") is None
+    assert socket.if_nametoindex("lo") > 0

@@ -1,0 +1,57 @@
+"""The agent's side of its fork server, where the server does not do what is asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from trainer.elastic.channel import Channel
+from trainer.elastic.nursery import ForkedProcess, Nursery, NurseryError
+
+
+class Scripted(Nursery):
+    """With a server that says what the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._channel, self.server = Channel.pair()
+
+    def order(self) -> ForkedProcess:
+        return self.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
+
+
+@pytest.fixture
+def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    monkeypatch.setattr("trainer.elastic.nursery.end_descendants", lambda _: None)  # they would be the tests' own
+    monkeypatch.setattr("trainer.elastic.nursery.reap_orphans", lambda: None)
+    made = Scripted()
+    yield made
+    made.server.close()
+    made.close()
+
+
+def test_a_refused_worker_is_over_and_nobody_waits_for_it(nursery: Scripted) -> None:
+    refused, started = nursery.order(), nursery.order()
+    nursery.server.send({"refused": refused.number, "why": "no process can be made"})
+    nursery.server.send({"started": started.number, "pid": os.getpid(), "because": "", "spare": False})
+    with pytest.raises(NurseryError, match="no process can be made"):
+        nursery.listen(60)
+    assert refused.poll() == 1
+    refused.send_signal(signal.SIGTERM)
+    assert started.pid == os.getpid()
+    nursery.server.send({"ended": os.getpid(), "code": 0})
+    assert started.wait(60) == 0
+
+
+def test_whoever_never_had_a_process_is_not_signalled(nursery: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill(2) takes 0 for the whole process group: the agent's own."""
+    process, sent = nursery.order(), []
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(process, "poll", lambda: None)
+    nursery.server.close()
+    process.send_signal(signal.SIGTERM)
+    assert sent == []

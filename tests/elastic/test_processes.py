@@ -1,0 +1,27 @@
+"""What is read of processes, whoever's they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from trainer.elastic.processes import descendants, stat_fields
+
+CUT_NAME = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, "обучение.py".encode()[:15], 0, 0, 0)  # within a character
+print("renamed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_name_cut_within_a_character_is_a_name() -> None:
+    with subprocess.Popen([sys.executable, "-c", CUT_NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert int(stat_fields(process.pid)[1]) == os.getpid()
+            assert process.pid in [each.pid for each in descendants(os.getpid())]
+        finally:
+            process.kill()

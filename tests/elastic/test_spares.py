@@ -1,0 +1,154 @@
+"""Processes forked ahead, without the fork server: each test's own interpreter is their parent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.harness import ROOT, alive, wait_for
+
+PRELUDE = """
+import json, os, signal, sys, time
+from pathlib import Path
+from trainer.elastic.spares import Spares
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+def work(order):
+    if order is not None:
+        Path(order["path"]).write_text(f"{os.getpid()} {order['text']}")
+        os._exit(0)
+
+spares = Spares()
+spares.wanted = 2
+"""
+REHEARSAL = """
+import time
+from pathlib import Path
+def rehearse(folder):
+    folder.mkdir()
+    while not Path("go").exists():
+        time.sleep(0.005)
+    folder.rmdir()
+"""
+
+
+def run(folder: Path, text: str) -> str:
+    """The script's output: it is a parent of spares, and in a spare goes on with its order."""
+    (folder / "main.py").write_text(PRELUDE + text)
+    done = subprocess.run(
+        [sys.executable, "main.py"],
+        env={"PYTHONPATH": f"{ROOT}:{folder}"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_an_order_goes_to_one_that_is_ready(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+assert spares.give({}) is None and spares.is_wanting
+work(spares.raise_one())
+assert not spares.is_wanting, "one after the other"
+until(lambda: (told := spares.take_in()) and print(min(told.values()) > 0) is None)
+assert spares.is_wanting and spares.ends == []
+work(spares.raise_one())
+until(spares.take_in)
+assert not spares.is_wanting
+pids = spares.pids
+given = {spares.give({"path": f"told-{number}", "text": number}): number for number in (1, 2)}
+assert given.keys() == pids and spares.pids == set()
+for pid, number in given.items():
+    assert os.waitpid(pid, 0)[1] == 0
+    assert Path(f"told-{number}").read_text() == f"{pid} {number}"
+""",
+    )
+    assert told == "True\n"
+
+
+def test_who_rehearses_stands_still_while_a_group_starts(tmp_path: Path) -> None:
+    (tmp_path / "rehearsal.py").write_text(REHEARSAL)
+    told = run(
+        tmp_path,
+        """
+spares.rehearsal = "rehearsal"
+work(spares.raise_one())
+(pid,) = spares.pids
+folder = spares._scratch.path
+until(lambda: list(folder.iterdir()))
+spares.stand_still()
+until(lambda: state(pid) == "T")
+assert spares.is_wanting and spares.give({}) is None
+Path("go").touch()
+work(spares.raise_one())
+assert spares.pids == {pid} and not spares.is_wanting, "it goes on; there is no other"
+until(spares.take_in)
+assert list(folder.iterdir()) == []
+spares.sweep()
+assert not folder.exists()
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+""",
+    )
+    assert told == ""
+
+
+def test_a_dead_spare_gets_no_order_and_no_successor(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+work(spares.raise_one())
+until(spares.take_in)
+(pid,) = spares.pids
+os.kill(pid, signal.SIGKILL)
+until(lambda: state(pid) == "Z")
+assert spares.give({"path": "told", "text": ""}) is None
+spares.wanted = 2
+work(spares.raise_one())
+(pid,) = spares.pids
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+spares.forget(pid)
+assert spares.pids == set() and not spares.is_wanting
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    "rehearsal", ["import nothing_of_this_name", "def rehearse(folder):\n    raise OSError('no room')"]
+)
+def test_a_rehearsal_that_fails_says_so_once(tmp_path: Path, rehearsal: str) -> None:
+    (tmp_path / "rehearsal.py").write_text(rehearsal)
+    told = run(
+        tmp_path,
+        """
+spares.rehearsal = "rehearsal"
+work(spares.raise_one())
+until(lambda: spares.take_in() or not spares.pids)
+assert not spares.is_wanting
+spares.sweep()
+""",
+    )
+    assert told.startswith("elasticrun: restarts will be slower: no spare worker can be made ready: ")
+    assert len(told.splitlines()) == 1
+
+
+def test_a_spare_ends_with_its_parent(tmp_path: Path) -> None:
+    pid = run(tmp_path, "work(spares.raise_one())\nuntil(spares.take_in)\nprint(*spares.pids)\n")
+    wait_for(lambda: not alive(int(pid)), "end of the spare")

@@ -1,0 +1,65 @@
+"""How fast a caller may ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.identity import pace
+from orchestrator.identity.pace import Pace
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+def test_ten_seconds_worth_may_come_at_once_and_then_one_after_the_other(hand: Hand) -> None:
+    meter = Pace(2, monotonic=hand)
+    assert [meter.take("alice") for _ in range(20)] == [0.0] * 20
+    assert meter.take("alice") == 0.5
+    hand.now += 0.25
+    assert meter.take("alice") == 0.25, "what was refused was not counted"
+    hand.now += 0.25
+    assert meter.take("alice") == 0.0
+    assert meter.take("alice") == 0.5
+
+
+def test_a_long_rest_gives_no_more_than_a_full_bucket(hand: Hand) -> None:
+    meter = Pace(1, monotonic=hand)
+    meter.take("alice")
+    hand.now += 10_000
+    assert [meter.take("alice") for _ in range(11)] == [0.0] * 10 + [1.0]
+
+
+def test_nobody_pays_for_another_caller(hand: Hand) -> None:
+    meter = Pace(0.1, monotonic=hand)
+    assert meter.take("alice") == 0.0
+    assert meter.take("alice") == 10.0
+    assert meter.take("bob") == 0.0
+
+
+def test_to_ask_how_long_costs_nothing(hand: Hand) -> None:
+    meter = Pace(0.1, monotonic=hand)
+    assert [meter.wait_s("alice") for _ in range(3)] == [0.0] * 3
+    meter.take("alice")
+    assert meter.wait_s("alice") == 10.0
+
+
+def test_however_many_callers_come_the_memory_is_bounded(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "MOST", 3)
+    meter = Pace(0.1, monotonic=hand)
+    for number in range(3):
+        meter.take(f"caller {number}")
+    assert meter.take("caller 0") == 10.0
+    assert meter.take("caller 3") == 0.0
+    assert meter.take("caller 0") == 0.0, "all began anew"

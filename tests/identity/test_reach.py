@@ -1,0 +1,112 @@
+"""URLs that lead behind the service's own walls are refused, however they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.domain.reach import parse_address, why_inside, why_out_of_bounds
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data",  # the clouds' metadata
+        "http://127.0.0.1:8700/api/v1/tokens",
+        "http://localhost/",
+        "http://LOCALHOST./",
+        "http://a.localhost/",
+        "http://metadata/computeMetadata",
+        "http://metadata.google.internal/",
+        "https://10.0.0.5/bucket",
+        "https://192.168.1.1/bucket",
+        "https://172.16.0.1/",
+        "https://100.64.0.1/",
+        "http://0.0.0.0/",
+        "http://[::1]/",
+        "http://[fe80::1]/",
+        "http://[fd00::1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[2002:7f00:1::]/",
+        "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0177.0.0.1/",
+        "http://127.1/",
+        "http://0xa9.0xfe.43518/",
+        "http://user:pass@127.0.0.1/",
+        "sftp://10.1.2.3/path",
+        "hdfs://10.1.2.3:9000/path",
+        "s3://169.254.169.254/x",
+        "simplecache::http://127.0.0.1/x",
+        "zip://a.zip::https://192.168.0.1/a.zip",
+        "http://224.0.0.1/",
+        "http://[::1/",
+    ],
+)
+def test_an_inner_address_is_refused(url: str) -> None:
+    assert why_out_of_bounds(url, ()) is not None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/folder",
+        "s3://20240101/folder",
+        "s3://127/x",
+        "http://10.0.0.1.0/x",  # names: no notation of an address is like these
+        "http://127.0.0.1_0/x",
+        "http://10.0.0.08/x",
+        "gs://my.bucket.example/x",
+        "abfs://container@account.dfs.core.windows.net/x",
+        "https://storage.example.com/x",
+        "https://8.8.8.8/x",
+        "http://[2606:4700::1111]/",
+        "file:///scratch/x",
+        "http://256.1.1.1/",
+        "http://09.1.1.1/",
+        "http://1.2.3.4.5/",
+    ],
+)
+def test_what_leads_outside_or_names_a_bucket_passes(url: str) -> None:
+    assert why_out_of_bounds(url, ()) is None
+
+
+@pytest.mark.parametrize("allowed", ["10.0.0.5", "10.0.0.0/8", "10.0.0.9/8"])
+def test_an_admin_may_allow_an_address_or_its_network(allowed: str) -> None:
+    assert why_out_of_bounds("http://10.0.0.5:9000/bucket", [allowed]) is None
+    assert why_out_of_bounds("http://192.168.0.1/", [allowed]) is not None
+
+
+def test_an_admin_may_allow_a_name() -> None:
+    assert why_out_of_bounds("http://minio.internal:9000/bucket", ["MinIO.internal"]) is None
+    assert why_out_of_bounds("http://other.internal/", ["minio.internal"]) is not None
+
+
+def test_addresses_are_read_as_a_resolver_reads_them() -> None:
+    assert str(parse_address("127.1", "http")) == "127.0.0.1"
+    assert str(parse_address("0x0a.1.258", "http")) == "10.1.1.2"
+    assert parse_address("127.1", "s3") is None
+    assert parse_address("1.2.3.999999", "http") is None
+    assert parse_address("256.1", "http") is None
+    assert parse_address("example.com", "http") is None
+
+
+def test_an_allowed_network_lets_no_name_pass() -> None:
+    assert why_out_of_bounds("http://localhost/", ("10.0.0.0/8",)) is not None
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "fe80::1", "::ffff:192.168.0.1"]
+)
+def test_a_name_is_judged_by_the_addresses_that_it_has(address: str) -> None:
+    told = why_inside("hook.example", ["93.184.215.14", address], [])
+    assert told is not None
+    assert "hook.example" in told
+    assert address in told
+    assert why_inside("hook.example", ["93.184.215.14"], []) is None
+
+
+def test_an_admin_may_allow_a_name_or_an_address_behind_the_walls() -> None:
+    assert why_inside("Hook.Example", ["10.0.0.1"], ["hook.example"]) is None
+    assert why_inside("hook.example", ["10.0.0.1"], ["10.0.0.0/8"]) is None
+    assert why_inside("hook.example", ["10.0.0.1", "192.168.0.1"], ["10.0.0.0/8"]) is not None
+    assert why_inside("hook.example", ["10.0.0.1"], ["other.example", "192.168.0.0/16"]) is not None

@@ -1,0 +1,54 @@
+"""Stacks, faults and deletion through the real service and real agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client, RequestRefused
+from orchestrator.domain.errors import NotFound
+from tests.jobs import ended, python_job, running, until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_a_running_job_tells_its_stacks_and_nodes_and_survives_a_kill_that_is_told_as_such(
+    client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "waits.py").write_text("import time\n\n\ndef wait_here():\n    time.sleep(600)\n\n\nwait_here()\n")
+    run = {"script": "waits.py", "workdir": str(tmp_path)}
+    job = until(client, client.submit({**python_job("", workers=2), "run": run}).id, running)
+    client.ask_stacks(job.id)
+    until(client, job.id, lambda _: {each.rank for each in client.stacks(job.id)} == {0, 1})
+    assert all("wait_here" in (each.text or "") for each in client.stacks(job.id))
+    (node,) = client.job_nodes(job.id)
+    assert (node.replica, node.ended) == (0, None)
+    client.chaos(job.id, "kill", node=node.name)
+    until(client, job.id, lambda seen: seen.restarts == 1)
+    cause = client.why(job.id).cause
+    assert cause is not None
+    assert cause.chaos is not None
+    assert (cause.chaos.fault.value, cause.chaos.actor, cause.failure.rank) == ("kill", "local", 1)
+    client.cancel(job.id)
+    assert until(client, job.id, ended).state == "CANCELLED"
+    with pytest.raises(RequestRefused, match="has ended CANCELLED"):
+        client.chaos(job.id, "kill")
+
+
+def test_a_deleted_job_leaves_no_file_and_a_kept_one_all(service: ThrowawayService, client: Client) -> None:
+    kept, gone = (client.submit(python_job("print('done')")).id for _ in range(2))
+    for job_id in (kept, gone):
+        assert until(client, job_id, ended).state == "SUCCEEDED"
+    assert client.delete(gone, snapshots="delete").files_due
+    assert not client.delete(kept).files_due
+    with pytest.raises(NotFound):
+        client.job(gone)
+    other = client.submit(python_job("pass")).id
+
+    def is_gone(_: object) -> bool:
+        return not any(path.name.endswith(gone) for path in service.root.iterdir())
+
+    until(client, other, is_gone)
+    assert (service.root / kept / "attempts").is_dir()

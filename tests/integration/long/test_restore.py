@@ -1,0 +1,110 @@
+"""The database goes back to a copy while jobs run on: they are adopted again, and none is started twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.databases import scratch_database
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from orchestrator.store import schema
+from tests.jobs import ended, python_job, running, until
+
+pytestmark = pytest.mark.timeout(900)
+
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ThrowawayService]:
+    settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
+    if request.param == "sqlite":
+        with ThrowawayService(tmp_path / "runs", settings) as running_service:
+            yield running_service
+        return
+    with scratch_database(request.getfixturevalue("postgres")) as url:
+        schema.upgrade(url)
+        with ThrowawayService(tmp_path / "runs", {**settings, "ORCHESTRATOR_DATABASE_URL": url}) as running_service:
+            yield running_service
+
+
+def database(service: ThrowawayService, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli", "db", *arguments],
+        env=service.environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def counting(folder: Path, name: str) -> dict[str, object]:
+    """It writes a file for each start of its worker, and runs until it is let go."""
+    code = (
+        "import os, pathlib, time, uuid\n"
+        f"folder = pathlib.Path({str(folder)!r})\n"
+        f"(folder / f'{name}-{{os.getpid()}}').touch()\n"
+        f"while not (folder / 'go').exists(): time.sleep(0.1)"
+    )
+    return python_job(code)
+
+
+def starts(folder: Path, name: str) -> int:
+    return len(list(folder.glob(f"{name}-*")))
+
+
+def await_starts(folder: Path, name: str, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while starts(folder, name) < count:
+        assert time.monotonic() < deadline, f"{name} was started {starts(folder, name)} times"
+        time.sleep(0.1)
+
+
+def test_jobs_that_ran_on_are_adopted_and_none_is_started_twice(service: ThrowawayService, tmp_path: Path) -> None:
+    copy, folder = tmp_path / "copy", tmp_path / "starts"
+    folder.mkdir()
+    with Client(service.url) as client:
+        steady = client.submit(counting(folder, "steady"))
+        moved = client.submit(counting(folder, "moved"))
+        queued = client.submit({**counting(folder, "queued"), "after": [steady.id]})
+        for name in ("steady", "moved"):
+            await_starts(folder, name, 1)
+        until(client, steady.id, running)
+        until(client, moved.id, running)
+        database(service, "backup", str(copy))
+
+        # After the backup: one job is in its second attempt, and one is new.
+        for process in service.processes():
+            if process.job_id == moved.id:
+                os.kill(process.pid, signal.SIGKILL)
+        await_starts(folder, "moved", 2)
+        late = client.submit(counting(folder, "late"))
+        await_starts(folder, "late", 1)
+        until(client, moved.id, lambda job: job.attempt == 2 and running(job))
+    service.stop()
+    database(service, "restore", str(copy), "--replace")
+    database(service, "upgrade")
+    database(service, "check")
+    service.start()
+    with Client(service.url) as client:
+        assert {job.id for job in client.jobs()} == {steady.id, moved.id, queued.id}
+        until(client, steady.id, running)
+        assert (client.job(steady.id).attempts, starts(folder, "steady")) == (1, 1)
+        until(client, moved.id, lambda job: job.attempt == 2 and running(job), timeout_s=PATIENCE_S)
+        processes = [one for one in service.processes() if one.job_id == moved.id and one.local_rank is not None]
+        assert len(processes) == 1, "its second attempt runs once"
+        (folder / "go").touch()
+        for job in (steady, moved, queued):
+            assert until(client, job.id, ended, timeout_s=PATIENCE_S).state == "SUCCEEDED"
+    assert (starts(folder, "steady"), starts(folder, "queued")) == (1, 1)
+    assert late.id not in {one.job_id for one in service.processes()}

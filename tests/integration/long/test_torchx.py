@@ -1,0 +1,56 @@
+"""The `torchx` program against the real service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.service import ThrowawayService
+
+pytestmark = pytest.mark.timeout(180)
+
+TORCHX = Path(sys.executable).with_name("torchx")
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+
+
+def torchx(service: ThrowawayService, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**service.environment(), "ORCHESTRATOR_URL": service.url, "HOME": str(cwd)}
+    return subprocess.run(
+        [TORCHX, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_ddp_script_is_run_followed_listed_and_read_with_torchx(service: ThrowawayService, tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "user_ddp.py", tmp_path)
+    own = ("--script", "user_ddp.py", "--", "--steps", "30", "--snapshot", str(tmp_path / "own.pt"))
+    started = torchx(service, tmp_path, "run", "--wait", "-s", "orchestrator", "dist.ddp", "-j", "1x2", *own)
+    assert started.returncode == 0, started.stderr
+    handle = started.stdout.split()[0]
+    assert handle.startswith("orchestrator://torchx/")
+    status = torchx(service, tmp_path, "status", handle)
+    assert "SUCCEEDED" in status.stdout
+    log = torchx(service, tmp_path, "log", handle)
+    assert "step" in log.stdout
+    listed = torchx(service, tmp_path, "list", "-s", "orchestrator")
+    assert handle.rpartition("/")[2] in listed.stdout
+
+
+def test_a_running_job_is_cancelled_with_torchx(service: ThrowawayService, tmp_path: Path) -> None:
+    (tmp_path / "forever.py").write_text("import time\ntime.sleep(600)\n")
+    started = torchx(service, tmp_path, "run", "-s", "orchestrator", "dist.ddp", "-j", "1x1", "--script", "forever.py")
+    handle = started.stdout.split()[0]
+    assert torchx(service, tmp_path, "cancel", handle).returncode == 0
+    final = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli", "show", "--wait", handle.rpartition("/")[2]],
+        env={**os.environ, "ORCHESTRATOR_URL": service.url},
+        timeout=60,
+        check=False,
+    )
+    assert final.returncode == 1
+    assert "CANCELLED" in torchx(service, tmp_path, "status", handle).stdout
+    assert list(service.processes()) == []

@@ -1,0 +1,186 @@
+"""Two services on one PostgreSQL and one run directory: one supervises, the other waits and takes over."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from deploy.dev.databases import scratch_database
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.store import schema
+from orchestrator.store.engine import Database
+from tests.jobs import ended, python_job, running, until
+
+pytestmark = pytest.mark.timeout(120)
+
+LEASE_S = 2.0
+FOREVER = "import time; time.sleep(600)"
+
+
+class Pair:
+    """The holder of the lease, and the one that waits."""
+
+    def __init__(self, root: Path, database_url: str) -> None:
+        self._url = database_url
+        settings = {
+            "ORCHESTRATOR_DATABASE_URL": database_url,
+            "ORCHESTRATOR_LEASE_S": str(LEASE_S),
+            "ORCHESTRATOR_LOCAL_SLOTS": "4",
+            "ORCHESTRATOR_POLL_S": "0.1",
+            "ORCHESTRATOR_STOP_TIMEOUT_S": "2",
+        }
+        self.first = ThrowawayService(root, settings, name="first")
+        self.second = ThrowawayService(root, settings, name="second")
+
+    def start(self) -> None:
+        self.first.start()
+        self.await_holder(self.first)
+        self.second.start()
+
+    def end(self) -> None:
+        for service in (self.first, self.second):
+            service.wake()
+        self.first.kill()
+        self.second.end()
+
+    def holder(self) -> int | None:
+        """The process that holds the lease now."""
+        row = self._rows("SELECT holder FROM leases WHERE expires_at > clock_timestamp()")
+        return int(row[0].split(":")[1].rstrip("'")) if row else None
+
+    def await_holder(self, service: ThrowawayService, *, timeout_s: float = 15) -> float:
+        """Seconds until the service holds the lease."""
+        return seconds_until(lambda: self.holder() == service.pid, timeout_s=timeout_s)
+
+    def tables(self) -> dict[str, list[str]]:
+        """Everything that is stored, but for the leases."""
+        names = self._rows("SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'")
+        return {name: sorted(self._rows(f'SELECT t::text FROM "{name}" t')) for name in names if name != "leases"}
+
+    def _rows(self, query: str) -> list[str]:
+        with psycopg.connect(self._url) as connection:
+            return [row[0] for row in connection.execute(query.encode()).fetchall()]
+
+
+def seconds_until(holds: Callable[[], bool], *, timeout_s: float = 15) -> float:
+    started = time.monotonic()
+    while not holds():
+        assert time.monotonic() - started < timeout_s, "it did not come to pass"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+@contextmanager
+def client_of(service: ThrowawayService) -> Iterator[Client]:
+    with Client(service.url) as client:
+        yield client
+
+
+def ready(service: ThrowawayService) -> tuple[int, str]:
+    with urllib.request.urlopen(f"{service.url}/readyz", timeout=10) as answer:
+        return answer.status, answer.read().decode()
+
+
+@pytest.fixture
+def pair(postgres: str, tmp_path: Path) -> Iterator[Pair]:
+    with scratch_database(postgres) as url:
+        schema.upgrade(url)
+        both = Pair(tmp_path / "runs", url)
+        try:
+            both.start()
+            yield both
+        finally:
+            both.end()
+
+
+def write_and_stand_still(database: Database) -> None:
+    with database.write() as session:
+        session.execute(text("CREATE TABLE rows (number INTEGER)"))
+        session.execute(text("INSERT INTO rows VALUES (:number)"), [{"number": 1}, {"number": 2}])
+        time.sleep(2)
+
+
+def test_a_service_that_stands_still_in_a_transaction_loses_its_locks(postgres: str) -> None:
+    """Also where many rows were written last: as a pipeline they would turn the server's time-out off."""
+    database = Database(postgres + "&options=-c%20idle_in_transaction_session_timeout%3D500")
+    try:
+        with pytest.raises(StoreUnavailable):
+            write_and_stand_still(database)
+    finally:
+        database.dispose()
+
+
+def test_the_second_service_waits_politely_and_is_ready(pair: Pair) -> None:
+    status, told = ready(pair.second)
+    assert (status, "another service supervises" in told) == (200, True), told
+    assert ready(pair.first)[0] == 200
+    assert pair.holder() == pair.first.pid
+
+
+def test_a_killed_holder_is_succeeded_in_seconds_and_the_running_job_goes_on(pair: Pair) -> None:
+    with client_of(pair.second) as client:
+        job = until(client, client.submit(python_job("import time; time.sleep(8)")).id, running)
+        pair.first.kill()
+        assert pair.await_holder(pair.second) < LEASE_S + 3
+        done = until(client, job.id, ended)
+        assert (done.state, done.attempts, done.restarts) == ("SUCCEEDED", 1, 0)
+
+
+def test_wishes_sent_to_the_one_without_the_lease_are_carried_out(pair: Pair) -> None:
+    with client_of(pair.second) as client:
+        job = until(client, client.submit(python_job(FOREVER)).id, running)
+        client.cancel(job.id)
+        assert until(client, job.id, ended).state == "CANCELLED"
+    assert pair.holder() == pair.first.pid
+    assert not list(pair.first.processes())
+
+
+def test_sigterm_gives_the_lease_up_at_once(pair: Pair) -> None:
+    with client_of(pair.second) as client:
+        job = until(client, client.submit(python_job(FOREVER)).id, running)
+        assert pair.first.stop() == 0
+        assert pair.await_holder(pair.second) < LEASE_S, "no need to wait for the end of a lease that was given up"
+        assert client.job(job.id).state == "RUNNING"
+        announced = json.loads((pair.second.root / "service.json").read_text())
+        assert announced["url"] == pair.second.url, "whoever ends takes no other's announcement along"
+
+
+def test_a_service_that_slept_past_its_lease_changes_nothing_and_waits_from_then_on(pair: Pair) -> None:
+    with client_of(pair.second) as client:
+        job = until(client, client.submit(python_job(FOREVER)).id, running)
+        pair.first.pause()
+        pair.await_holder(pair.second)
+        client.cancel(job.id)
+        until(client, job.id, ended)
+        before = pair.tables()
+        pair.first.wake()
+        seconds_until(lambda: "another service supervises" in ready(pair.first)[1])
+        time.sleep(2)
+        assert pair.tables() == before
+        assert pair.holder() == pair.second.pid
+        pair.second.kill()
+        assert pair.await_holder(pair.first) < LEASE_S + 3, "it is the waiting one now"
+
+
+def test_behind_one_address_it_does_not_matter_which_one_is_asked(pair: Pair) -> None:
+    """As a load balancer without sticky sessions sends requests."""
+    with Client(pair.first.url) as one, Client(pair.second.url) as other:
+        job = one.submit(python_job(FOREVER), idempotency_key="only-once")
+        assert other.submit(python_job(FOREVER), idempotency_key="only-once").id == job.id
+        until(other, job.id, running)
+        assert [seen.id for seen in one.jobs()] == [seen.id for seen in other.jobs()] == [job.id]
+        other.cancel(job.id)
+        assert until(one, job.id, ended).state == "CANCELLED"
+        kinds = [event.kind for event in one.events(job.id)]
+        assert kinds == [event.kind for event in other.events(job.id)]
+        assert kinds.count("job.submitted") == 1

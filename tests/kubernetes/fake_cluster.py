@@ -1,0 +1,256 @@
+"""What stands behind a cluster's API: a Job controller and a kubelet whose containers are processes of this machine."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.fake_api import Json, Store, now_text
+
+NODE = "node-1"
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_TRACKED = "batch.kubernetes.io/job-tracking"
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[bytes]
+    words: Path
+    log: Path
+    kill_at: float | None = None
+    told: int = 0  # bytes of its log
+
+
+@dataclass
+class FakeCluster:
+    """Works in a thread of its own between `start` and `close`. No pod is ever replaced, as with
+    backoffLimitPerIndex 0."""
+
+    store: Store
+    folder: Path
+    running: dict[str, Running] = field(default_factory=dict)
+    deleted: dict[str, float] = field(default_factory=dict)  # pods: when their grace period is over
+    begun: set[tuple[str, int]] = field(default_factory=set)  # (a Job's uid, index): it had its pod
+    closing: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.store.on_delete = self._delete
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        node = {"metadata": {"name": NODE, "uid": f"uid-{NODE}"}, "status": {"conditions": [ready]}}
+        self.store.put("nodes", node, "ADDED")
+        self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
+
+    def start(self) -> None:
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.closing.set()
+        self._thread.join(10)
+        for each in self.running.values():
+            _kill(each.process)
+
+    def _run(self) -> None:
+        while not self.closing.wait(0.03):
+            for job in self.store.all("jobs"):
+                if not job["spec"].get("suspend") and not _over(job):
+                    self._control(job)
+            for pod in self.store.all("pods"):
+                self._keep(pod)
+
+    def _control(self, job: Json) -> None:
+        pods = {each["metadata"]["labels"][_INDEX]: each for each in self._pods_of(job)}
+        phases = []
+        for index in range(job["spec"]["completions"]):
+            life = (job["metadata"]["uid"], index)
+            if life not in self.begun:
+                self.begun.add(life)
+                self.store.put("pods", self._new_pod(job, index), "ADDED")
+                phases.append("Pending")
+                continue
+            found = pods.get(str(index))
+            phases.append("Failed" if found is None else found["status"].get("phase"))
+        if all(each in ("Succeeded", "Failed") for each in phases):
+            good = all(each == "Succeeded" for each in phases)
+            kind, reason = ("Complete", "CompletionsReached") if good else ("Failed", "FailedIndexes")
+            condition = {"type": kind, "status": "True", "reason": reason, "message": ""}
+            self.store.put("jobs", {**job, "status": {"conditions": [condition]}}, "MODIFIED")
+
+    def _pods_of(self, job: Json) -> list[Json]:
+        uid = job["metadata"]["uid"]
+        return [each for each in self.store.all("pods") if each["metadata"]["ownerReferences"][0]["uid"] == uid]
+
+    def _new_pod(self, job: Json, index: int) -> Json:
+        name = f"{job['metadata']['name']}-{index}-{self.store.version}"
+        labels = {
+            **job["spec"]["template"]["metadata"]["labels"],
+            _INDEX: str(index),
+            "batch.kubernetes.io/job-name": job["metadata"]["name"],
+            "batch.kubernetes.io/controller-uid": job["metadata"]["uid"],
+        }
+        owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
+        meta = {"name": name, "uid": f"uid-{name}", "labels": labels, "ownerReferences": [owner]}
+        meta |= {"creationTimestamp": now_text(), "finalizers": [_TRACKED]}
+        spec = {**job["spec"]["template"]["spec"], "nodeName": NODE}
+        return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
+
+    def _keep(self, pod: Json) -> None:
+        """The kubelet's work on one pod."""
+        name, phase = pod["metadata"]["name"], pod["status"].get("phase")
+        if phase == "Pending" and name not in self.running and name not in self.deleted:
+            wanted = [each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each]
+            secrets = [found for each in wanted if (found := self.store.get("secrets", each)) is not None]
+            if len(secrets) == len(wanted):
+                self.running[name] = self._launch(pod, secrets)
+                status = {"phase": "Running", "containerStatuses": [{"name": "agent", "state": {"running": {}}}]}
+                status["conditions"] = [{"type": "Ready", "status": "True"}]
+                self.store.put("pods", {**pod, "status": status}, "MODIFIED")
+            return
+        running = self.running.get(name)
+        if running is not None:
+            self._tell_log(name, running)
+        if running is not None and running.kill_at is not None and time.monotonic() >= running.kill_at:
+            _kill(running.process)
+        if running is not None and running.process.poll() is not None and phase == "Running":
+            self._tell_log(name, running)
+            with self.store.changed:
+                self.store.printing.discard(name)
+            pod = self.store.put("pods", _ended(pod, running), "MODIFIED")
+        gone = running is None or running.process.poll() is not None
+        if name in self.deleted and gone:
+            self.running.pop(name, None)
+            self.deleted.pop(name)
+            self.store.put("pods", pod, "DELETED")
+
+    def _tell_log(self, name: str, running: Running) -> None:
+        """What the container has printed since, each line with its time, as its runtime writes it down."""
+        with running.log.open("rb") as file:
+            file.seek(running.told)
+            whole, end, _ = file.read().rpartition(b"\n")
+        if end:
+            running.told += len(whole) + 1
+            with self.store.changed:
+                self.store.logs.setdefault(name, []).extend((stamp(), line) for line in whole.split(b"\n"))
+                self.store.changed.notify_all()
+
+    def _launch(self, pod: Json, secrets: list[Json]) -> Running:
+        """The run directory's path is the same here; what is mounted besides lies in a folder of this pod."""
+        name, (container,) = pod["metadata"]["name"], pod["spec"]["containers"]
+        words, log, mounts = (self.folder / f"{name}.{end}" for end in ("words", "log", "mounts"))
+
+        def here(text: str) -> str:
+            for place in ("/etc/elastic-orchestrator", "/opt/elastic-orchestrator"):
+                text = text.replace(place, f"{mounts}{place}")
+            return text.replace("/run/orchestrator", f"{self.folder}/runs")
+
+        self._mount(pod, secrets, mounts)
+        given = {each["name"]: here(each["value"]) for each in container["env"] if "value" in each}
+        environment = {
+            "PATH": os.environ["PATH"],
+            **given,
+            "JOB_COMPLETION_INDEX": pod["metadata"]["labels"][_INDEX],
+            "ORCHESTRATOR_POD_IP": "127.0.0.1",
+            "ORCHESTRATOR_NODE": NODE,
+            "ORCHESTRATOR_HEAD": "127.0.0.1",  # there is no DNS of a cluster's here
+            "ORCHESTRATOR_JOB_UID": pod["metadata"]["ownerReferences"][0]["uid"],
+            "ORCHESTRATOR_LAST_WORDS": str(words),
+        }
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [here(word) for word in container["command"]],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        with self.store.changed:
+            self.store.printing.add(name)
+        return Running(process, words, log)
+
+    def _mount(self, pod: Json, secrets: list[Json], mounts: Path) -> None:
+        maps = [each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each]
+        packed = [self.store.get("configmaps", name) for name in maps]
+        for folder, data in (
+            *((mounts / "etc/elastic-orchestrator", each["data"]) for each in secrets),
+            *((mounts / "opt/elastic-orchestrator/packed", each["binaryData"]) for each in packed if each),
+        ):
+            folder.mkdir(parents=True)
+            for file, content in data.items():
+                inside = base64.b64decode(content).replace(b"/run/orchestrator", f"{self.folder}/runs".encode())
+                (folder / file).write_bytes(base64.b64decode(content) if file.endswith(".zip") else inside)
+
+    def _delete(self, resource: str, document: Json, options: Json) -> None:
+        if resource == "jobs":
+            assert options["propagationPolicy"] == "Background", "its pods would be orphaned"
+            self.store.put("jobs", document, "DELETED")
+            for pod in self._pods_of(document):
+                self._end_pod(pod, pod["spec"]["terminationGracePeriodSeconds"])
+            return
+        self._end_pod(document, options.get("gracePeriodSeconds", 30))
+
+    def _end_pod(self, pod: Json, grace_s: float) -> None:
+        name = pod["metadata"]["name"]
+        meta = {**pod["metadata"], "deletionTimestamp": now_text(time.time() + grace_s)}
+        self.store.put("pods", {**pod, "metadata": meta}, "MODIFIED")
+        self.deleted[name] = grace_s
+        running = self.running.get(name)
+        if running is not None:
+            running.kill_at = min(running.kill_at or float("inf"), time.monotonic() + grace_s)
+            if running.process.poll() is None:
+                running.process.send_signal(signal.SIGTERM)
+
+
+def _over(job: Json) -> bool:
+    return any(each["type"] in ("Complete", "Failed") for each in (job.get("status") or {}).get("conditions", ()))
+
+
+def _ended(pod: Json, running: Running) -> Json:
+    code = running.process.returncode
+    code = 128 - code if code < 0 else code
+    message = running.words.read_text() if running.words.exists() else ""
+    reason = "Completed" if code == 0 else "Error"
+    state: Json = {"exitCode": code, "reason": reason, "finishedAt": now_text(), "message": message}
+    status: dict[str, Any] = {
+        "phase": "Succeeded" if code == 0 else "Failed",
+        "containerStatuses": [{"name": "agent", "state": {"terminated": state}}],
+    }
+    return {**pod, "status": status}
+
+
+def stamp() -> str:
+    """As a container runtime tells time: RFC 3339 with nine digits of a second."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanoseconds:09d}Z"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The container's whole process namespace, as its end does: whatever descends from it."""
+    for pid in [*_descendants(process.pid), process.pid]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+    found, left = [], [pid]
+    while left:
+        left = [child for each in left for child in children.get(each, ())]
+        found += left
+    return found

@@ -1,0 +1,349 @@
+"""What the API server refuses, and what is said when it does not answer: the recorded bodies, over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.kubernetes.backend import KubernetesBackend
+from orchestrator.backends.kubernetes.client import Expired, Forbidden, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.mirror import Mirror
+from orchestrator.backends.kubernetes.objects import JobObject, parse_job
+from orchestrator.backends.kubernetes.render import render_name
+from orchestrator.backends.kubernetes.rights import RIGHTS
+from orchestrator.backends.kubernetes.watcher import Watcher, pause_s
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
+from orchestrator.domain.observation import Presence
+from tests.kubernetes.conftest import build
+from tests.kubernetes.fake_api import FakeApi, recorded
+from tests.kubernetes.test_render import plan_of
+
+JOBS = Selection(resource="jobs")
+PLAN = plan_of({"run": {"command": ["true"], "workdir": "/"}, "topology": {"nodes": "1"}}, {})
+NAME = render_name(PLAN.key)
+
+
+def until(holds: Callable[[], bool], *, patience_s: float = 10) -> None:
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def a_manifest(name: str = "train") -> dict[str, Any]:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "agent", "image": "trainer:1"}]}
+    spec = {"suspend": True, "template": {"spec": pod}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "training"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        ("unauthorised: a bearer token nobody issued", BackendUnavailable, "credentials"),
+        ("forbidden: a service account without a role, create", Forbidden, "no right"),
+        ("quota on jobs exceeded", BackendBusy, "quota"),
+        ("namespace that does not exist", BackendUnavailable, "namespace is not there"),
+        ("negative parallelism", LaunchRefused, "must be greater than or equal to 0"),
+        ("name too long for an Indexed Job", LaunchRefused, "metadata.name"),
+        ("unknown field, fieldValidation=Strict", LaunchRefused, "unknown field"),
+        ("quantity that is no quantity", LaunchRefused, "quantities must match"),
+        ("list with a resourceVersion of the future", BackendUnavailable, "504"),
+        ("watch with resourceVersion that is no number", BackendUnavailable, "500"),
+        ("eviction refused by a PodDisruptionBudget", BackendUnavailable, "429"),
+        ("update with a stale resourceVersion", BackendUnavailable, "409"),
+    ],
+)
+def test_a_recorded_refusal_of_a_job_becomes_its_error(
+    api: FakeApi, client: KubernetesClient, answer: str, error: type[Exception], words: str
+) -> None:
+    api.store.next_refusal["jobs", "create"] = recorded(answer)
+    with pytest.raises(error, match=words) as raised:
+        client.create("jobs", a_manifest())
+    assert raised.type is error
+
+
+def test_a_name_that_is_taken_is_no_refusal(client: KubernetesClient) -> None:
+    client.create("jobs", a_manifest())
+    with pytest.raises(FileExistsError, match="already exists"):
+        client.create("jobs", a_manifest())
+
+
+def test_what_is_not_there_is_none_and_its_deletion_no_error(client: KubernetesClient) -> None:
+    assert client.job("nosuch") is None
+    assert client.delete_job("nosuch") is False
+    assert client.delete_pod("nosuch", grace_s=1) is False
+
+
+def test_a_pod_is_never_forgotten_instead_of_ended(client: KubernetesClient) -> None:
+    with pytest.raises(ValueError, match="second"):
+        client.delete_pod("any", grace_s=0)
+
+
+def test_a_list_is_read_to_its_end(api: FakeApi, client: KubernetesClient) -> None:
+    for number in range(1203):
+        api.store.put("jobs", a_manifest(f"j{number}"), "ADDED")
+    items, version = client.list(JOBS)
+    assert len({each["metadata"]["name"] for each in items}) == 1203
+    assert version == str(api.store.version)
+
+
+def test_an_expired_list_and_an_expired_watch_say_so(api: FakeApi, client: KubernetesClient) -> None:
+    api.store.next_refusal["jobs", "list"] = recorded("list at an expired exact resourceVersion")
+    with pytest.raises(Expired):
+        client.list(JOBS)
+    api.store.forget_history()
+    with pytest.raises(Expired, match="too old"):
+        list(client.watch(JOBS, "1", watch_s=1))
+
+
+def test_a_watch_tells_what_happens_from_its_version_on(api: FakeApi, client: KubernetesClient) -> None:
+    _, version = client.list(JOBS)
+    client.create("jobs", a_manifest())
+    client.patch_job("train", {"metadata": {"annotations": {"mine": "1"}}})
+    stream = client.watch(JOBS, version, watch_s=5)
+    kinds = [next(stream).get("type") for _ in range(3)]
+    assert kinds == [None, "ADDED", "MODIFIED"]
+
+
+def a_watcher(client: KubernetesClient, **fields: Any) -> tuple[Watcher, Mirror[JobObject]]:
+    mirror: Mirror[JobObject] = Mirror(parse_job)
+    return Watcher(client, JOBS, mirror, watch_s=0.2, silent_s=5, **fields), mirror
+
+
+def test_a_forgotten_version_is_answered_by_a_new_list(api: FakeApi, client: KubernetesClient) -> None:
+    api.store.stream_s = 0.2
+    watcher, mirror = a_watcher(client)
+    watcher.step()
+    api.store.put("jobs", a_manifest("before"), "ADDED")
+    api.store.forget_history()
+    watcher.step()
+    assert mirror.version is None
+    watcher.step()
+    assert [job.name for job in mirror.objects()] == ["before"]
+    assert watcher.problem() is None
+
+
+def test_a_stream_that_ends_is_gone_on_with_and_not_listed_again(api: FakeApi, client: KubernetesClient) -> None:
+    api.store.stream_s = 0.2
+    watcher, mirror = a_watcher(client)
+    for _ in range(3):
+        watcher.step()
+    api.store.put("jobs", a_manifest("later"), "ADDED")
+    watcher.step()
+    assert [job.name for job in mirror.objects()] == ["later"]
+    assert [verb for _, resource, verb in api.store.calls if resource == "jobs"].count("list") == 1
+
+
+def test_a_copy_is_listed_anew_now_and_then_since_a_restored_server_is_silent_about_the_future(
+    api: FakeApi, client: KubernetesClient
+) -> None:
+    api.store.stream_s = 0.2
+    clock = [100.0]
+    watcher, mirror = a_watcher(client, monotonic=lambda: clock[0])
+    api.store.put("jobs", a_manifest("lost"), "ADDED")
+    watcher.step()
+    mirror.version = "999999"
+    api.store.objects["jobs"].clear()
+    watcher.step()
+    assert [job.name for job in mirror.objects()] == ["lost"]
+    clock[0] += 1801
+    watcher.step()
+    assert mirror.objects() == []
+    assert mirror.version == str(api.store.version)
+
+
+def test_a_list_that_was_made_before_a_job_does_not_bury_it() -> None:
+    mirror: Mirror[JobObject] = Mirror(parse_job)
+    made = {"metadata": {"name": "j", "uid": "u", "resourceVersion": "12"}}
+    mirror.put(made)
+    mirror.replace([], "11")
+    assert [job.uid for job in mirror.objects()] == ["u"]
+    mirror.replace([], "11")  # of a server that was restored from a backup
+    assert mirror.objects() == []
+    mirror.put(made)
+    assert mirror.objects() == []
+
+
+def test_a_list_that_was_made_after_a_job_tells_whether_it_is_there() -> None:
+    mirror: Mirror[JobObject] = Mirror(parse_job)
+    mirror.put({"metadata": {"name": "j", "uid": "u", "resourceVersion": "12"}})
+    mirror.replace([], "12")
+    assert mirror.objects() == []
+
+
+def test_a_copy_of_which_nothing_was_heard_for_long_is_no_evidence(api: FakeApi, client: KubernetesClient) -> None:
+    api.store.stream_s = 0.2
+    clock = [100.0]
+    watcher, _ = a_watcher(client, monotonic=lambda: clock[0])
+    assert watcher.problem() is not None
+    watcher.step()
+    assert watcher.problem() is None
+    clock[0] += 6
+    assert "nothing was heard" in (watcher.problem() or "")
+
+
+def test_pauses_grow_to_half_a_minute() -> None:
+    assert pause_s(1) <= 1.0
+    assert all(15 <= pause_s(failures) <= 30 for failures in (10, 1000))
+
+
+def test_older_news_changes_nothing_and_what_is_gone_stays_gone() -> None:
+    mirror: Mirror[JobObject] = Mirror(parse_job, keeps_removed=True)
+    old, new = (
+        {"metadata": {"name": "train", "uid": "u", "resourceVersion": version}, "spec": {"suspend": suspend}}
+        for version, suspend in (("7", True), ("12", False))
+    )
+    mirror.apply({"type": "ADDED", "object": new})
+    mirror.put(old)
+    assert [job.suspended for job in mirror.objects()] == [False]
+    mirror.apply({"type": "DELETED", "object": new})
+    mirror.apply({"type": "MODIFIED", "object": new})
+    assert (mirror.objects(), [job.name for job in mirror.removed()]) == ([], ["train"])
+    mirror.forget(["u"])
+    assert mirror.removed() == []
+
+
+def test_a_submission_that_was_cut_off_is_absent_and_is_made_whole_by_the_next(
+    api: FakeApi, backend: KubernetesBackend
+) -> None:
+    api.store.next_refusal["services", "create"] = recorded("watch with resourceVersion that is no number")
+    with pytest.raises(BackendUnavailable):
+        backend.submit(PLAN)
+    job = api.store.get("jobs", NAME)
+    assert job is not None
+    assert job["spec"]["suspend"] is True
+    until(lambda: "cut off" in backend.observe([PLAN.key])[PLAN.key].evidence)
+    assert backend.observe([PLAN.key])[PLAN.key].presence is Presence.ABSENT
+    backend.submit(PLAN)
+    job = api.store.get("jobs", NAME)
+    assert job is not None
+    assert job["spec"]["suspend"] is False
+    for resource in ("services", "secrets"):
+        made = api.store.get(resource, NAME)
+        assert made is not None
+        assert made["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    backend.cancel(PLAN.key, force=True)
+
+
+def test_what_an_earlier_job_of_the_name_left_is_not_relied_on(api: FakeApi, backend: KubernetesBackend) -> None:
+    """It is collected a moment later, and the pods would wait for their Secret for ever."""
+    api.store.put("secrets", {"metadata": {"name": NAME, "ownerReferences": [{"uid": "gone"}]}}, "ADDED")
+    with pytest.raises(BackendUnavailable, match="earlier Job"):
+        backend.submit(PLAN)
+    assert api.store.all("jobs") == []
+    api.store.put("secrets", {"metadata": {"name": NAME}}, "DELETED")
+    backend.submit(PLAN)
+    (job,), (secret,) = api.store.all("jobs"), api.store.all("secrets")
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("call", [("secrets", "create"), ("jobs", "patch")], ids=" ".join)
+def test_a_job_that_is_refused_before_it_is_whole_does_not_stay_behind(
+    api: FakeApi, backend: KubernetesBackend, call: tuple[str, str]
+) -> None:
+    api.store.next_refusal[call] = recorded("negative parallelism")
+    with pytest.raises(LaunchRefused):
+        backend.submit(PLAN)
+    assert api.store.all("jobs") == []
+
+
+def test_a_job_of_kueue_s_stays_suspended_until_it_is_admitted(api: FakeApi, backend: KubernetesBackend) -> None:
+    plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
+    backend.submit(plan)
+    job = api.store.get("jobs", NAME)
+    assert job is not None
+    assert job["spec"]["suspend"] is True
+    seen = backend.observe([plan.key])[plan.key]
+    assert (seen.presence, "Kueue" in seen.evidence) == (Presence.PENDING, True)
+
+
+def test_a_queue_of_kueue_s_where_there_is_no_kueue_is_refused(api: FakeApi, backend: KubernetesBackend) -> None:
+    """Nobody would ever let the job begin."""
+    plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "placement": {"queue": "research"}}, {})
+    assert backend.check(plan) == ()
+    api.store.groups.remove("kueue.x-k8s.io")
+    (told,) = backend.check(plan)
+    assert "no Kueue" in told
+    with pytest.raises(LaunchRefused, match="no Kueue"):
+        backend.submit(plan)
+    assert api.store.all("jobs") == []
+    assert backend.check(PLAN) == ()
+
+
+def test_a_full_quota_is_waiting_and_no_failure(api: FakeApi, backend: KubernetesBackend) -> None:
+    api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")
+    with pytest.raises(BackendBusy, match="exceeded quota"):
+        backend.submit(PLAN)
+
+
+def test_a_server_that_does_not_answer_says_nothing_of_any_attempt(api: FakeApi, backend: KubernetesBackend) -> None:
+    assert backend.observe([PLAN.key])[PLAN.key].presence is Presence.ABSENT
+    api.close()
+    with pytest.raises(BackendUnavailable):
+        until(lambda: backend.observe([PLAN.key]) == {})  # never: it raises once the watch breaks off
+    with pytest.raises(BackendUnavailable):
+        backend.slots()  # so that nobody is admitted
+
+
+def test_without_the_right_to_see_nodes_and_events_jobs_are_supervised(
+    api: FakeApi, backend: KubernetesBackend
+) -> None:
+    api.store.denied |= {("nodes", "list"), ("events", "list")}
+    assert backend.observe([PLAN.key])[PLAN.key].presence is Presence.ABSENT
+
+
+def test_without_the_right_to_see_jobs_nothing_is_concluded(api: FakeApi, backend: KubernetesBackend) -> None:
+    api.store.denied.add(("jobs", "list"))
+    with pytest.raises(BackendUnavailable, match="no right"):
+        backend.observe([PLAN.key])
+
+
+def test_a_thousand_jobs_need_one_watch_for_each_kind_and_no_call_of_their_own(
+    api: FakeApi, backend: KubernetesBackend
+) -> None:
+    keys = [AttemptKey(f"job-{number}", 1) for number in range(1000)]
+    for _ in range(5):
+        assert len(backend.observe(keys)) == 1000
+    assert sorted(verb for _, _, verb in api.store.calls if verb != "list") == ["watch"] * 4
+    assert sum(verb == "list" for _, _, verb in api.store.calls) == 4
+
+
+def test_another_service_finds_the_job_by_its_name(
+    api: FakeApi, backend: KubernetesBackend, client: KubernetesClient, own: Any
+) -> None:
+    backend.submit(PLAN)
+    other = build(own, client)
+    assert other.observe([PLAN.key])[PLAN.key].presence in (Presence.PENDING, Presence.RUNNING)
+    other.cancel(PLAN.key, force=True)
+    until(lambda: other.observe([PLAN.key])[PLAN.key].presence in (Presence.GONE, Presence.ABSENT))
+    other.close()
+
+
+def test_a_dry_run_tells_what_the_cluster_would_say_and_makes_nothing(api: FakeApi, backend: KubernetesBackend) -> None:
+    assert backend.check(PLAN) == ()
+    assert api.store.all("jobs") == []
+    api.store.next_refusal["jobs", "create"] = recorded("negative parallelism")
+    (told,) = backend.check(PLAN)
+    assert "would refuse" in told
+    api.store.next_refusal["jobs", "create"] = recorded("unauthorised: a bearer token nobody issued")
+    (told,) = backend.check(PLAN)
+    assert "was not asked" in told
+    api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")
+    (told,) = backend.check(PLAN)
+    assert told.startswith("it would wait: a quota")
+
+
+def test_a_job_without_an_image_is_refused(client: KubernetesClient, own: Any) -> None:
+    with pytest.raises(LaunchRefused, match="image"):
+        build(replace(own, image=None), client).submit(PLAN)
+
+
+def test_every_right_has_a_reason_and_each_resource_one_row() -> None:
+    assert all(right.why for right in RIGHTS)
+    assert len({right.resource for right in RIGHTS}) == len(RIGHTS)
+    assert [right.resource for right in RIGHTS if not right.namespaced] == ["nodes"]

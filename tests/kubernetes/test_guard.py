@@ -1,0 +1,187 @@
+"""What a job's own overlay may ask for, and what would make its pods more than a job's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.kubernetes.guard import find_excess
+from orchestrator.backends.kubernetes.render import render_manifests
+from orchestrator.backends.kubernetes.site import QUEUE_LABEL
+from orchestrator.domain.errors import LaunchRefused
+from tests.kubernetes.test_render import OWN, plan_of
+
+POD = "spec.template.spec"
+
+
+def of_pod(**patch: Any) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": patch}}}
+
+
+def of_agent(**patch: Any) -> dict[str, Any]:
+    return of_pod(containers=[{"name": "agent", **patch}])
+
+
+def excess_of(overlay: dict[str, Any], theirs: dict[str, Any] | None = None) -> str | None:
+    return find_excess(overlay, theirs=theirs or {}, agent="agent")
+
+
+def secret(name: str) -> dict[str, Any]:
+    return {"name": "x", "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "excess"),
+    [
+        (of_pod(volumes=[{"name": "x", "secret": {"secretName": "orchestrator-token"}}]), f"{POD}.volumes.secret"),
+        (of_pod(volumes=[{"name": "x", "hostPath": {"path": "/"}}]), f"{POD}.volumes.hostPath"),
+        (of_pod(volumes=[{"name": "x", "projected": {"sources": []}}]), f"{POD}.volumes.projected"),
+        (of_pod(volumes=[{"name": "x", "csi": {"driver": "secrets"}}]), f"{POD}.volumes.csi"),
+        (of_agent(env=[secret("orchestrator-token")]), f"{POD}.containers.env.valueFrom.secretKeyRef"),
+        (of_agent(envFrom=[{"secretRef": {"name": "orchestrator-token"}}]), f"{POD}.containers.envFrom"),
+        (
+            of_pod(initContainers=[{"name": "a", "env": [secret("x")]}]),
+            f"{POD}.initContainers.env.valueFrom.secretKeyRef",
+        ),
+        (of_pod(serviceAccountName="orchestrator"), f"{POD}.serviceAccountName"),
+        (of_pod(automountServiceAccountToken=True), f"{POD}.automountServiceAccountToken"),
+        (of_pod(securityContext={"runAsUser": 0}), f"{POD}.securityContext"),
+        (of_agent(securityContext={"privileged": True}), f"{POD}.containers.securityContext"),
+        (of_agent(securityContext=None), f"{POD}.containers.securityContext"),
+        (of_agent(ports=[{"containerPort": 1, "hostPort": 80}]), f"{POD}.containers.ports.hostPort"),
+        (of_agent(livenessProbe={"httpGet": {"host": "169.254.169.254"}}), f"{POD}.containers.livenessProbe"),
+        (of_agent(lifecycle={"postStart": {"httpGet": {"host": "x"}}}), f"{POD}.containers.lifecycle"),
+        (of_pod(hostNetwork=True), f"{POD}.hostNetwork"),
+        (of_pod(hostPID=True), f"{POD}.hostPID"),
+        (of_pod(nodeName="control-plane"), f"{POD}.nodeName"),
+        (of_pod(priorityClassName="system-node-critical"), f"{POD}.priorityClassName"),
+        ({"spec": {"template": {"metadata": {"labels": {"app": "orchestrator"}}}}}, "spec.template.metadata.labels"),
+        ({"spec": {"manualSelector": True, "selector": {}}}, "spec.manualSelector"),
+        ({"spec": {"completions": 9}}, "spec.completions"),
+        ({"metadata": {"finalizers": ["x/y"]}}, "metadata.finalizers"),
+        ({"metadata": {"ownerReferences": []}}, "metadata.ownerReferences"),
+        ({"status": {}}, "status"),
+        (of_pod(**{"$patch": "replace"}, containers=[]), f"{POD}.$patch"),
+        (of_pod(containers=[{"$patch": "replace"}, {"name": "agent", "image": "x"}]), f"{POD}.containers.$patch"),
+        ({"spec": {"$patch": "replace"}}, "spec.$patch"),
+        ({"spec": {"ttlSecondsAfterFinished": 0}}, "spec.ttlSecondsAfterFinished"),
+        (of_pod(terminationGracePeriodSeconds=10**6), f"{POD}.terminationGracePeriodSeconds"),
+        (
+            {"spec": {"template": {"metadata": {"annotations": {"iam.amazonaws.com/role": "admin"}}}}},
+            "spec.template.metadata.annotations",
+        ),
+        ({"metadata": {"labels": {QUEUE_LABEL: None}}}, f"metadata.labels.{QUEUE_LABEL}"),
+        (
+            {"metadata": {"annotations": {"elastic-orchestrator/whole": "true"}}},
+            "metadata.annotations.elastic-orchestrator/whole",
+        ),
+        (
+            of_pod(
+                volumes=[{"name": "x", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": {"name": "y"}}}}}]
+            ),
+            f"{POD}.volumes.ephemeral.dataSource",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_makes_a_pod_more_than_a_job_s_is_refused_by_its_name(overlay: dict[str, Any], excess: str) -> None:
+    assert excess_of(overlay) == excess
+    plan = plan_of({"placement": {"overlay": overlay}}, {})
+    with pytest.raises(LaunchRefused, match="is not a job's to set") as raised:
+        render_manifests(plan, OWN, workdir="/")
+    assert excess in str(raised.value)
+
+
+def test_what_a_job_may_need_of_its_own_is_taken() -> None:
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "more", "emptyDir": {"medium": "Memory"}},
+        {"name": "tmp", "$patch": "delete"},
+    ]
+    agent = {
+        "name": "agent",
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "resources": {"limits": {"cpu": "2"}},
+        "ports": [{"containerPort": 9090}],
+    }
+    sidecar = {"name": "watch", "image": "x", "args": ["y"], "restartPolicy": "Always"}
+    pod = {"containers": [agent], "initContainers": [sidecar], "volumes": volumes, "affinity": {}}
+    overlay = {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"b": "c"}},
+        "spec": {"activeDeadlineSeconds": 60, "template": {"spec": pod}},
+    }
+    assert excess_of(overlay) is None
+
+
+@pytest.mark.parametrize("name", [[], {}, 7, None])
+def test_a_name_that_is_no_text_is_refused_with_a_sentence(name: object) -> None:
+    for patch in (of_pod(containers=[{"name": name}]), of_agent(volumeMounts=[{"name": name, "mountPath": "/x"}])):
+        assert excess_of(patch, of_pod(containers=[{"name": "side"}], volumes=[{"name": "v"}])) is None
+    with pytest.raises(LaunchRefused, match="no list of containers with names"):
+        render_manifests(plan_of({"placement": {"overlay": of_pod(containers=[{"name": name}])}}, {}), OWN, workdir="/")
+
+
+@pytest.mark.parametrize(
+    "overlay", [{}, {"spec": None}, {"spec": "x"}, of_pod(containers="x", volumes=[1]), of_agent(env=["x"])]
+)
+def test_what_is_of_no_use_is_left_to_whoever_refuses_it(overlay: dict[str, Any]) -> None:
+    assert excess_of(overlay) is None
+
+
+THEIRS = of_pod(
+    initContainers=[{"name": "tune", "securityContext": {"privileged": True}}],
+    containers=[{"name": "agent", "env": [{"name": "A", "value": "1"}]}],
+    volumes=[{"name": "secrets", "secret": {"secretName": "theirs"}}],
+    nodeSelector={"pool": "batch"},
+    tolerations=[{"key": "batch"}],
+)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "excess"),
+    [
+        (of_pod(initContainers=[{"name": "tune", "command": ["sh"]}]), f"{POD}.initContainers.tune"),
+        (of_pod(initContainers=None), f"{POD}.initContainers"),
+        (of_pod(volumes=[{"name": "secrets", "emptyDir": {}}]), f"{POD}.volumes.secrets"),
+        (of_pod(nodeSelector=None), f"{POD}.nodeSelector"),
+        (of_pod(nodeSelector={"pool": "other"}), f"{POD}.nodeSelector"),
+        (
+            of_agent(volumeMounts=[{"name": "secrets", "mountPath": "/x"}]),
+            f"{POD}.containers.volumeMounts.secrets",
+        ),
+        (of_agent(image="mine"), None),
+        (of_pod(tolerations=[{"key": "mine"}], initContainers=[{"name": "mine"}]), None),
+    ],
+)
+def test_what_the_cluster_brings_is_not_a_job_s_to_change(overlay: dict[str, Any], excess: str | None) -> None:
+    assert excess_of(overlay, theirs=THEIRS) == excess
+
+
+def test_a_container_that_a_job_adds_is_as_confined_as_the_agent() -> None:
+    plan = plan_of({"placement": {"overlay": of_pod(initContainers=[{"name": "mine", "image": "x"}])}}, {})
+    site = replace(OWN, overlay=THEIRS)
+    agent, tune, mine = (
+        each
+        for kind in ("containers", "initContainers")
+        for each in render_manifests(plan, site, workdir="/").job["spec"]["template"]["spec"][kind]
+        if each["name"] in ("agent", "tune", "mine")
+    )
+    assert mine["securityContext"] == agent["securityContext"]
+    assert tune["securityContext"] == {"privileged": True}
+    free = render_manifests(plan, replace(site, free_overlays=True), workdir="/").job["spec"]["template"]["spec"]
+    assert "securityContext" not in free["initContainers"][-1]
+
+
+def test_the_cluster_s_own_overlay_and_defaults_may_ask_for_anything_and_so_may_jobs_where_that_is_said() -> None:
+    overlay = of_pod(serviceAccountName="trainer")
+    plan = plan_of({"placement": {"overlay": overlay}}, {})
+    placed = OWN.defaults.model_copy(update={"overlay": overlay})
+    for job in (
+        render_manifests(plan, replace(OWN, free_overlays=True), workdir="/").job,
+        render_manifests(plan_of({}, {}), replace(OWN, overlay=overlay), workdir="/").job,
+        render_manifests(plan_of({}, {}), replace(OWN, defaults=placed), workdir="/").job,
+    ):
+        assert job["spec"]["template"]["spec"]["serviceAccountName"] == "trainer"

@@ -1,0 +1,112 @@
+"""What the live tests stand on: the proxy before the API server, addresses, and what the service is told."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import tomllib
+import yaml
+
+from orchestrator.backends.kubernetes.access import load_access
+from tests.kubernetes.fake_api import FakeApi
+from tests.kubernetes.live.lab import kubeconfig_through, overlay_of, render_toml
+from tests.kubernetes.live.options import Options
+from tests.kubernetes.live.relay import Relay, address_towards
+from tests.kubernetes.tls_server import Cluster, serve, sign, write_kubeconfig
+
+CHOSEN = Options({"context": ""})
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with serve(tmp_path) as cluster:
+        yield cluster
+
+
+@contextmanager
+def behind(relay: Relay, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """A client by the kubeconfig that is named, as the service has it."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig_through(relay.port, CHOSEN, folder))
+    with load_access(None, None).connect(timeout_s=5) as client:
+        yield client
+
+
+def write(folder: Path, cluster: Cluster, **of_cluster: str) -> str:
+    certificate, key = (b64encode(each).decode() for each in sign("jane", cluster.authority).pems())
+    user = {"client-certificate-data": certificate, "client-key-data": key}
+    return str(write_kubeconfig(folder, cluster, user, **of_cluster))
+
+
+def test_certificates_of_both_sides_count_behind_it_and_shut_it_lets_nobody_in(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    monkeypatch.setenv("KUBECONFIG", f"{empty}{os.pathsep}{write(tmp_path, cluster)}")
+    (tmp_path / "through").mkdir()
+    with closing(Relay("127.0.0.1", cluster.port)) as relay, behind(relay, tmp_path / "through", monkeypatch) as client:
+        assert client.get("/version").json()["gitVersion"] == "v1.36.2"
+        relay.shut()
+        with pytest.raises(httpx.TransportError):
+            client.get("/version")
+        relay.open()
+        assert client.get("/version").json()["gitVersion"] == "v1.36.2"
+    assert set(cluster.callers) == {"jane"}
+
+
+def test_a_proxy_of_the_kubeconfig_s_own_stands_behind_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Relay("127.0.0.1", cluster.port)) as theirs:
+        proxied = write(tmp_path, cluster, **{"proxy-url": f"http://me:secret@127.0.0.1:{theirs.port}"})
+        monkeypatch.setenv("KUBECONFIG", proxied)
+        (tmp_path / "through").mkdir()
+        with (
+            closing(Relay("127.0.0.1", theirs.port, to_proxy=True)) as ours,
+            behind(ours, tmp_path / "through", monkeypatch) as client,
+        ):
+            assert client.get("/version").json()["gitVersion"] == "v1.36.2"
+            told = yaml.safe_load((tmp_path / "through" / "kubeconfig").read_text())
+            assert told["clusters"][0]["cluster"]["proxy-url"] == f"http://me:secret@127.0.0.1:{ours.port}"
+            theirs.shut()
+            with pytest.raises(httpx.TransportError):
+                client.get("/version")
+
+
+def test_a_server_without_tls_is_reached_too(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {
+        "current-context": "pretend",
+        "clusters": [{"name": "pretend", "cluster": {"server": api.url}}],
+        "contexts": [{"name": "pretend", "context": {"cluster": "pretend"}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    (tmp_path / "through").mkdir()
+    with (
+        closing(Relay("127.0.0.1", httpx.URL(api.url).port or 0)) as relay,
+        behind(relay, tmp_path / "through", monkeypatch) as client,
+    ):
+        assert client.get("/version").json()["gitVersion"] == "v1.36.2"
+
+
+def test_an_api_server_on_loopback_does_not_make_pods_look_for_the_service_there() -> None:
+    found = address_towards("127.0.0.1", 6443)
+    assert found is None or not ipaddress.ip_address(found).is_loopback
+
+
+def test_an_overlay_reaches_the_settings_with_what_it_takes_away_and_an_image_is_not_pulled_twice() -> None:
+    text = """
+        spec: {template: {spec: {securityContext: {seccompProfile: null}, containers: [{name: agent, tty: true}]}}}
+        """
+    told = tomllib.loads(f"overlay = {render_toml(overlay_of(text))}")["overlay"]["spec"]["template"]["spec"]
+    assert told["securityContext"] == {"seccompProfile": {"$patch": "delete"}}
+    assert told["containers"] == [{"name": "agent", "tty": True, "imagePullPolicy": "IfNotPresent"}]
+    (agent,) = overlay_of("")["spec"]["template"]["spec"]["containers"]
+    assert agent == {"name": "agent", "imagePullPolicy": "IfNotPresent"}

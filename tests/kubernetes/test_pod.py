@@ -1,0 +1,202 @@
+"""What a pod runs: it finds its place, starts the agent, and leaves its last words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends import ship
+from tests.builders import make_exit_record
+from tests.elastic.harness import signal_another_thread
+from trainer.contract import env, layout
+from trainer.contract.exit_record import Outcome, render_exit_record
+from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.launch import LaunchPolicy
+from trainer.contract.node import HEAD, LOCAL, NodeLaunch, find_port
+from trainer.contract.pod import (
+    LAST_WORDS_BYTES,
+    LastWords,
+    PodLaunch,
+    parse_last_words,
+    parse_pod_launch,
+    render_last_words,
+    render_pod_launch,
+)
+from trainer.elastic.pod import read_place, unpack
+
+UNTIL_TOLD = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+POLICY = LaunchPolicy(max_restarts=2, stop_timeout_s=3, log_limit_bytes=1024)
+started: list[subprocess.Popen[str]] = []
+
+
+def launch(tmp_path: Path, code: str, port: int = 20000) -> PodLaunch:
+    environment = {env.JOB_DIR: str(tmp_path / "job"), env.ATTEMPT: "2", env.JOB_ID: "job"}
+    command = (sys.executable, "-c", code, f"--rdzv-endpoint={HEAD}:{port}", f"--local-addr={LOCAL}")
+    node = NodeLaunch(host_command=command, command=command, environment=environment, workdir=str(tmp_path / "gone"))
+    return PodLaunch(node=node, policy=POLICY, replicas=4)
+
+
+def start(tmp_path: Path, code: str, *, port: int = 20000, **environ: str) -> subprocess.Popen[str]:
+    (tmp_path / "launch.json").write_text(json.dumps(render_pod_launch(launch(tmp_path, code, port))))
+    given = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ship.find_package().parent),
+        "JOB_COMPLETION_INDEX": "0",
+        "ORCHESTRATOR_HEAD": "job-a2-0.job-a2",
+        "ORCHESTRATOR_POD_IP": "10.1.2.3",
+        "ORCHESTRATOR_JOB_UID": "u-1",
+        "ORCHESTRATOR_LAST_WORDS": str(tmp_path / "words"),
+        **environ,
+    }
+    command = [sys.executable, "-m", "trainer.elastic.pod", str(tmp_path / "launch.json")]
+    pod = subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+    started.append(pod)
+    return pod
+
+
+@pytest.fixture(autouse=True)
+def _end_what_was_started() -> Iterator[None]:
+    yield
+    while started:
+        with started.pop() as pod:
+            pod.kill()
+
+
+def test_the_first_pod_hosts_the_group_by_its_own_address_and_claims_for_its_job(tmp_path: Path) -> None:
+    code = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
+    printed, _ = start(tmp_path, code).communicate(timeout=30)
+    arguments, environment, folder = json.loads(printed)
+    assert arguments == ["--rdzv-endpoint=10.1.2.3:20000", "--local-addr=10.1.2.3"]
+    assert (environment[env.CLAIM], environment[env.REPLICA]) == ("kubernetes-u-1", "0")
+    assert "ORCHESTRATOR_POD_IP" not in environment
+    assert folder == str(tmp_path)  # there is no such workdir in this container
+    written = json.loads((tmp_path / "job/attempts/2" / layout.LAUNCH).read_text())
+    assert (written["replicas"], written["policy"]["max_restarts"]) == (4, 2)
+
+
+def test_another_pod_finds_the_first_by_its_name_once_its_rendezvous_answers(tmp_path: Path) -> None:
+    given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "localhost"}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        process = start(tmp_path, "import sys; print(sys.argv[1])", port=port, **given)
+        assert process.stderr is not None
+        assert f"waits for the first replica, localhost, port {port}" in process.stderr.readline()
+        assert process.poll() is None
+        listener.listen()
+        printed, _ = process.communicate(timeout=60)
+    assert printed.strip() == f"--rdzv-endpoint=127.0.0.1:{port}"
+
+
+def test_a_pod_that_looks_for_the_first_one_goes_when_it_is_told_to(tmp_path: Path) -> None:
+    given = {"JOB_COMPLETION_INDEX": "1", "ORCHESTRATOR_HEAD": "no-such-name.invalid"}
+    process = start(tmp_path, "pass", **given)
+    assert process.stderr is not None
+    assert "waits for the first replica" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("command", "port"),
+    [
+        (("elasticrun", "--rdzv-endpoint={head}:20000", "--rdzv-endpoint={head}:1"), 20000),
+        (("elasticrun", "--rdzv-endpoint=10.0.0.1:20000"), None),
+        (("elasticrun", "--rdzv-endpoint={head}:"), None),
+        (("bash",), None),
+    ],
+)
+def test_the_rendezvous_s_port_stands_in_the_launcher_s_flags(command: tuple[str, ...], port: int | None) -> None:
+    assert find_port(command) == port
+
+
+@pytest.mark.parametrize("to", ["any thread", "a thread that does not wait"])
+def test_the_agent_s_end_is_the_container_s_and_a_signal_reaches_the_agent(tmp_path: Path, to: str) -> None:
+    process = start(tmp_path, UNTIL_TOLD)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    if to == "any thread":
+        process.send_signal(signal.SIGTERM)
+    else:
+        signal_another_thread(process.pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 9
+    killed = start(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    killed.communicate(timeout=30)
+    assert killed.returncode == 137
+
+
+def test_orphans_are_reaped_and_the_newest_record_is_told(tmp_path: Path) -> None:
+    lives = layout.replica_dir(tmp_path / "job", 2, 0)
+    for number, outcome in ((9, Outcome.FAILED), (10, Outcome.SUCCEEDED)):
+        (lives / str(number)).mkdir(parents=True)
+        (lives / str(number) / layout.EXIT).write_text(json.dumps(render_exit_record(make_exit_record(outcome))))
+    process = start(tmp_path, "import os; os.fork() or os._exit(0); os._exit(0)")
+    process.communicate(timeout=30)
+    words = parse_last_words((tmp_path / "words").read_text())
+    assert words is not None
+    assert (words.replica, words.incarnation, words.record.outcome) == (0, 10, Outcome.SUCCEEDED)
+
+
+def test_what_the_workers_write_into_their_logs_is_printed_with_whose_it_is(tmp_path: Path) -> None:
+    log = layout.worker_dir(layout.replica_dir(tmp_path / "job", 2, 0) / "1", 3, 1) / layout.WORKER_LOG
+    code = f"import pathlib; log = pathlib.Path({str(log)!r}); log.parent.mkdir(parents=True); log.write_text('loss 1')"
+    printed, _ = start(tmp_path, code).communicate(timeout=30)
+    assert printed.splitlines() == ["[i1 g3 local-1] loss 1"]
+
+
+@pytest.mark.parametrize("environ", [{}, {"JOB_COMPLETION_INDEX": "x"}])
+def test_outside_a_pod_of_ours_it_says_so(environ: dict[str, str]) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        read_place(environ)
+
+
+def test_last_words_always_fit_and_lose_the_traceback_first() -> None:
+    for message, traceback in (("short", "t" * 40_000), ("m" * 9_000, "t" * 40_000), ("\x00" * 9_000, None)):
+        failure = Failure(kind=FailureKind.APPLICATION, message=message, traceback=traceback, exit_code=1)
+        text = render_last_words(LastWords(replica=3, incarnation=1, record=make_exit_record(failure=failure)))
+        assert len(text.encode()) <= LAST_WORDS_BYTES
+        words = parse_last_words(text)
+        assert words is not None
+        assert words.record.failure is not None
+        assert (words.replica, words.record.failure.kind) == (3, FailureKind.APPLICATION)
+        assert message.startswith(words.record.failure.message)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "rank 0", "[]", "{}", '{"replica": 1}', '{"replica": 1, "incarnation": 1, "record": []}']
+)
+def test_a_message_of_somebody_else_s_is_no_last_word(text: str) -> None:
+    assert parse_last_words(text) is None
+
+
+def test_a_launch_survives_its_document_and_a_broken_one_is_refused(tmp_path: Path) -> None:
+    given = launch(tmp_path, "pass")
+    assert parse_pod_launch(json.loads(json.dumps(render_pod_launch(given)))) == given
+    broken: dict[str, Any]
+    for broken in ({}, {"node": {}}, {"node": {}, "launch": {"policy": 1}}):
+        with pytest.raises(ValueError, match="launch"):
+            parse_pod_launch(broken)
+
+
+def test_the_package_is_unpacked_whole_and_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        unpack(tmp_path)
+    assert (tmp_path / "trainer" / "elastic" / "pod.py").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["trainer"]

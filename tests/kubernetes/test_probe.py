@@ -1,0 +1,127 @@
+"""Two pods that look around: what they are, and what is said of what they find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from orchestrator.backends.kubernetes.client import KubernetesClient
+from orchestrator.backends.kubernetes.probe import Look, Word, judge_findings, probe, render_probe
+from orchestrator.backends.kubernetes.site import KubernetesSite
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.spec import Placement
+from tests.kubernetes.fake_api import FakeApi, recorded
+from tests.kubernetes.test_render import APART, EVERYTHING, OWN
+
+KEY = AttemptKey("doctor-0f", 1)
+GOOD: dict[str, Any] = {
+    "user": 1000,
+    "python": "3.11.2",
+    "enough": True,
+    "unwritten": "",
+    "asked": "0f",
+    "missing": {},
+    "unreached": "",
+    "unmet": "",
+    "unseen": False,
+    "at": 105.0,
+}
+PODS = [{**GOOD, "index": 0, "node": "n1"}, {**GOOD, "index": 1, "node": "n2"}]
+
+
+def judged(site: KubernetesSite = OWN, *, url: str | None = "http://lab", **second: Any) -> dict[str, Word]:
+    """`second`: what the second pod found besides."""
+    found = [PODS[0], {**PODS[1], **second}]
+    return {
+        word.check: word for word in judge_findings(found, site, Look(url=url), asked=100.0, answered=110.0, nonce="0f")
+    }
+
+
+@pytest.mark.parametrize("site", [OWN, APART, EVERYTHING])
+def test_its_pods_are_a_job_s_but_for_their_command(site: KubernetesSite) -> None:
+    manifests = render_probe(site, KEY, Look(url="http://lab"), ".doctor-0f")
+    kubernetes_validate.validate(manifests.job, "1.36", strict=True)
+    spec = manifests.job["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    assert mounted == {each["name"] for each in pod["volumes"]}
+    assert {"run", "shm", "tmp"} <= mounted
+    assert mounted.isdisjoint({"launch", "packed"})
+    assert container["command"][3] == "/run/orchestrator/.doctor-0f"
+    assert container["securityContext"]["readOnlyRootFilesystem"] is site.read_only_root
+    assert (spec["suspend"], spec["completions"], spec["backoffLimitPerIndex"]) == (False, 2, 0)
+    assert "nvidia.com/gpu" not in str(container["resources"])
+
+
+def test_in_a_queue_of_kueue_s_it_waits_to_be_admitted() -> None:
+    site = replace(OWN, defaults=Placement(queue="research"))
+    assert render_probe(site, KEY, Look(), ".doctor-0f").job["spec"]["suspend"] is True
+
+
+def test_where_nothing_is_wrong_all_is_good() -> None:
+    words = judged()
+    assert [word.good for word in words.values()] == [True] * 7
+    assert words["pods"].sentence == "2 pods ran on n1 and n2"
+
+
+@pytest.mark.parametrize(
+    ("second", "check", "good", "sentence"),
+    [
+        ({"enough": False}, "python", False, "3.10 is needed"),
+        ({"missing": {"xxhash": "ModuleNotFoundError: x"}}, "torch", False, "xxhash: ModuleNotFoundError"),
+        (
+            {"unwritten": "PermissionError: 13"},
+            "run directory",
+            False,
+            "user 1000 cannot write /run/orchestrator on n2",
+        ),
+        ({"unseen": True}, "run directory", False, "do not see each other's files"),
+        ({"asked": ""}, "run directory", False, "is not /run/orchestrator here"),
+        ({"unmet": "doctor-0: no name"}, "network", False, "do not reach each other: doctor-0: no name"),
+        ({"unreached": "timed out"}, "reports", None, "timed out): while that is so, its agents report through"),
+        ({"at": 97.0}, "clock", None, "3.0 s"),
+        ({"at": 114.5}, "clock", None, "4.5 s"),
+        ({"at": 111.5}, "clock", True, "agree"),
+        ({"node": "n1"}, "pods", True, "nothing is known of the way"),
+    ],
+)
+def test_what_a_pod_finds_becomes_a_word(second: dict[str, Any], check: str, good: bool | None, sentence: str) -> None:
+    words = judged(**second)
+    assert (words[check].good, sentence in words[check].sentence) == (good, True), words[check].sentence
+    assert all(word.good for name, word in words.items() if name != check)
+
+
+def test_pods_without_a_folder_in_common_are_a_warning_and_need_the_service() -> None:
+    apart = replace(OWN, claim=None, shared=False)
+    words = judged(apart, unseen=True, asked="", unreached="timed out")
+    assert (words["run directory"].good, "object store" in words["run directory"].sentence) == (None, True)
+    assert "its agents cannot report" in words["reports"].sentence
+    assert judged(replace(OWN, shared=False), asked="")["run directory"].good is True
+    assert judged(url=None)["reports"].good is True
+
+
+def test_what_the_cluster_refuses_and_what_is_not_there_is_said_and_nothing_stays(
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite
+) -> None:
+    api.store.next_refusal["services", "create"] = recorded("negative parallelism")
+    (word,) = probe(client, own, Look())
+    assert (word.check, word.good, "must be greater" in word.sentence) == ("pods", False, True)
+    (word,) = probe(client, replace(own, service_root=Path("/proc/nosuch")), Look())
+    assert (word.check, word.good) == ("run directory", False)
+    assert api.store.all("jobs") == []
+    assert list(own.service_root.glob(".doctor*")) == []
+
+
+def test_a_pod_that_ends_without_a_finding_is_told_as_it_ended(
+    api: FakeApi, client: KubernetesClient, own: KubernetesSite
+) -> None:
+    """The first one cannot listen, and the second does not wait for it."""
+    (word,) = probe(client, own, Look(modules=("json",), port=70_000, meet_s=0))
+    assert (word.check, word.good) == ("pods", False)
+    assert "ended with exit code 1" in word.sentence
+    assert api.store.all("jobs") == []

@@ -1,0 +1,250 @@
+"""Every recorded stream comes to the stated observation and decision: whole, cut at every line, and told twice.
+
+The recorded Jobs have policies of many kinds; ours replaces no pod (backoffLimitPerIndex 0), as 10c's. What is stated
+of a replaced pod shows that the newest one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.kubernetes.mirror import Mirror
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import EndAttempt, Stop
+from orchestrator.domain.observation import Observation, Sighting, Training
+from orchestrator.domain.situation import Situation
+from orchestrator.domain.watched import Watched as WatchedAttempt
+from tests.kubernetes import records
+from tests.kubernetes.records import Line, Watched, look, told
+from tests.unit.situations import a_job, a_spec, an_attempt
+
+# Scenario, second -> presence; replicas (Alive, Dead, Unknown; + something of it is left; @ its node); the cause's
+# kind; what is decided for a job of two nodes that has no record of its end.
+Row = tuple[str, float, str, str, str | None, str]
+STATED: tuple[Row, ...] = (
+    ("01-success", 0.06, "pending", "", None, "wait"),
+    ("01-success", 2.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("01-success", 5.32, "running", "D A@node-1", None, "stop node"),
+    ("01-success", 9.0, "gone", "D D", None, "end LOST node"),
+    ("02-exit1-count", 3.3, "running", "A@node-2 D", None, "stop node"),
+    ("02-exit1-count", 13.3, "pending", "", None, "wait"),
+    ("02-exit1-count", 14.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("02b-exit1-backoff-exceeded", 3.4, "running", "A@node-1 D", None, "stop node"),
+    ("02b-exit1-backoff-exceeded", 7.0, "gone", "D D", None, "end LOST node"),
+    ("03-exit42-failindex", 5.8, "running", "A@node-2 D", None, "stop node"),
+    ("03b-exit42-failjob", 8.3, "gone", "D D", None, "end LOST node"),
+    ("03c-max-failed-indexes", 6.4, "gone", "D D", None, "end LOST node"),
+    ("04-sigkill-137", 2.6, "running", "A@node-2 D", None, "stop node"),
+    ("05-oomkilled", 3.4, "running", "A@node-2 D", "host-oom", "stop host-oom"),
+    ("05-oomkilled", 11.4, "gone", "D D", "host-oom", "end FAILED host-oom"),
+    ("06-image-registry-unreachable", 32.0, "pending", "", None, "wait"),
+    ("06-image-registry-unreachable", 301.0, "gone", "D+ D+", "infrastructure", "force infrastructure"),
+    ("06b-image-not-found", 2.0, "gone", "D+ D+", "launch", "force launch"),
+    ("06c-invalid-image-name", 1.3, "gone", "D+ D+", "launch", "force launch"),
+    ("07-unschedulable-gpu", 7.0, "pending", "", None, "wait"),
+    ("07-unschedulable-gpu", 7.85, "pending", "", None, "wait"),
+    ("07-unschedulable-gpu", 8.0, "running", "A@node-1 A@node-2", None, "wait"),
+    ("08-drain", 4.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("08-drain", 7.0, "running", "A@node-2 D", "preempted", "stop preempted"),
+    ("09-powercut-policy-failed-taint", 16.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("09-powercut-policy-failed-taint", 18.0, "running", "A@node-2 U@node-1", None, "wait"),
+    ("09-powercut-policy-failed-taint", 30.0, "running", "A@node-2 U@node-1", None, "wait"),
+    ("09-powercut-policy-failed-taint", 37.0, "running", "A@node-2 D@node-1", "node", "stop node"),
+    ("09-powercut-policy-failed-taint", 51.0, "running", "A@node-2 A@node-2", None, "wait"),
+    ("09b-powercut-policy-failed-reboot", 30.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("09b-powercut-policy-failed-reboot", 34.0, "running", "D@node-2 A@node-1", "node", "stop node"),
+    ("10-powercut-terminatingorfailed", 25.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("10-powercut-terminatingorfailed", 30.0, "running", "A@node-1 A@node-1", None, "wait"),
+    ("10b-powercut-backofflimit0", 22.0, "unknown", "U@node-2 D", None, "stop node"),
+    ("10b-powercut-backofflimit0", 34.0, "gone", "D@node-2 D", "node", "end LOST node"),
+    ("10c-powercut-per-index0", 22.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("10c-powercut-per-index0", 34.0, "running", "D@node-2 A@node-1", "node", "stop node"),
+    ("10c-powercut-per-index0", 49.0, "running", "D@node-2 A@node-1", "node", "stop node"),
+    ("11-netcut-20s-tolerated", 20.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("11-netcut-20s-tolerated", 34.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("11b-netcut-20s-evicted", 24.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("11b-netcut-20s-evicted", 26.0, "running", "D@node-2 A@node-1", "node", "stop node"),
+    ("12-delete-background", 2.0, "running", "A@node-2 A@node-1", "preempted", "wait"),
+    ("12-delete-background", 8.0, "gone", "D D", "preempted", "end PREEMPTED preempted"),
+    ("12b-delete-without-policy", 4.0, "running", "A@node-2 A@node-1", "preempted", "wait"),
+    ("12c-delete-foreground", 5.0, "gone", "D D", "preempted", "end PREEMPTED preempted"),
+    ("13-active-deadline", 7.0, "running", "A@node-2 A@node-1", "timeout", "wait"),
+    ("13-active-deadline", 10.0, "gone", "D D", "timeout", "end FAILED timeout"),
+    ("14-suspend", 2.3, "running", "A+@node-2 A+@node-1", None, "wait"),
+    ("14-suspend", 4.0, "gone", "D+ D+", "preempted", "force preempted"),
+    ("15-elastic-2-3-1", 2.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("15-elastic-2-3-1", 4.0, "running", "A@node-2 A@node-1 A@node-2", None, "wait"),
+    ("15-elastic-2-3-1", 10.0, "running", "A@node-2", None, "wait"),
+    ("15b-parallelism-only-3-1-3", 5.0, "running", "D D A@node-1", "preempted", "stop preempted"),
+    ("15c-elastic-shrink-with-finished-index", 9.0, "running", "A@node-1 A@node-2", None, "wait"),
+    ("16-preemption-exit83", 3.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("16-preemption-exit83", 7.0, "running", "A@node-2 D", "preempted", "stop preempted"),
+    ("18-force-delete-policy-failed", 3.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("18-force-delete-policy-failed", 4.0, "running", "A@node-2 D", "preempted", "stop preempted"),
+    ("18b-force-delete-terminatingorfailed", 4.0, "running", "A@node-2 D", "preempted", "stop preempted"),
+    ("18c-plain-delete-policy-failed", 5.0, "running", "A@node-2 D", "preempted", "stop preempted"),
+    ("19-success-policy", 11.0, "gone", "D D", None, "end LOST node"),
+)
+
+
+def watch(name: str, t: float) -> Watched:
+    watched = Watched()
+    watched.feed(records.until(records.lines(name), t))
+    return watched
+
+
+def decided(seen: Sighting) -> str:
+    """Of a job of two nodes that trains, in a few words."""
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    spec = a_spec(topology={"nodes": "2"})
+    attempt = an_attempt(AttemptState.RUNNING, nodes="2", started_at=now, created_at=now)
+    observation = Observation(
+        sighting=seen, training=Training(formed_at=now, progress_at=now, step=9), exits={}, heard_since=now
+    )
+    situation = Situation(
+        now=now,
+        job=a_job(spec=spec),
+        attempt=attempt,
+        live=WatchedAttempt(attempt, observation),
+        admission=None,
+        stop_timeout_s=15,
+    )
+    action = decide(situation).action
+    if isinstance(action, Stop):
+        kind = "" if action.failure is None else action.failure.kind.value
+        return f"{'force' if action.force else 'stop'} {kind}".strip()
+    if isinstance(action, EndAttempt):
+        return f"end {action.state} {'' if action.failure is None else action.failure.kind.value}".strip()
+    return "wait"
+
+
+@pytest.mark.parametrize("row", STATED, ids=lambda row: f"{row[0]} at {row[1]:g} s")
+def test_a_recorded_moment_is_seen_and_answered_as_stated(row: Row) -> None:
+    name, t, presence, replicas, cause, decision = row
+    seen = look(watch(name, t), name, t)
+    assert told(seen) == (presence, replicas, cause)
+    assert decided(seen) == decision
+
+
+def test_every_recorded_stream_has_its_stated_moments() -> None:
+    assert {row[0] for row in STATED} == set(records.STREAMS)
+
+
+def test_a_group_whose_agents_left_their_records_is_no_loss() -> None:
+    traces = records.Traces(replicas=2, submitted=True, began=True, recorded=frozenset({0, 1}))
+    seen = look(watch("01-success", 9.0), "01-success", 9.0, traces=traces)
+    assert all("left its record" in one.evidence for one in seen.replicas)
+
+
+def test_a_record_that_may_still_be_on_its_way_is_waited_for() -> None:
+    soon = look(watch("01-success", 6.0), "01-success", 6.0, settle_s=30)
+    late = look(watch("01-success", 9.0), "01-success", 60.0, settle_s=30)
+    assert (told(soon)[:2], told(late)[:2]) == (("unknown", "U U"), ("gone", "D D"))
+
+
+def test_what_we_ended_ourselves_has_no_other_cause() -> None:
+    for name, t in (("12-delete-background", 8.0), ("18c-plain-delete-policy-failed", 5.0)):
+        assert look(watch(name, t), name, t, ours=True).cause is None
+
+
+def test_without_the_right_to_see_nodes_the_pods_tell_the_same() -> None:
+    for name, t, presence, replicas, cause, _ in STATED:
+        seen = look(watch(name, t), name, t, sees_nodes=False)
+        if (name, t) not in _NODES_TELL:
+            assert told(seen) == (presence, replicas, cause), (name, t)
+
+
+# The node is seen to be back a moment before or after its pods are.
+_NODES_TELL = {("11-netcut-20s-tolerated", 34.0)}
+
+
+def test_words_of_scheduler_and_registry_reach_the_owner() -> None:
+    assert (
+        "2 Insufficient nvidia.com/gpu"
+        in look(watch("07-unschedulable-gpu", 5.0), "07-unschedulable-gpu", 5.0).evidence
+    )
+    image = look(watch("06-image-registry-unreachable", 20.0), "06-image-registry-unreachable", 20.0).evidence
+    assert "registry.example.invalid" in image
+    missing = look(watch("06b-image-not-found", 5.0), "06b-image-not-found", 5.0).cause
+    assert missing is not None
+    assert "nosuchtag" in missing.message
+    evicted = look(watch("08-drain", 7.0), "08-drain", 7.0).cause
+    assert evicted is not None
+    assert "drain" in evicted.message
+    preempted = look(watch("16-preemption-exit83", 7.0), "16-preemption-exit83", 7.0).cause
+    assert preempted is not None
+    assert "higher priority" in preempted.message
+
+
+@pytest.mark.parametrize("name", records.STREAMS)
+def test_a_stream_that_is_told_twice_says_the_same_at_every_line(name: str) -> None:
+    once, twice = Watched(), Watched()
+    last: list[Line] = []
+    for line in records.lines(name):
+        once.feed([line])
+        twice.feed([*last[-3:], line, line])  # as after a reconnect from a version a little older
+        last.append(line)
+        assert look(twice, name, line.t) == look(once, name, line.t)
+
+
+@pytest.mark.parametrize("name", records.STREAMS)
+def test_a_stream_that_is_cut_at_any_line_goes_on_after_a_new_list(name: str) -> None:
+    """The list holds what is there at that line; what it lacks is gone, and is remembered as it was seen last."""
+    whole, cut, there = Watched(), Watched(), _Server()
+    for line in records.lines(name):
+        whole.feed([line])
+        cut.feed([line])
+        there.feed(line)
+        there.list_into(cut)
+        assert look(cut, name, line.t) == look(whole, name, line.t)
+
+
+@pytest.mark.parametrize("name", records.STREAMS)
+def test_a_service_that_starts_at_any_line_sees_nobody_alive_who_is_dead_and_nobody_dead_who_is_alive(
+    name: str,
+) -> None:
+    whole, there = Watched(), _Server()
+    for line in records.lines(name):
+        whole.feed([line])
+        there.feed(line)
+        fresh = Watched()
+        there.list_into(fresh)
+        before, after = look(whole, name, line.t), look(fresh, name, line.t)
+        known = {one.replica: one.liveness.value for one in before.replicas}
+        for one in after.replicas:
+            assert {known.get(one.replica, one.liveness.value), one.liveness.value} != {"alive", "dead"}, line.t
+
+
+class _Server:
+    """What the server holds, as its own list would tell it."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, dict[str, dict[str, Any]]] = {"jobs": {}, "pods": {}, "nodes": {}, "events": {}}
+
+    def feed(self, line: Line) -> None:
+        document = line.event["object"]
+        uid = document.get("metadata", {}).get("uid")
+        if line.event["type"] in ("ADDED", "MODIFIED"):
+            self._documents[line.resource][uid] = document
+        elif line.event["type"] == "DELETED":
+            self._documents[line.resource].pop(uid, None)
+
+    def list_into(self, watched: Watched) -> None:
+        for name, mirror in self._mirrors(watched):
+            documents = list(self._documents[name].values())
+            if name == "events":
+                documents = [each for each in documents if each.get("type") == "Warning"]
+            mirror.replace(documents, "1")
+
+    def _mirrors(self, watched: Watched) -> Iterator[tuple[str, Mirror[Any]]]:
+        yield from (
+            ("jobs", watched.jobs),
+            ("pods", watched.pods),
+            ("nodes", watched.nodes),
+            ("events", watched.warnings),
+        )

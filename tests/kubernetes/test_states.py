@@ -1,0 +1,287 @@
+"""What single words of the cluster mean, above all those that no recorded stream holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.kubernetes.objects import (
+    Condition,
+    ContainerObject,
+    JobObject,
+    NodeObject,
+    PodObject,
+    parse_indexes,
+    parse_job,
+    parse_pod,
+    parse_time,
+    parse_warning,
+)
+from orchestrator.backends.kubernetes.states import (
+    DISRUPTIONS,
+    POD_REASONS,
+    TERMINATED,
+    WAITING,
+    Standing,
+    Word,
+    find_job_cause,
+    is_decided,
+    is_over,
+    is_refusal,
+    is_silent,
+    judge,
+)
+from tests.builders import make_exit_record
+from trainer.contract.exit_record import Outcome
+from trainer.contract.failure import FailureKind
+from trainer.contract.pod import LastWords, render_last_words
+
+NOW = 1_000_000.0
+HERE, AWAY = {"n1": NodeObject(name="n1", ready=True)}, {"n1": NodeObject(name="n1", ready=False)}
+
+
+def a_pod(phase: str = "Running", **fields: Any) -> PodObject:
+    given = {"name": "p", "uid": "u", "job": "train", "index": 0, "node": "n1", "created_at": NOW - 10, **fields}
+    return PodObject(phase=phase, **given)
+
+
+def ended(code: int, reason: str = "Error", **fields: Any) -> ContainerObject:
+    return ContainerObject(terminated=reason, exit_code=code, **fields)
+
+
+def word(pod: PodObject, nodes: dict[str, NodeObject] | None = HERE) -> Word:
+    return judge(pod, nodes, now=NOW, late_s=10)
+
+
+def kind(pod: PodObject) -> str | None:
+    cause = word(pod).cause
+    return None if cause is None else cause.kind.value
+
+
+RUNNING = ContainerObject(running=True)
+DISRUPTED = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "evicted")
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [(name, meaning.kind) for name, meaning in TERMINATED.items()] + [("Error", None), ("Completed", None)],
+)
+def test_a_terminated_container_s_reason_is_its_cause(reason: str, expected: FailureKind | None) -> None:
+    assert kind(a_pod("Failed", container=ended(137, reason))) == (None if expected is None else expected.value)
+
+
+@pytest.mark.parametrize(("reason", "expected"), [(name, meaning.kind) for name, meaning in DISRUPTIONS.items()])
+def test_a_disruption_is_the_cause_of_its_pod_s_end(reason: str, expected: FailureKind) -> None:
+    told = Condition("DisruptionTarget", True, reason, "")
+    assert kind(a_pod("Failed", container=ended(143), conditions=(told,), deletes_at=NOW)) == expected.value
+    assert (
+        kind(a_pod("Failed", container=ended(143), conditions=(Condition("DisruptionTarget", False, reason, ""),)))
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "expected"),
+    [(name, "", meaning.kind) for name, meaning in POD_REASONS.items()]
+    + [
+        ("Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi", FailureKind.HOST_OOM),
+        ("Evicted", "The node was low on resource: ephemeral-storage.", FailureKind.STORAGE),
+        ("Evicted", 'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi".', FailureKind.STORAGE),
+        ("Evicted", "The node had condition: [DiskPressure].", FailureKind.PREEMPTED),
+    ],
+)
+def test_a_pod_s_own_reason_is_its_cause(reason: str, message: str, expected: FailureKind) -> None:
+    assert kind(a_pod("Failed", reason=reason, message=message)) == expected.value
+
+
+def test_memory_comes_before_the_eviction_that_followed_it() -> None:
+    assert kind(a_pod("Failed", container=ended(137, "OOMKilled"), conditions=(DISRUPTED,))) == "host-oom"
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_program_that_is_not_there_is_a_wrong_launch(code: int) -> None:
+    assert kind(a_pod("Failed", container=ended(code))) == "launch"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 125, 128, 137, 143])
+def test_another_exit_code_alone_explains_nothing(code: int) -> None:
+    assert kind(a_pod("Failed", container=ended(code))) is None
+
+
+def test_an_agent_that_could_not_be_put_into_its_pod_is_a_wrong_launch() -> None:
+    failed = word(a_pod("Failed", unpacking=ended(1, message="no space")))
+    assert (failed.standing, failed.cause and failed.cause.kind) == (Standing.OVER, FailureKind.LAUNCH)
+    assert "no space" in (failed.cause.message if failed.cause else "")
+
+
+@pytest.mark.parametrize(
+    ("printed", "kind"),
+    [
+        ("/usr/bin/python3: No module named trainer", FailureKind.LAUNCH),
+        ("elasticrun: [Errno 13] Permission denied: '/run/orchestrator/job/attempts/1'\n", FailureKind.LAUNCH),
+        ("elasticrun: [Errno 28] No space left on device: '/run/orchestrator/job'", FailureKind.STORAGE),
+    ],
+)
+@pytest.mark.parametrize("code", [1, 2])
+def test_an_agent_that_could_not_begin_is_explained_by_what_it_printed_last(
+    printed: str, kind: FailureKind, code: int
+) -> None:
+    seen = word(a_pod("Failed", container=ended(code, message=f"elasticrun: waits\n{printed}")))
+    assert seen.cause is not None
+    assert (seen.cause.kind, seen.cause.exit_code) == (kind, code)
+    assert printed.strip() in seen.cause.message
+
+
+def test_an_agent_s_own_record_and_silence_are_no_such_explanation() -> None:
+    words = render_last_words(LastWords(replica=0, incarnation=1, record=make_exit_record(Outcome.FAILED)))
+    for message in (words, "", "  \n"):
+        assert word(a_pod("Failed", container=ended(1, message=message))).cause is None
+    assert word(a_pod("Failed", container=ended(143, message="elasticrun: told to go"))).cause is None
+
+
+def test_a_pod_that_somebody_deleted_is_told_to_go_and_nobody_knows_why() -> None:
+    told = word(a_pod("Failed", container=ended(143), deletes_at=NOW))
+    assert (told.told_to_go, told.cause) == (True, None)
+    assert word(a_pod("Failed", container=ended(143))).told_to_go is False
+    assert word(a_pod("Failed", container=ended(143), deletes_at=NOW, conditions=(DISRUPTED,))).told_to_go is False
+
+
+@pytest.mark.parametrize(("reason", "meaning"), WAITING.items())
+def test_what_keeps_a_container_from_starting_is_its_trouble(reason: str, meaning: Any) -> None:
+    waits = word(a_pod("Pending", container=ContainerObject(waiting=reason, message="because")))
+    assert waits.standing is Standing.WAITS
+    assert waits.trouble is not None
+    assert (waits.trouble.kind, waits.patience) == (meaning.kind, meaning.patience)
+    assert "because" in waits.evidence
+    assert reason in waits.evidence
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "rpc error: code = NotFound desc = x",
+        "manifest unknown",
+        "pull access denied for x",
+        "unauthorized: login",
+        "403 Forbidden",
+    ],
+)
+def test_an_image_that_will_never_come_is_not_waited_for(message: str) -> None:
+    waits = word(a_pod("Pending", container=ContainerObject(waiting="ImagePullBackOff", message=message)))
+    assert (waits.trouble and waits.trouble.kind, waits.patience) == (FailureKind.LAUNCH, False)
+
+
+def test_an_init_container_s_image_counts_as_well() -> None:
+    waits = word(a_pod("Pending", unpacking=ContainerObject(waiting="InvalidImageName", message="x")))
+    assert waits.trouble is not None
+
+
+def test_a_container_on_its_way_is_no_trouble() -> None:
+    for reason in ("ContainerCreating", "PodInitializing"):
+        waits = word(a_pod("Pending", container=ContainerObject(waiting=reason)))
+        assert (waits.standing, waits.trouble) == (Standing.WAITS, None)
+        assert "being started on n1" in waits.evidence
+    assert "no node yet" in word(a_pod("Pending", node=None)).evidence
+
+
+def test_a_node_that_does_not_answer_hides_its_pods_until_the_cluster_gives_them_up() -> None:
+    for nodes in (AWAY, {}):
+        assert word(a_pod(container=RUNNING), nodes).standing is Standing.SILENT
+    for since, expected in ((-9.9, Standing.SILENT), (-10.0, Standing.LOST), (30.0, Standing.SILENT)):
+        seen = word(a_pod(container=RUNNING, deletes_at=NOW + since), AWAY)
+        assert seen.standing is expected
+    lost = word(a_pod(container=RUNNING, deletes_at=NOW - 60), AWAY)
+    assert lost.cause is not None
+    assert lost.cause.kind is FailureKind.NODE
+    assert "n1" in lost.evidence
+
+
+def test_a_pod_that_ends_slowly_on_a_node_that_answers_still_runs() -> None:
+    seen = word(a_pod(container=RUNNING, deletes_at=NOW - 600))
+    assert seen.standing is Standing.RUNS
+    assert "being ended" in seen.evidence
+
+
+def test_without_a_look_at_nodes_only_their_controller_s_word_hides_a_pod() -> None:
+    by_controller, by_kubelet = (
+        a_pod(container=RUNNING, conditions=(Condition("Ready", False, reason, ""),))
+        for reason in ("", "ContainersNotReady")
+    )
+    assert is_silent(by_controller, None)
+    assert not is_silent(by_kubelet, None)
+    assert not is_silent(a_pod(container=RUNNING, conditions=(Condition("Ready", True, "", ""),)), None)
+    assert not is_silent(a_pod("Pending", conditions=(Condition("Ready", False, "", ""),)), None)
+    assert is_silent(a_pod("Unknown"), None)
+    assert is_silent(a_pod(reason="NodeLost"), HERE)
+
+
+def test_what_is_removed_is_over_however_it_was_seen_last() -> None:
+    seen = word(a_pod(container=RUNNING, removed=True), AWAY)
+    assert seen.standing is Standing.OVER
+    assert "gone" in seen.evidence
+
+
+@pytest.mark.parametrize(
+    ("condition", "decided", "over", "cause"),
+    [
+        ("Complete", True, True, None),
+        ("Failed", True, True, FailureKind.TIMEOUT),
+        ("FailureTarget", True, False, FailureKind.TIMEOUT),
+        ("SuccessCriteriaMet", True, False, None),
+        ("Suspended", False, False, None),
+    ],
+)
+def test_a_job_is_decided_before_it_is_over(
+    condition: str, decided: bool, over: bool, cause: FailureKind | None
+) -> None:
+    reason = "DeadlineExceeded" if cause else "CompletionsReached"
+    job = JobObject(name="train", uid="u", conditions=(Condition(condition, True, reason, "said"),))
+    found = find_job_cause(job)
+    assert (is_decided(job), is_over(job), found and found.kind) == (decided, over, cause)
+    undone = JobObject(name="train", uid="u", conditions=(Condition(condition, False, reason, "said"),))
+    assert (is_decided(undone), is_over(undone), find_job_cause(undone)) == (False, False, None)
+
+
+def test_indexes_times_and_odd_objects_are_read() -> None:
+    assert parse_indexes("0,3-5") == {0, 3, 4, 5}
+    assert parse_indexes("") == parse_indexes(None) == frozenset()
+    assert parse_time("2026-11-20T16:41:45Z") == parse_time("2026-11-20T17:41:45.000000+01:00")
+    assert parse_time("never") is parse_time(None) is None
+    bare = parse_pod({"metadata": {"name": "p"}}, container="agent")
+    assert (bare.phase, bare.index, bare.container) == ("Pending", None, None)
+    odd = parse_job({"metadata": {"name": "j"}, "status": {"failedIndexes": "1", "conditions": None}})
+    assert (odd.failed_indexes, odd.min_nodes, odd.max_nodes) == ({1}, 1, 1)
+    assert parse_warning({"metadata": {}, "reason": "Starting"}).message == ""
+
+
+def test_a_pod_that_ended_without_a_word_has_no_cause() -> None:
+    assert kind(a_pod("Failed")) is None
+    assert kind(a_pod("Failed", unpacking=ContainerObject(waiting="PodInitializing"))) is None
+
+
+def test_a_pod_that_has_its_node_is_being_started_there() -> None:
+    placed = a_pod("Pending", conditions=(Condition("PodScheduled", True, "", ""),))
+    assert word(placed).evidence == "pod p is being started on n1"
+
+
+def test_a_running_pod_that_nothing_is_said_of_is_not_silent() -> None:
+    assert not is_silent(a_pod(container=RUNNING), None)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes', True),
+        ('pods "x" is forbidden: [maximum memory usage per Container is 1Gi, but limit is 2Gi]', True),
+        ('pods "x" is forbidden: no PriorityClass with name batch was found', True),
+        ('pods "x" is forbidden: failed quota: q: must specify limits.cpu for: agent', True),
+        ('Pod "x" is invalid: spec.containers[0].resources.requests: Invalid value', True),
+        ('admission webhook "policy.example" denied the request: no hostPath here', True),
+        ('pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1', False),
+        ('Internal error occurred: failed calling webhook "policy.example": connection refused', False),
+        ("", False),
+    ],
+)
+def test_a_pod_that_no_end_of_another_lets_in_is_refused(message: str, expected: bool) -> None:
+    assert is_refusal(message) is expected

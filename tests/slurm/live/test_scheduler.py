@@ -1,0 +1,150 @@
+"""What Slurm and its administrators do to a job: its place is taken, its time is over, it is held, nobody answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.slurm.live.lab import Lab, soon
+
+pytestmark = pytest.mark.timeout(1200)
+LONG = {"steps": 150}
+
+
+def test_a_preempted_job_takes_a_snapshot_and_comes_back(lab: Lab) -> None:
+    job = lab.submit(trainer=LONG, topology={"nodes": "4", "workers_per_node": 1}, snapshot={"interval": "1000"})
+    lab.at_step(job, 20)
+    lab.slurm.run("sbatch", "-p", "high", "-N4", "--cpus-per-task=4", "--wrap=sleep 8", "-o", "/dev/null")
+    waiting = lab.until(job, lambda job: job.attempts == 2 and "waits in Slurm's queue" in job.reason)
+    assert "waits in Slurm's queue as job" in waiting.reason
+    done = lab.succeeded(job)
+    first = next(iter(lab.client.attempts(job)))
+    assert (done.attempts, first.state, "restored" in lab.kinds(job)) == (2, "PREEMPTED", True)
+    assert "Slurm gave its place to another job" in lab.sentences(job)
+    assert done.spent.get("node", 0) == done.spent.get("application", 0) == 0
+
+
+def test_a_job_whose_time_is_over_takes_a_snapshot_before_and_goes_on(open_lab: Callable[..., Lab]) -> None:
+    lab = open_lab(notice_s=30)
+    job = lab.submit(
+        trainer={"steps": 400, "seq_len": 128},
+        topology={"nodes": "1", "workers_per_node": 1},
+        snapshot={"interval": "100000"},
+        placement={"time_limit_s": 60},
+        supervise={"backoff_s": [0.1, 0.2], "budgets": {"hang": 20}},
+    )
+    lab.until(job, lambda job: job.attempts >= 2 and (job.step or 0) > 0)
+    steps = lab.steps(job)
+    first = next(iter(lab.client.attempts(job)))
+    lab.client.cancel(job)
+    assert "time limit" in first.reason, lab.sentences(job)
+    assert first.failure is not None
+    assert first.failure.kind == "timeout"
+    assert len(steps) == len(set(steps)), "steps were made twice: the snapshot was not the last one's"
+
+
+def test_a_drained_node_finishes_its_job_and_takes_no_other(lab: Lab) -> None:
+    running = lab.submit(trainer=LONG)
+    lab.at_step(running, 5)
+    for node in lab.slurm.shape.names:
+        lab.slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=disk")
+    try:
+        waiting = lab.submit(trainer={"steps": 20})
+        seen = lab.until(waiting, lambda job: "ReqNodeNotAvail" in job.reason or "DRAINED" in job.reason)
+        assert "down, drained or reserved" in seen.reason
+        lab.succeeded(running)
+        partition = next(part for part in lab.client.clusters()[0].partitions if part.name == "main")
+        assert (partition.idle, partition.broken["n1"]) == (0, "drained: disk")
+    finally:
+        for node in lab.slurm.shape.names:
+            lab.slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+    lab.succeeded(waiting)
+
+
+def test_a_controller_that_is_killed_or_hangs_costs_a_running_job_nothing(lab: Lab) -> None:
+    job = lab.submit(trainer={"steps": 20_000})
+
+    def goes_on() -> None:
+        lab.at_step(job, (lab.client.job(job).step or 0) + 20)
+
+    lab.at_step(job, 10)
+    lab.slurm.kill_controller()
+    try:
+        soon(lambda: not lab.client.clusters()[0].answers, "that nobody answers is not noticed")
+        goes_on()
+    finally:
+        lab.slurm.start_controller()
+    soon(lambda: lab.client.clusters()[0].answers, "that it answers again is not noticed")
+    lab.slurm.pause_controller()
+    try:
+        goes_on()
+    finally:
+        lab.slurm.wake_controller()
+    goes_on()
+    lab.client.cancel(job)
+    done = lab.until(job, lambda job: job.ended)
+    assert (done.attempts, done.restarts, len(lab.slurm_jobs(job))) == (1, 0, 1)
+    steps = lab.steps(job)
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def test_a_job_that_ends_while_the_controller_is_down_is_adopted(lab: Lab) -> None:
+    job = lab.submit(trainer={"steps": 60})
+    lab.at_step(job, 10)
+    lab.slurm.kill_controller()
+    try:
+        done = lab.succeeded(job)
+    finally:
+        lab.slurm.start_controller()
+    assert done.attempts == 1
+
+
+def test_a_job_that_an_administrator_requeues_is_trained_once(lab: Lab) -> None:
+    job = lab.submit(trainer=LONG)
+    lab.at_step(job, 20)
+    number = lab.slurm_id(job)
+    lab.slurm.run("scontrol", "update", f"jobid={number}", "requeue=1")
+    lab.slurm.run("scontrol", "requeue", number)
+    done = lab.succeeded(job)
+    assert done.attempts == 2
+    assert "requeued in Slurm by other hands" in lab.sentences(job)
+    assert ("restored" in lab.kinds(job), sorted(set(lab.steps(job)))) == (True, list(range(1, 151)))
+    # Its second run refuses to work; it is cancelled before that or just has.
+    assert {state for number_, _, state in lab.slurm_jobs(job) if number_ == number} <= {"CANCELLED", "FAILED"}
+
+
+def test_a_job_that_is_cancelled_in_slurm_comes_back(lab: Lab) -> None:
+    job = lab.submit(trainer=LONG)
+    lab.at_step(job, 20)
+    lab.slurm.run("scancel", lab.slurm_id(job))
+    done = lab.succeeded(job)
+    first = next(iter(lab.client.attempts(job)))
+    assert (done.attempts, first.state) == (2, "PREEMPTED")
+    assert "cancelled in Slurm by other hands" in first.reason
+
+
+def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
+    blocker = lab.slurm.run("sbatch", "--parsable", "-N4", "--cpus-per-task=4", "--wrap=sleep 120", "-o", "/dev/null")
+    job = lab.submit(trainer={"steps": 20})
+    lab.until(job, lambda job: "no nodes are free" in job.reason or "Priority" in job.reason)
+    number = lab.slurm_id(job)
+    lab.slurm.run("scontrol", "hold", number)
+    lab.until(job, lambda job: "JobHeld" in job.reason)
+    lab.slurm.run("scancel", blocker.strip())
+    time.sleep(2)
+    assert lab.client.job(job).state == "STARTING"
+    lab.slurm.run("scontrol", "release", number)
+    assert lab.succeeded(job).attempts == 1
+
+
+def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
+    job = lab.submit(trainer=LONG, supervise={"heartbeat_timeout_s": 3, "backoff_s": [0.1, 0.2]})
+    lab.at_step(job, 10)
+    number = lab.slurm_id(job)
+    lab.slurm.run("scontrol", "suspend", number)
+    time.sleep(6)
+    assert lab.client.job(job).attempts == 1
+    lab.slurm.run("scontrol", "resume", number)
+    assert lab.succeeded(job).attempts == 1

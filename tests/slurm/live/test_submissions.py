@@ -1,0 +1,141 @@
+"""One training for each attempt, whatever becomes of its submission; and what can never start says why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client.transport import RequestRefused
+from tests.slurm.live.lab import Lab, soon
+
+pytestmark = pytest.mark.timeout(1200)
+SHORT = {"steps": 40}
+
+
+def stub(folder: Path, text: str) -> str:
+    """A folder with a `sbatch` of ours in front of the real one."""
+    folder.mkdir()
+    path = folder / "sbatch"
+    path.write_text(f"#!/bin/bash\nreal={shutil.which('sbatch')}\n{text}\n")
+    path.chmod(0o755)
+    return str(folder)
+
+
+def test_a_submission_that_slurm_accepted_and_the_service_did_not_hear_of_is_found(
+    open_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    text = f'if [ -e {once} ]; then exec "$real" "$@"; fi; touch {once}; "$real" "$@" >/dev/null; sleep 30'
+    lab = open_lab(bin_dir=stub(tmp_path / "bin", text), command_timeout_s=3)
+    job = lab.submit(trainer=SHORT)
+    done = lab.succeeded(job)
+    assert (done.attempts, len(lab.slurm_jobs(job))) == (1, 1)
+
+
+def test_of_two_submissions_of_an_attempt_one_trains(open_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    text = f'cat >{script}; "$real" "$@" <{script} >/dev/null; exec "$real" "$@" <{script}'
+    lab = open_lab(bin_dir=stub(tmp_path / "bin", text))
+    job = lab.submit(trainer=SHORT)
+    done = lab.succeeded(job)
+    rows = lab.slurm_jobs(job)
+    assert (done.attempts, len(rows)) == (1, 2)
+    assert lab.steps(job) == list(range(1, 41))
+    soon(lambda: {state for _, _, state in lab.slurm_jobs(job)} == {"COMPLETED", "FAILED"}, str(lab.slurm_jobs(job)))
+    assert "is held by another submission" in lab.printed(job)
+
+
+def test_a_service_that_is_killed_while_it_submits_starts_the_job_once(
+    open_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    text = f'"$real" "$@" >{told}.part && mv {told}.part {told}; sleep 4; cat {told}'
+    lab = open_lab(bin_dir=stub(tmp_path / "bin", text), command_timeout_s=8)
+    job = lab.submit(trainer=SHORT)
+    soon(told.exists, "nothing was submitted")
+    lab.service.kill()
+    lab.service.start()
+    done = lab.succeeded(job)
+    assert (done.attempts, len(lab.slurm_jobs(job))) == (1, 1)
+    assert lab.steps(job) == list(range(1, 41))
+
+
+def test_a_job_that_ends_while_the_service_is_down_is_adopted(lab: Lab) -> None:
+    job = lab.submit(trainer=SHORT)
+    lab.at_step(job, 5)
+    lab.service.kill()
+    soon(lambda: [state for _, _, state in lab.slurm_jobs(job)] == ["COMPLETED"], "it does not end")
+    lab.service.start()
+    assert lab.succeeded(job).attempts == 1
+
+
+def test_nodes_that_cannot_reach_the_service_report_through_the_run_directory(open_lab: Callable[..., Lab]) -> None:
+    lab = open_lab({"ORCHESTRATOR_ADVERTISE_URL": "http://10.255.255.1:9"})
+    job = lab.submit(trainer=SHORT)
+    done = lab.succeeded(job)
+    assert (done.step, done.attempts) == (40, 1)
+
+
+def test_what_can_never_start_says_why(lab: Lab, tmp_path: Path) -> None:
+    nowhere = lab.submit(placement={"partition": "nowhere"})
+    too_many = lab.submit(topology={"nodes": "9"})
+    too_large = lab.submit(resources={"memory_gb": 900})
+    sentences = {}
+    for job in (nowhere, too_many, too_large):
+        ended = lab.until(job, lambda job: job.ended)
+        assert ended.state == "FAILED"
+        # Slurm may keep a failed job of what it has refused.
+        assert {state for _, _, state in lab.slurm_jobs(job)} <= {"FAILED"}
+        assert ended.failure is not None
+        assert ended.failure.kind == "launch"
+        sentences[job] = ended.reason
+    assert "Invalid partition name" in sentences[nowhere]
+    assert "needs 9 nodes; partition main has 4" in sentences[too_many]
+    assert "Memory specification can not be satisfied" in sentences[too_large]
+    with pytest.raises(RequestRefused) as refusal:
+        lab.submit(placement={"time_limit_s": 0})
+    assert "/placement/time_limit_s" in str(refusal.value.problem)
+    with pytest.raises(RequestRefused) as refusal:
+        lab.submit(run={"script": "gone.py", "workdir": str(tmp_path)})
+    assert "/run/script" in str(refusal.value.problem)
+
+
+def test_a_script_that_disappears_and_a_python_that_is_not_there_are_failed_launches(
+    open_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    lab = open_lab(prolog="rm -f /tmp/never && cd /")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("print('never')\n")
+    blocker = lab.slurm.run("sbatch", "--parsable", "-N4", "--cpus-per-task=4", "--wrap=sleep 60", "-o", "/dev/null")
+    job = lab.submit(run={"script": "train.py", "workdir": str(code)}, topology={"nodes": "1"})
+    lab.until(job, lambda job: "waits in Slurm's queue" in job.reason)
+    for packed in (lab.service.root / ".workdirs").glob("*/train.py"):
+        packed.unlink()
+    lab.slurm.run("scancel", blocker.strip())
+    ended = lab.until(job, lambda job: job.ended)
+    assert ended.state == "FAILED"
+    assert "train.py' does not exist" in ended.reason
+
+
+def test_an_environment_that_cannot_be_prepared_is_told_in_its_own_words(open_lab: Callable[..., Lab]) -> None:
+    lab = open_lab(python="/opt/none/python3")
+    ended = lab.until(lab.submit(), lambda job: job.ended)
+    assert ended.state == "FAILED"
+    assert "no Python 3.10 or newer: /opt/none/python3 on n1" in ended.reason
+
+
+def test_a_workdir_that_the_nodes_do_not_see_is_packed_once(lab: Lab, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("import pathlib, sys; print(pathlib.Path.cwd(), sys.argv)\n")
+    for _ in range(2):
+        job = lab.submit(run={"script": "train.py", "args": ["a b"], "workdir": str(code)}, topology={"nodes": "1"})
+        lab.succeeded(job)
+        assert "['train.py', 'a b']" in lab.client.logs(job)
+    packed = [path for path in (lab.service.root / ".workdirs").iterdir() if not path.name.startswith(".")]
+    assert [path.name for path in packed[0].iterdir()] == ["train.py"]
+    assert len(packed) == 1

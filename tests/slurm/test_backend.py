@@ -1,0 +1,153 @@
+"""The backend with commands that say what a test wants: what is submitted in the end, and which node is blamed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends import ship
+from orchestrator.backends.slurm.backend import SlurmBackend
+from orchestrator.backends.slurm.capacity import SEPARATOR
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.listing import FIELDS
+from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.domain.errors import LaunchRefused
+from orchestrator.domain.launch import LaunchPlan
+from orchestrator.domain.observation import Presence
+from tests.contract.backends import build, site
+from trainer.contract import layout
+
+REFUSAL = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+
+
+class Scripted:
+    """A backend whose commands are scripts. One that was not written is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._bin = folder, folder / "bin"
+        self._bin.mkdir()
+        self.root = folder / "runs"
+        package = ship.find_package()
+        own = SlurmSite(
+            root=self.root,
+            service_root=self.root,
+            agent_dir=self.root / ship.agent_folder(package),
+            shared_paths=(folder,),
+            settle_s=0,
+            listing_s=0,
+        )
+        client = SlurmClient(timeout_s=20, bin_dir=str(self._bin))
+        self.backend = SlurmBackend(own, client, package=package)
+
+    def script(self, name: str, text: str) -> None:
+        path = self._bin / name
+        path.write_text(f'#!/bin/bash\necho "$*" >>{self._folder}/{name}.calls\n{text}\n')
+        path.chmod(0o755)
+
+    def nodes(self, **states: str) -> None:
+        rows = [[name, "main*", state, "8", "64000", "", "none"] for name, state in states.items()]
+        (self._folder / "nodes").write_text("".join(SEPARATOR.join([*row, "\n"]) for row in rows))
+        self.script("sinfo", f"cat {self._folder}/nodes")
+
+    def list_job(self, **fields: str) -> None:
+        values = {**dict.fromkeys(FIELDS, ""), "JobID": "17", "exit_code": "0:0", "EndTime": "1795193299", **fields}
+        (self._folder / "jobs").write_text(SEPARATOR.join([*values.values(), "\n"]))
+        self.script("squeue", f"cat {self._folder}/jobs")
+
+    def plan(self, nodes: str, *avoided: str) -> LaunchPlan:
+        plan = build("train", site(self.root), seconds=1, deaf=False, nodes=nodes)
+        return replace(plan, workdir=str(self._folder), excluded_nodes=avoided)
+
+    def excluded(self) -> list[str | None]:
+        """What each call of sbatch was told to exclude."""
+        calls = (self._folder / "sbatch.calls").read_text().splitlines()
+        return [next((word for word in call.split() if word.startswith("--exclude=")), None) for call in calls]
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Scripted:
+    made = Scripted(tmp_path)
+    made.script("sbatch", "echo 17")
+    return made
+
+
+def test_nodes_with_a_record_are_excluded_while_there_are_others(scripted: Scripted) -> None:
+    scripted.nodes(n1="idle", n2="idle", n3="idle")
+    assert scripted.backend.submit(scripted.plan("2", "n2")) == "17"
+    assert scripted.excluded() == ["--exclude=n2"]
+
+
+def test_a_job_that_needs_all_nodes_excludes_none(scripted: Scripted) -> None:
+    scripted.nodes(n1="idle", n2="down")
+    assert scripted.backend.submit(scripted.plan("2", "n2")) == "17"
+    assert scripted.excluded() == [None]
+
+
+def test_where_slurm_can_place_it_only_with_avoided_nodes_they_are_let_in(scripted: Scripted) -> None:
+    """Which nodes satisfy a constraint only Slurm knows."""
+    scripted.script("sbatch", f'case "$*" in *--exclude=*) echo "{REFUSAL}" >&2; exit 1 ;; esac; echo 17')
+    assert scripted.backend.submit(scripted.plan("2", "n2")) == "17"
+    assert scripted.excluded() == ["--exclude=n2", None]
+
+
+def test_what_is_refused_without_avoiding_anything_is_asked_for_once(scripted: Scripted) -> None:
+    scripted.script("sbatch", f'echo "{REFUSAL}" >&2; exit 1')
+    with pytest.raises(LaunchRefused, match="Requested node configuration is not available"):
+        scripted.backend.submit(scripted.plan("2"))
+    assert scripted.excluded() == [None]
+
+
+def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(scripted: Scripted) -> None:
+    plan = scripted.plan("2")
+    folder = layout.attempt_dir(Path(plan.job_dir), 1)
+    folder.mkdir(parents=True)
+    (folder / layout.LAUNCH).write_text('{"replicas": 2, "policy": {}}')
+    (folder / layout.CLAIM).write_text("slurm-lab-17")
+    (folder / "allocation-17").write_text("2 n[1-2]\n")
+    scripted.nodes(n1="idle", n2="down")
+    scripted.script("squeue", 'case "$*" in *" -j "*) echo "Invalid job id specified" >&2; exit 1 ;; esac')
+    scripted.script("sacct", f"echo '17|{plan.key}|NODE_FAIL|0:15|n[1-2]|1795193279|1795193299'")
+    seen = scripted.backend.observe([plan.key])[plan.key]
+    assert seen.presence is Presence.GONE
+    assert [one.node for one in seen.replicas] == [None, "n2"]
+    assert seen.cause is not None
+    words = "Slurm lost one of its nodes (Slurm job 17, NODE_FAIL): n2 down: no reason given"
+    assert seen.cause.message == words
+
+
+def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scripted) -> None:
+    plan = scripted.plan("2")
+    scripted.nodes(n1="idle", n2="idle")
+    assert scripted.backend.submit(plan) == "17"
+    folder = layout.attempt_dir(Path(plan.job_dir), 1)
+    (folder / layout.CLAIM).write_text("slurm-lab-17")
+    (folder / "allocation-17").write_text("2 n[1-2]\n")
+    scripted.nodes(n1="idle", n2="down")
+    scripted.list_job(State="NODE_FAIL", Name=str(plan.key), NodeList="n[1-2]")
+    seen = scripted.backend.observe([plan.key])[plan.key]
+    assert [one.node for one in seen.replicas] == [None, "n2"]
+
+
+def test_the_jobs_listed_are_those_of_the_user_that_the_service_runs_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    scripted = Scripted(tmp_path)
+    scripted.script("squeue", "")
+    scripted.backend.observe([scripted.plan("1").key])
+    assert f" -u {os.getuid()} " in (tmp_path / "squeue.calls").read_text()
+
+
+def test_what_slurm_ends_already_is_not_ended_by_us(scripted: Scripted) -> None:
+    """Else its end would pass for our own doing."""
+    plan = scripted.plan("1")
+    scripted.script("scancel", "")
+    scripted.list_job(State="COMPLETING", Name=str(plan.key))
+    scripted.backend.cancel(plan.key, force=True)
+    assert not (Path(plan.workdir) / "scancel.calls").exists()
+    scripted.list_job(State="RUNNING", Name=str(plan.key))
+    scripted.backend.cancel(plan.key, force=True)
+    assert (Path(plan.workdir) / "scancel.calls").read_text() == "--quiet 17\n"

@@ -1,0 +1,84 @@
+"""A pass among very many jobs: one listing, filtered by the controller, and no storm of questions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.slurm.world import World
+from deploy.dev.slurm.crowd import CrowdedSlurm
+from orchestrator.backends.slurm.backend import SlurmBackend
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.listing import SEPARATOR
+from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import BackendUnavailable
+from orchestrator.domain.observation import Presence
+
+KEYS = [AttemptKey(f"job-{number}", 1) for number in range(1000)]
+FOREIGN = 50_000
+
+
+class Crowd:
+    """A backend with such a Slurm."""
+
+    def __init__(self, folder: Path, *, foreign: int = FOREIGN) -> None:
+        root = folder / "runs"
+        self.slurm = CrowdedSlurm(folder, root, KEYS, foreign=foreign)
+        site = SlurmSite(root=root, service_root=root, agent_dir=root, listing_s=0)
+        client = SlurmClient(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
+        self.backend = SlurmBackend(site, client, package=root)
+
+    def count(self) -> Counter[Presence]:
+        return Counter(each.presence for each in self.backend.observe(KEYS).values())
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Crowd:
+    return Crowd(tmp_path)
+
+
+def test_one_listing_of_our_own_jobs_is_all_that_a_pass_asks_for(crowd: Crowd) -> None:
+    for _ in range(3):
+        assert crowd.count() == {Presence.PENDING: 500, Presence.RUNNING: 500}
+        (call,) = crowd.slurm.calls()
+        assert call.startswith("squeue -h -a -t all -u ")
+
+
+def test_fifty_thousand_other_jobs_of_the_same_user_change_nothing(crowd: Crowd) -> None:
+    crowd.slurm.give_all_to_us()
+    assert crowd.count() == {Presence.PENDING: 500, Presence.RUNNING: 500}
+    assert len(crowd.slurm.calls()) == 1
+
+
+def test_jobs_that_disappear_together_raise_no_storm(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path, foreign=0)
+    crowd.slurm.list_ours([])
+    first = crowd.backend.observe(KEYS)
+    assert set(first) == set(KEYS)
+    counted = Counter(call.split()[0] for call in crowd.slurm.calls())
+    assert (counted["sacct"], counted["squeue"] <= 1 + 5) == (1, True)
+    assert first[KEYS[-1]].presence is Presence.UNKNOWN
+    crowd.backend.observe(KEYS)
+    counted = Counter(call.split()[0] for call in crowd.slurm.calls())
+    assert (counted["sacct"], counted["squeue"] <= 1 + 5) == (0, True), "accounting that is disabled is asked once"
+
+
+def test_an_answer_that_is_none_raises_and_says_nothing_of_any_job(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path, foreign=0)
+    crowd.slurm.list_ours(["garbage" + SEPARATOR + "more"])
+    with pytest.raises(BackendUnavailable, match="is none"):
+        crowd.backend.observe(KEYS)
+    with pytest.raises(BackendUnavailable):
+        crowd.backend.slots()
+    assert crowd.backend.observe([]) == {}
+
+
+def test_a_whole_pass_of_the_supervisor_asks_slurm_once(tmp_path: Path) -> None:
+    with World(tmp_path, jobs=20, foreign=100) as world:
+        for _ in range(4):
+            world.write_lines()
+            world.reconciler.reconcile()
+            assert [call.split()[0] for call in world.slurm.calls()] == ["squeue"]

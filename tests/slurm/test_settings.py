@@ -1,0 +1,89 @@
+"""Configured clusters: what is refused, what is safe without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.bootstrap.machine import build_places
+from orchestrator.bootstrap.places import build_slurm_site
+from orchestrator.cluster_settings import SlurmClusterSettings
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.unsupported import find_unsupported
+from orchestrator.settings import Settings, load_settings
+from tests.builders import make_spec
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    def loaded(text: str) -> Settings:
+        path = tmp_path / "orchestrator.toml"
+        path.write_text(f'root = "{tmp_path}"\n{text}')
+        monkeypatch.setenv("ORCHESTRATOR_CONFIG", str(path))
+        return load_settings(path)
+
+    return loaded
+
+
+def test_without_clusters_there_is_this_machine_and_with_them_only_they(load: object) -> None:
+    assert [place.cluster.kind for place in build_places(load(""), 0, b"key")] == ["local"]  # type: ignore[operator]
+    lab = '[clusters.lab]\nbackend = "slurm"\ndefaults = {partition = "main"}\nmax_jobs = 9\n'
+    (place,) = build_places(load(lab), 0, b"key")  # type: ignore[operator]
+    assert (place.cluster.name, place.cluster.kind, place.cluster.max_jobs) == ("lab", "slurm", 9)
+    assert (place.cluster.images, place.poll_s, place.submit_timeout_s) == (False, 5.0, 60.0)
+    both = lab + '[clusters.local]\nbackend = "local"\n'
+    assert [place.cluster.name for place in build_places(load(both), 0, b"key")] == ["lab", "local"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('partition = "main"', "PARTITION"),
+        ('root = "/shared/100%"', "without '%'"),
+        ('root = "relative"', "absolute"),
+        ("poll_s = 0", "POLL_S"),
+        ('defaults = {colour = "red"}', "DEFAULTS"),
+    ],
+)
+def test_a_wrong_setting_is_named(load: object, line: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        load(f'[clusters.lab]\nbackend = "slurm"\n{line}\n')  # type: ignore[operator]
+
+
+def test_nodes_and_service_may_see_the_root_in_different_places(tmp_path: Path) -> None:
+    given = SlurmClusterSettings(backend="slurm", root=Path("/shared/runs"), service_root=tmp_path)
+    site = build_slurm_site(given, Settings(root=tmp_path))
+    assert site.seen_by_service(Path("/shared/runs/job/attempts/1")) == tmp_path / "job/attempts/1"
+    assert site.agent_dir.parent == Path("/shared/runs/.agents")
+
+
+def test_what_slurm_does_not_know_or_the_service_sets_itself_is_refused() -> None:
+    placement = {"queue": "q", "options": {"output": "/etc/passwd"}}
+    found = find_unsupported(make_spec(placement=placement, cluster="slurm"), "slurm")
+    assert {problem.pointer for problem in found} == {"/placement/queue", "/placement/options"}
+    assert find_unsupported(make_spec(placement={"options": {"mail-type": "END"}}), "slurm") == []
+    assert find_unsupported(make_spec(placement={"time_limit_s": 60}), "local") != []
+
+
+@pytest.mark.parametrize(
+    "name", ["wrap", "wra", "w", "outp", "job-n", "gid", "ui", "bbf", "nodefile", "nodelist", "exclud"]
+)
+def test_no_beginning_of_an_option_gets_around_the_list(name: str) -> None:
+    """getopt_long(3), by which sbatch reads its arguments, takes `--outp=x` for `--output=x`."""
+    found = find_unsupported(make_spec(placement={"options": {name: "x"}}), "slurm")
+    assert [problem.pointer for problem in found] == ["/placement/options"]
+
+
+@pytest.mark.parametrize("name", ["mail-type", "exclusive-of-nothing", "hint", "spread-job", "licenses", "nice", "mem"])
+def test_an_option_that_only_looks_like_one_of_ours_passes(name: str) -> None:
+    assert find_unsupported(make_spec(placement={"options": {name: "x"}}), "slurm") == []
+
+
+@pytest.mark.parametrize("name", ["nodelist", "exclude"])
+def test_a_list_of_nodes_is_no_file_of_the_service(name: str) -> None:
+    """sbatch(1) reads a list with a slash from that file, and tells in its error what stands there."""
+    for nodes in (["/etc/shadow"], ["n1", "./n2"]):
+        found = find_unsupported(make_spec(placement={name: nodes}), "slurm")
+        assert [problem.pointer for problem in found] == [f"/placement/{name}"]
+    assert find_unsupported(make_spec(placement={name: ["n1", "n[2-5]"]}), "slurm") == []

@@ -1,0 +1,96 @@
+"""What goes with a job lies under the hash of its content, whole, once; and the attempts of a job get the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends import ship
+from orchestrator.domain.errors import LaunchRefused
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "pkg" / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "pkg" / "run.sh").chmod(0o755)
+    (folder / "link").symlink_to("train.py")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("secret\n")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def test_a_workdir_is_packed_once_for_its_content_without_what_is_no_code(code: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    first = ship.ship_workdir(code, root, pin=tmp_path / "one.json")
+    second = ship.ship_workdir(code, root, pin=tmp_path / "two.json")
+    assert first == second
+    assert sorted(str(path.relative_to(root / first)) for path in (root / first).rglob("*")) == [
+        "link",
+        "pkg",
+        "pkg/run.sh",
+        "train.py",
+    ]
+    assert os.access(root / first / "pkg" / "run.sh", os.X_OK)
+    assert [path.name for path in (root / ship.WORKDIRS).iterdir()] == [first.name]
+
+
+def test_later_attempts_get_what_the_first_one_had_and_a_new_pin_what_is_there_now(code: Path, tmp_path: Path) -> None:
+    root, pin = tmp_path / "root", tmp_path / "pin.json"
+    first = ship.ship_workdir(code, root, pin=pin)
+    (code / "train.py").write_text("print(2)\n")
+    assert ship.ship_workdir(code, root, pin=pin) == first
+    fresh = ship.ship_workdir(code, root, pin=tmp_path / "retry.json")
+    assert fresh != first
+    assert (root / first / "train.py").read_text() == "print(1)\n"
+    assert (root / fresh / "train.py").read_text() == "print(2)\n"
+
+
+@pytest.mark.parametrize("folder", ["/etc", "/etc/ssl", "/proc/self/fd", "/var", "/run", "elsewhere/../link"])
+def test_what_is_the_machine_s_own_is_not_copied_for_a_job(tmp_path: Path, folder: str) -> None:
+    """A pod's service account lies in /run, the service's key and settings in /etc: a job could print them."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(LaunchRefused, match="is not copied for jobs"):
+        ship.ship_workdir(tmp_path / folder, tmp_path / "root", pin=tmp_path / "pin.json")
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("change", ["name", "mode", "content"])
+def test_the_hash_is_of_names_modes_and_contents(code: Path, tmp_path: Path, change: str) -> None:
+    before = ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "a.json")
+    if change == "name":
+        (code / "train.py").rename(code / "main.py")
+    elif change == "mode":
+        (code / "train.py").chmod(0o755)
+    else:
+        (code / "train.py").write_text("print(3)\n")
+    assert ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "b.json") != before
+
+
+def test_a_folder_that_is_no_code_any_more_is_refused(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ship, "_MOST_FILES", 2)
+    with pytest.raises(LaunchRefused, match="shared_paths"):
+        ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "pin.json")
+
+
+def test_the_agents_package_lies_where_a_path_finds_it(tmp_path: Path) -> None:
+    package = ship.find_package()
+    ship.ship_agent(package, tmp_path)
+    ship.ship_agent(package, tmp_path)
+    assert (tmp_path / ship.agent_folder(package) / "trainer" / "elastic" / "node.py").is_file()
+    assert len(list((tmp_path / ship.AGENTS).iterdir())) == 1
+
+
+def test_what_lies_below_a_shared_path_is_shared() -> None:
+    shared = [Path("/home"), Path("/shared/runs")]
+    assert ship.is_shared(Path("/home/u/code"), shared)
+    assert ship.is_shared(Path("/home"), shared)
+    assert not ship.is_shared(Path("/homestead"), shared)

@@ -1,0 +1,189 @@
+"""What is concluded from Slurm's word and the traces of an attempt; and that nothing is concluded from silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.slurm.listing import SlurmJob
+from orchestrator.backends.slurm.sight import Terms, Traces, choose, sight, sight_forgotten
+from orchestrator.backends.slurm.states import STATES, Standing, explain_wait
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.observation import Presence, Sighting
+from trainer.contract.node import Departure
+
+KEY = AttemptKey("train-abc", 2)
+NOW = 1_000_000.0
+TERMS = Terms(now=NOW, settle_s=30, notice_s=60)
+
+
+def a_job(state: str = "RUNNING", **fields: Any) -> SlurmJob:
+    given = {"id": 12, "name": str(KEY), "nodes": ("n1", "n2"), "batch_host": "n1", "ended_at": NOW - 3600, **fields}
+    return SlurmJob(state=state, **given)
+
+
+def traces(**fields: Any) -> Traces:
+    given = {"replicas": 2, "claim": "slurm-lab-12", "allocations": {12: ("n1", "n2")}, **fields}
+    return Traces(**given)
+
+
+def gone(replica: int, code: int, *, recorded: bool = False) -> dict[int, Departure]:
+    one = Departure(
+        replica=replica, node=f"n{replica + 1}", claim="slurm-lab-12", exit_code=code, recorded=recorded, at=""
+    )
+    return {replica: one}
+
+
+def told(seen: Sighting) -> tuple[str, list[tuple[str, str | None, bool]], str | None]:
+    replicas = [(one.liveness.value, one.node, one.leftovers) for one in seen.replicas]
+    return seen.presence.value, replicas, None if seen.cause is None else seen.cause.kind.value
+
+
+def test_a_running_job_has_its_replicas_on_its_nodes() -> None:
+    seen = sight(KEY, a_job(), traces(), TERMS)
+    assert told(seen) == ("running", [("alive", "n1", False), ("alive", "n2", False)], None)
+
+
+def test_an_agent_that_was_killed_is_dead_though_its_step_goes_on_and_its_node_is_not_blamed() -> None:
+    seen = sight(KEY, a_job(), traces(departures=gone(1, -9)), TERMS)
+    assert told(seen) == ("running", [("alive", "n1", False), ("dead", None, True)], None)
+    assert "SIGKILL" in seen.replicas[1].evidence
+
+
+def test_an_agent_whose_record_is_still_on_its_way_is_not_dead() -> None:
+    late = sight(KEY, a_job(), traces(departures=gone(1, 1, recorded=True)), TERMS)
+    there = sight(KEY, a_job(), traces(departures=gone(1, 1, recorded=True), recorded=frozenset({1})), TERMS)
+    assert [seen.replicas[1].liveness.value for seen in (late, there)] == ["unknown", "dead"]
+
+
+def test_a_node_that_an_elastic_job_lost_is_dead_and_blamed() -> None:
+    seen = sight(KEY, a_job(nodes=("n1",)), traces(), TERMS)
+    assert told(seen) == ("running", [("alive", "n1", False), ("dead", "n2", False)], None)
+
+
+def test_a_job_whose_first_node_is_lost_is_over_and_has_to_be_cancelled() -> None:
+    seen = sight(KEY, a_job(nodes=("n2",)), traces(), TERMS)
+    assert told(seen) == ("gone", [("dead", "n1", True), ("dead", None, True)], "node")
+
+
+def test_fewer_nodes_than_asked_for_are_no_loss() -> None:
+    seen = sight(KEY, a_job(), traces(replicas=4), TERMS)
+    assert (seen.nodes, len(seen.replicas)) == (2, 2)
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "A_STATE_OF_2031"])
+def test_a_state_that_says_nothing_is_unknown(state: str) -> None:
+    assert sight(KEY, a_job(state), traces(), TERMS).presence is Presence.UNKNOWN
+
+
+def test_a_requeued_job_is_no_attempt_of_ours_any_more() -> None:
+    for state in ("PENDING", "RUNNING"):
+        seen = sight(KEY, a_job(state, restarts=1), traces(), TERMS)
+        assert told(seen) == ("gone", [("dead", None, True), ("dead", None, True)], "preempted")
+
+
+def test_a_requeued_job_whose_second_run_we_ended_was_requeued_all_the_same() -> None:
+    terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
+    seen = sight(KEY, a_job("CANCELLED", restarts=1), traces(recorded=frozenset({0, 1})), terms)
+    assert seen.cause is not None
+    assert seen.cause.message == "it was requeued in Slurm by other hands (job 12)"
+
+
+def test_records_that_are_missing_are_waited_for() -> None:
+    fresh = sight(KEY, a_job("FAILED", ended_at=NOW - 5), traces(recorded=frozenset({0})), TERMS)
+    old = sight(KEY, a_job("FAILED"), traces(recorded=frozenset({0})), TERMS)
+    assert told(fresh) == ("unknown", [("dead", None, False), ("unknown", None, False)], None)
+    assert told(old) == ("gone", [("dead", None, False), ("dead", None, False)], None)
+
+
+def test_only_a_node_that_slurm_calls_broken_is_blamed_for_a_lost_job() -> None:
+    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"})
+    seen = sight(KEY, a_job("NODE_FAIL"), traces(), terms)
+    assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
+def test_a_node_that_slurm_drained_before_the_script_began_is_blamed(state: str) -> None:
+    """Slurm 22.05 calls a job CANCELLED whose prolog failed."""
+    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n1": "drained: Prolog error"})
+    seen = sight(KEY, a_job(state, exit_code=1), traces(claim=None, allocations={}), terms)
+    assert told(seen) == ("gone", [("dead", "n1", False), ("dead", None, False)], "infrastructure")
+    assert seen.cause is not None
+    assert seen.cause.message.endswith(f"ended {state} before its script began; Slurm calls n1 drained: Prolog error")
+
+
+def test_a_node_that_is_down_is_the_cause_of_what_we_ended_too() -> None:
+    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
+    seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0})), terms)
+    assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
+
+
+def test_what_we_ended_ourselves_has_no_cause_of_slurms() -> None:
+    terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
+    assert sight(KEY, a_job("CANCELLED"), traces(), TERMS).cause is not None
+    assert sight(KEY, a_job("CANCELLED"), traces(), terms).cause is None
+
+
+def test_an_end_within_the_notice_of_the_time_limit_is_one_by_the_time_limit() -> None:
+    limited = {"started_at": NOW - 7200, "time_limit_s": 3600.0, "exit_code": 143}
+    near = sight(KEY, a_job("FAILED", ended_at=NOW - 7200 + 3550, **limited), traces(), TERMS)
+    far = sight(KEY, a_job("FAILED", ended_at=NOW - 7200 + 1000, **limited), traces(), TERMS)
+    assert (told(near)[2], told(far)[2]) == ("timeout", None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "words"),
+    [
+        ({"exit_code": 78}, "launch", "no Python here"),
+        ({"exit_signal": 53}, "launch", "no Python here"),
+        ({"exit_code": 75}, "preempted", "requeued"),
+        ({"exit_code": 1}, "infrastructure", "no Python here"),
+        ({"reason": "BadConstraints", "exit_signal": 1}, "launch", "BadConstraints"),
+    ],
+)
+def test_a_script_that_ended_before_any_agent_tells_why(fields: dict[str, Any], kind: str, words: str) -> None:
+    seen = sight(KEY, a_job("FAILED", **fields), traces(claim=None, last_words="no Python here"), TERMS)
+    assert seen.cause is not None
+    assert (seen.cause.kind.value, words in seen.cause.message) == (kind, True)
+
+
+def test_a_step_that_was_killed_for_its_memory_is_no_lost_node() -> None:
+    words = "slurmstepd-n2: error: StepId=12.0 exceeded memory limit (623636480 > 314572800), being killed"
+    seen = sight(KEY, a_job("FAILED", exit_code=137), traces(memory_words=words), TERMS)
+    assert seen.cause is not None
+    assert seen.cause.kind.value == "host-oom"
+    assert seen.cause.message == f"it used more memory than Slurm gave it (Slurm job 12: {words})"
+    cancelled = sight(KEY, a_job("CANCELLED"), traces(memory_words=words), TERMS)
+    assert told(cancelled)[2] == "preempted"
+
+
+def test_of_two_submissions_that_of_the_claim_is_looked_at() -> None:
+    mine, other = a_job("COMPLETED"), a_job("PENDING", id=11)
+    assert choose([other, mine], traces()) is mine
+    assert choose([a_job("FAILED", id=10), other], traces(claim=None)) is other
+
+
+def test_of_two_that_are_over_the_one_that_slurm_took_is_looked_at() -> None:
+    refused, taken = a_job("FAILED", id=10), a_job("CANCELLED", id=11)
+    assert choose([refused, taken], traces(claim=None, submitted=frozenset({11}))) is taken
+
+
+def test_a_forgotten_job_is_gone_only_when_its_agents_are_silent_too() -> None:
+    assert sight_forgotten(KEY, traces(), quiet=False).presence is Presence.UNKNOWN
+    assert sight_forgotten(KEY, traces(), quiet=True).presence is Presence.GONE
+    assert sight_forgotten(KEY, traces(claim=None), quiet=True).presence is Presence.ABSENT
+
+
+def test_limits_are_told_in_slurms_words_and_ours() -> None:
+    limited = explain_wait(a_job("PENDING", reason="QOSMaxCpuPerUserLimit"))
+    assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (a limit of its QOS is reached)"
+    assert "scontrol release 12" in explain_wait(a_job("PENDING", reason="JobHeldUser"))
+
+
+def test_only_an_end_is_an_end() -> None:
+    ends = {state for state, meaning in STATES.items() if meaning.standing is Standing.OVER}
+    assert ends == {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+        "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+    }  # fmt: skip

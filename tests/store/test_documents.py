@@ -1,0 +1,33 @@
+"""Documents in columns come back as the standard library's parser would have read them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.store.engine import _parse_json
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+documents = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
+)
+
+
+@given(documents, st.booleans())
+def test_any_document_is_read_alike(document: object, ascii_only: bool) -> None:
+    text = json.dumps(document, ensure_ascii=ascii_only)
+    assert repr(_parse_json(text)) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '{"a": 1, "a": 2}', "1e400", "-0.0", "9" * 400, " [1] ", '"\\u0000"'])
+def test_odd_documents_are_read_alike(text: str) -> None:
+    assert repr(_parse_json(text)) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1] 2"])
+def test_what_is_no_document_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        _parse_json(text)

@@ -1,0 +1,96 @@
+"""What the store keeps of wishes for agents, of nodes, of stacks, and of jobs that were deleted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.deletion import bury
+from orchestrator.domain.errors import NotFound
+from orchestrator.domain.job import ChaosWish, Desired, JobState, StacksWish
+from orchestrator.store.deletions import SqlDeletionStore
+from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
+from tests.store.harness import Stores
+from trainer.contract.chaos import Fault
+
+
+def test_wishes_for_agents_are_kept_as_they_were_made(stores: Stores) -> None:
+    job = stores.add()
+    wishes = Desired(
+        number=1,
+        stacks=StacksWish(number=1, attempt=2, rank=3),
+        chaos=ChaosWish(number=1, attempt=2, fault=Fault.NODE_LOSS, replica=0),
+    )
+    assert stores.jobs.wish("job-1", wishes, make_event("chaos.requested"))
+    assert stores.jobs.get("job-1").desired == wishes
+    assert stores.reader.wished(["job-1"])["job-1"].desired == wishes
+    stores.apply(job, make_attempt(errand_told=7))
+    assert stores.reader.standing("job-1").attempt == make_attempt(errand_told=7)
+    assert stores.jobs.wish("job-1", Desired(number=2), make_event())
+    assert stores.jobs.get("job-1").desired == Desired(number=2)
+
+
+def test_events_of_one_kind_come_newest_first(stores: Stores) -> None:
+    stores.add_with_attempt()
+    saved = [make_journal_event("stacks.saved", evidence={"wish": number}) for number in range(3)]
+    others = [make_journal_event("restored")]
+    lines = [(10 * number, event) for number, event in enumerate([*saved, *others], 1)]
+    stores.ingest(make_batch(events=lines))
+    found = stores.history.newest_of_kind("job-1", "stacks.saved", limit=2)
+    assert [each.event.evidence["wish"] for each in found] == [2, 1]
+    with pytest.raises(NotFound):
+        stores.history.newest_of_kind("job-9", "stacks.saved", limit=2)
+
+
+def test_only_agents_of_the_newest_attempt_are_listed(stores: Stores) -> None:
+    job = stores.add_with_attempt()
+    who = {"replica": 0, "incarnation": 1, "host": "n7", "pid": 12}
+    stores.ingest(make_batch(events=[(10, make_journal_event("agent.started", evidence=who))]))
+    assert [life.name for life in stores.history.replicas("job-1", limit=9, cursor=None)[0]] == ["n7"]
+    stores.apply(job, make_attempt(state=AttemptState.LOST))
+    stores.apply(job, make_attempt(number=2, port=20001))
+    assert stores.history.replicas("job-1", limit=9, cursor=None) == ([], None)
+    wild = {"replica": "x", "incarnation": 1, "host": ["n"], "pid": "p"}
+    stores.ingest(make_batch(attempt=2, events=[(10, make_journal_event("agent.started", evidence=wild))]))
+    (life,) = stores.history.replicas("job-1", limit=9, cursor=None)[0]
+    assert (life.attempt, life.replica, life.name, life.pid) == (2, 0, None, None)
+
+
+def test_who_waits_for_a_job_or_goes_on_from_it_is_known_while_it_is_not_at_rest(stores: Stores) -> None:
+    stores.add("a")
+    source = "/runs/a/snapshots"
+    waiting = stores.add("b", spec=make_spec(after=["a"], snapshot={"from": source}))
+    assert (stores.reader.awaiting("a"), stores.reader.sources()) == ("b", {"b": source})
+    assert stores.reader.awaiting("b") is None
+    stores.apply(waiting.to(JobState.CANCELLED, reason="over", now=NOW))
+    assert (stores.reader.awaiting("a"), stores.reader.sources()) == (None, {})
+    assert stores.jobs.wish("b", Desired(number=1, retry_number=1), make_event("retry.requested"))
+    assert (stores.reader.awaiting("a"), stores.reader.sources()) == ("b", {"b": source})
+
+
+def test_a_job_is_deleted_once_it_has_ended_and_a_line_stays(stores: Stores) -> None:
+    deletions = SqlDeletionStore(stores.database)
+    job = stores.add(owner="alice")
+    buried = bury(job, by="bob", at=at(5), files=True)
+    assert not deletions.delete(buried, seen=0), "it has not ended"
+    ended = job.to(JobState.FAILED, reason="over", now=NOW)
+    stores.apply(ended, make_attempt(state=AttemptState.FAILED))
+    buried = bury(ended, by="bob", at=at(5), files=True)
+    assert not deletions.delete(buried, seen=1), "a wish that nobody made was not seen"
+    assert stores.jobs.wish("job-1", Desired(number=1, retry_number=1), make_event("retry.requested"))
+    assert not deletions.delete(buried, seen=1), "it is to be tried again"
+    assert stores.jobs.wish("job-1", Desired(number=2), make_event("cancel.requested"))
+    assert deletions.deletion("job-1") is None
+    assert deletions.delete(buried, seen=2)
+    assert not deletions.delete(buried, seen=2)
+    with pytest.raises(NotFound):
+        stores.jobs.get("job-1")
+    place = stores.reader.places(["job-1", "job-9"])
+    assert {name: (each.project, each.owner) for name, each in place.items()} == {"job-1": ("default", "alice")}
+    assert deletions.deletion("job-1") == buried
+    assert (deletions.due("local"), deletions.due("elsewhere")) == ([buried], [])
+    deletions.gone("job-1")
+    deletions.gone("job-1")
+    assert (deletions.due("local"), deletions.deletion("job-1")) == ([], replace(buried, files_due=False))

@@ -1,0 +1,181 @@
+"""Tokens, sessions, secrets and where jobs are, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orchestrator.domain.access import JobPlace
+from orchestrator.domain.attempt import AttemptKey, AttemptState
+from orchestrator.domain.identity import Role, Session, Token
+from orchestrator.domain.job import JobState
+from orchestrator.domain.worker_token import AttemptStay
+from orchestrator.ports.jobs import JobFilter
+from orchestrator.ports.secrets import SealedSecret
+from orchestrator.store.secrets import SqlSecretStore
+from orchestrator.store.tokens import SqlTokenStore
+from tests.builders import NOW, at, make_attempt, make_event, make_spec
+from tests.store.harness import Stores
+
+TOKEN = Token(
+    id="t1",
+    name="alice",
+    digest="d1",
+    grants={"research": Role.OPERATOR, "*": Role.VIEWER},
+    created_at=NOW,
+    created_by="root",
+    expires_at=at(3600),
+)
+SECRET = SealedSecret(project="research", name="KEY", sealed="sealed", updated_at=NOW, updated_by="root")
+
+
+def a_session(digest: str = "s1", *, seconds: float = 60, created: float = 0, token_id: str = "t1") -> Session:
+    return Session(digest=digest, token_id=token_id, created_at=at(created), expires_at=at(created + seconds))
+
+
+@pytest.fixture
+def tokens(stores: Stores) -> Iterator[SqlTokenStore]:
+    yield SqlTokenStore(stores.database)
+    _empty(stores)
+
+
+@pytest.fixture
+def secrets(stores: Stores) -> Iterator[SqlSecretStore]:
+    yield SqlSecretStore(stores.database)
+    _empty(stores)
+
+
+def _empty(stores: Stores) -> None:
+    with stores.database.write() as session:
+        for table in ("tokens", "sessions", "secrets"):
+            session.execute(text(f"DELETE FROM {table}"))
+
+
+def test_a_token_comes_back_as_it_was(tokens: SqlTokenStore) -> None:
+    tokens.add_token(TOKEN)
+    assert tokens.token("t1") == TOKEN
+    assert tokens.token("t2") is None
+
+
+def test_tokens_are_listed_newest_first(tokens: SqlTokenStore) -> None:
+    for number in (1, 3, 2):
+        tokens.add_token(replace(TOKEN, id=f"t{number}", created_at=at(number)))
+    assert [token.id for token in tokens.tokens()] == ["t3", "t2", "t1"]
+
+
+def test_the_first_revocation_counts_and_ends_the_tokens_sessions(tokens: SqlTokenStore) -> None:
+    tokens.add_token(TOKEN)
+    tokens.add_session(a_session())
+    tokens.add_session(a_session("s2", token_id="another"))
+    tokens.revoke_token("t1", by="bob", at=at(1))
+    tokens.revoke_token("t1", by="carol", at=at(2))
+    tokens.revoke_token("unknown", by="carol", at=at(2))
+    assert tokens.token("t1") == replace(TOKEN, revoked_at=at(1), revoked_by="bob")
+    assert tokens.session("s1") is None
+    assert tokens.session("s2") is not None
+
+
+def test_a_session_is_there_until_it_ends(tokens: SqlTokenStore) -> None:
+    tokens.add_session(a_session())
+    assert tokens.session("s1") == a_session()
+    tokens.end_session("s1")
+    tokens.end_session("s1")
+    assert tokens.session("s1") is None
+
+
+def test_sessions_that_are_over_are_swept_by_the_next(tokens: SqlTokenStore, stores: Stores) -> None:
+    tokens.add_session(a_session("old", seconds=5))
+    tokens.add_session(a_session("lives", seconds=60))
+    tokens.add_session(a_session("new", created=5))
+    with stores.database.read() as session:
+        left = session.scalars(text("SELECT digest FROM sessions ORDER BY digest")).all()
+    assert left == ["lives", "new"]
+
+
+def test_a_secret_is_replaced_in_its_place(secrets: SqlSecretStore) -> None:
+    assert secrets.put(SECRET) is True
+    assert secrets.put(replace(SECRET, sealed="again", updated_by="bob")) is False
+    assert secrets.put(replace(SECRET, project="vision")) is True
+    assert secrets.put(replace(SECRET, name="A")) is True
+    assert [(each.name, each.sealed) for each in secrets.of_project("research")] == [("A", "sealed"), ("KEY", "again")]
+    assert [(each.project, each.name) for each in secrets.all()] == [
+        ("research", "A"),
+        ("research", "KEY"),
+        ("vision", "KEY"),
+    ]
+
+
+def test_a_secret_that_somebody_else_has_just_inserted_is_replaced(
+    secrets: SqlSecretStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets.put(SECRET)
+    replace_it = secrets._replace
+    calls: list[SealedSecret] = []
+
+    def late(secret: SealedSecret) -> bool:
+        calls.append(secret)
+        return False if len(calls) == 1 else replace_it(secret)
+
+    monkeypatch.setattr(secrets, "_replace", late)
+    assert secrets.put(replace(SECRET, sealed="later")) is False
+    assert [each.sealed for each in secrets.all()] == ["later"]
+
+
+def test_a_secret_is_removed_once(secrets: SqlSecretStore) -> None:
+    secrets.put(SECRET)
+    assert secrets.remove("research", "KEY") is True
+    assert secrets.remove("research", "KEY") is False
+
+
+def test_the_place_of_a_job_is_its_project_and_who_submitted_it(stores: Stores) -> None:
+    stores.add("job-1", spec=make_spec(project="research"), owner="alice")
+    stores.add("job-2")
+    assert stores.reader.places(["job-1", "job-2", "job-3"]) == {
+        "job-1": JobPlace(project="research", owner="alice"),
+        "job-2": JobPlace(project="default", owner=None),
+    }
+    assert stores.reader.places([]) == {}
+    assert stores.jobs.get("job-1").owner == "alice"
+
+
+def test_an_attempts_stay_is_its_nonce_and_its_end(stores: Stores) -> None:
+    job = stores.add_with_attempt()
+    key = AttemptKey(job.id, 1)
+    assert stores.reader.stay(key) == AttemptStay(nonce="c0ffee", ended_at=None)
+    stores.apply(job, make_attempt(job.id, state=AttemptState.FAILED, ended_at=at(9)))
+    assert stores.reader.stay(key) == AttemptStay(nonce="c0ffee", ended_at=at(9))
+    assert stores.reader.stay(AttemptKey(job.id, 2)) is None
+    assert stores.reader.stay(AttemptKey("unknown", 1)) is None
+
+
+def test_only_jobs_of_the_given_projects_are_listed_and_counted(stores: Stores) -> None:
+    for project in ("research", "vision", "default"):
+        stores.add(f"job-{project}", spec=make_spec(project=project))
+
+    def listed(**where: object) -> set[str]:
+        rows, _ = stores.reader.standings(JobFilter(**where), limit=9, cursor=None)  # type: ignore[arg-type]
+        return {row.job.spec.project for row in rows}
+
+    assert listed(projects={"research", "vision"}) == {"research", "vision"}
+    assert listed(projects={"research"}, project="vision") == set()
+    assert listed(projects=frozenset()) == set()
+    assert listed() == {"research", "vision", "default"}
+    assert stores.reader.count_by_state({"research"}) == {JobState.QUEUED: 1}
+    assert stores.reader.count_by_state(()) == {}
+
+
+def test_an_event_tells_who_asked(stores: Stores) -> None:
+    job = stores.add()
+    stores.apply(job, None, make_event(actor="alice"), make_event())
+    assert [event.actor for event in stores.events()][-2:] == ["alice", None]
+
+
+def test_expiry_keeps_its_moment(tokens: SqlTokenStore) -> None:
+    tokens.add_token(replace(TOKEN, expires_at=NOW + timedelta(microseconds=1)))
+    found = tokens.token("t1")
+    assert found is not None
+    assert (found.lives(NOW), found.lives(NOW + timedelta(microseconds=1))) == (True, False)

@@ -1,0 +1,45 @@
+"""A real service with a real job: its numbers, its trace and its log tell the same story."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from tests.jobs import ended, python_job, until
+from tests.telemetry.collector import collecting
+from tests.telemetry.scrape import read
+
+
+def test_a_job_that_fails_is_counted_traced_and_logged(tmp_path: Path) -> None:
+    spec = python_job("raise SystemExit(3)", supervise={"budgets": {"application": 0}})
+    with (
+        collecting() as received,
+        ThrowawayService(tmp_path / "root", {"ORCHESTRATOR_OTLP_URL": received.url}) as service,
+        Client(service.url) as client,
+    ):
+        answer = httpx.post(f"{service.url}/api/v1/jobs", json=spec, headers={"X-Request-ID": "mine-7"})
+        job_id = answer.json()["id"]
+        assert until(client, job_id, ended).state == "FAILED"
+        told = partial(read, httpx.get(f"{service.url}/metrics").text)
+        service.stop()  # it tells what it has heard before it ends
+        lines = [json.loads(line) for line in service.printed().splitlines() if line.startswith("{")]
+
+    assert told("orchestrator_jobs_ended_total", state="FAILED") == 1
+    assert told("orchestrator_attempts_ended_total", state="FAILED", kind="application") == 1
+    assert told("orchestrator_queue_wait_seconds_count", queue="service") == 1
+    assert told("orchestrator_queue_wait_seconds_count", queue="cluster") == 1
+    assert told("orchestrator_backend_call_seconds_count", cluster="local", call="submit") == 1
+    assert (told("orchestrator_backend_call_seconds_count", cluster="local", call="observe") or 0) > 1
+    assert told("orchestrator_lease_held", cluster="local") == 1
+    assert told("orchestrator_jobs", state="FAILED") == 1
+
+    assert sorted(received.names()) == ["attempt 1", "job", "queue"]
+
+    (submitted,) = [line for line in lines if line.get("request_id") == "mine-7"]
+    assert (submitted["event"], submitted["status"]) == ("request", 201)
+    assert [line["rule"] for line in lines if line.get("job") == job_id and line["event"] == "decided"]

@@ -1,0 +1,71 @@
+"""Our own component on torchx's own scheduler: the launch that the shell of each node sees, and the real thing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torchx.specs import AppDef, macros
+
+from orchestrator.torchx_scheduler import component
+
+FILE = str(Path(component.__file__))
+
+
+def words_on(app: AppDef, replica: int, **environment: str) -> list[str]:
+    """What elasticrun is given on a node: torchx fills its macros in, then the node's shell reads the line."""
+    values = macros.Values(img_root="/img", app_id="app-1", replica_id=str(replica), rank0_env="FIRST")
+    role = values.apply(app.roles[0])
+    program = 'elasticrun() { for word in "$@"; do echo "$word"; done; }; ' + role.args[1]
+    done = subprocess.run(["bash", "-c", program], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return done.stdout.splitlines()
+
+
+def flag(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+def test_one_agent_binds_the_port_and_all_meet_there() -> None:
+    app = component.elastic("--lr", "a $HOME 'b'", script="train.py", j="1:2x4", rdzv_port=29511)
+    first, second = (words_on(app, replica, FIRST="node7", SLURM_RESTART_COUNT="2") for replica in (0, 1))
+    assert {flag(words, "--rdzv_endpoint") for words in (first, second)} == {"node7:29511"}
+    assert flag(first, "--rdzv_conf").split(",")[0] == "is_host=1"
+    assert flag(second, "--rdzv_conf").split(",")[0] == "is_host=0"
+    assert flag(first, "--rdzv_id") == "app-1-2", "a requeued job is another run"
+    assert (flag(first, "--nnodes"), flag(first, "--nproc_per_node"), flag(first, "--max_restarts")) == (
+        "1:2",
+        "4",
+        "3",
+    )
+    assert first[-3:] == ["train.py", "--lr", "a $HOME 'b'"]
+    assert (app.roles[0].min_replicas, app.roles[0].num_replicas) == (1, 2)
+
+
+def test_a_scheduler_that_names_no_first_host_is_an_error_and_no_lonely_group() -> None:
+    app = component.elastic(script="train.py", j="2x1")
+    with pytest.raises(RuntimeError, match="names_no_first_host"):
+        words_on(app, 0)
+
+
+def test_one_node_meets_nobody() -> None:
+    words = words_on(component.elastic(m="pkg.train", j="1x3"), 0)
+    assert words == ["--standalone", "--nnodes", "1", "--nproc_per_node", "3", "--max_restarts", "3", "-m", "pkg.train"]
+
+
+def test_a_script_or_a_module_and_never_both() -> None:
+    for given in ({}, {"script": "a.py", "m": "a"}):
+        with pytest.raises(ValueError, match="give one of --script and -m"):
+            component.elastic(**given)
+
+
+def test_help_tells_every_argument(environment: dict[str, str], tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("torchx")
+    command = [program, "run", "-s", "local_cwd", "--dryrun", f"{FILE}:elastic", "--help"]
+    said = subprocess.check_output(command, env=environment, cwd=tmp_path, text=True)
+    assert "lost nodes are done without" in said
+    for name in ("max_restarts", "rdzv_port", "memMB", "1:2x4"):
+        assert name in said

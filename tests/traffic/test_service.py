@@ -1,0 +1,183 @@
+"""Today's service hears what clients and agents of released versions said, and answers what they can read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.dev.traffic.exchange import Exchange
+from orchestrator.api.app import create_app
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.job import JobState
+from orchestrator.intake.intake import Intake
+from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.readers import SqlJobReader
+from orchestrator.wire.reports import DesiredView, ReportBody
+from tests.api.conftest import World
+from tests.api.fakes import Client
+from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients
+
+_PLACE = re.compile(r"^/api/v1/jobs/([a-z0-9-]+)")
+
+
+@dataclass(frozen=True)
+class Direct:
+    """The real intake, without the thread that gathers reports."""
+
+    intake: Intake
+
+    def receive(self, body: ReportBody) -> Future[DesiredView]:
+        answer: Future[DesiredView] = Future()
+        (found,) = self.intake.accept([body])
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+        return answer
+
+
+@dataclass
+class Replay:
+    """`ids`: what is called so in the record, as it is called here. A job is put where the record has it."""
+
+    world: World
+    client: Client
+    ids: dict[str, str] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    over: set[tuple[str, int]] = field(default_factory=set)
+
+    def send(self, exchange: Exchange) -> httpx.Response:
+        self._arrange(exchange)
+        answer = self.client.request(
+            exchange.method,
+            self._here(exchange.path),
+            content=self._here(exchange.body) or None,
+            headers=exchange.headers,
+        )
+        self._learn(exchange, answer)
+        return answer
+
+    def begin_attempt(self, job_id: str, number: int) -> None:
+        """As the supervisor would have, before an agent of it could report."""
+        here = self.ids[job_id]
+        if self.attempts.get(here, 0) >= number:
+            return
+        self._end_attempt(here)
+        self.world.start(here, number, state=AttemptState.RUNNING, nodes="1", asked="1")
+        self.attempts[here] = number
+
+    def _end_attempt(self, here: str) -> None:
+        if here in self.attempts and (here, self.attempts[here]) not in self.over:
+            self.over.add((here, self.attempts[here]))
+            now = self.world.clock.now()
+            self.world.start(here, self.attempts[here], state=AttemptState.CANCELLED, ended_at=now)
+
+    def _arrange(self, exchange: Exchange) -> None:
+        told = exchange.answer_json()
+        if not isinstance(told, dict) or told.get("id") not in self.ids or "state" not in told:
+            return
+        here, state = self.ids[told["id"]], JobState(told["state"])
+        if told["attempt"] is not None:
+            self.begin_attempt(told["id"], told["attempt"])
+        if state in (JobState.SUSPENDED, JobState.QUEUED) or state.terminal:
+            self._end_attempt(here)
+        job = replace(self.world.job(here), state=state, finished_at=self.world.clock.now() if state.terminal else None)
+        self.world.apply(job)
+
+    def _learn(self, exchange: Exchange, answer: httpx.Response) -> None:
+        then, now = exchange.answer_json(), answer.json() if "json" in answer.headers["content-type"] else None
+        if isinstance(then, dict) and isinstance(now, dict) and "id" in then and "id" in now:
+            self.ids[then["id"]] = now["id"]
+
+    def _here(self, text: str) -> str:
+        for then, now in self.ids.items():
+            text = text.replace(then, now)
+        return text
+
+
+@pytest.fixture
+def replay(world: World) -> Iterator[Replay]:
+    reader = SqlJobReader(world.database)
+    intake = Intake(SqlJournalStore(world.database), reader, world.clock, lambda job_id: Path(world.root, job_id))
+    client = Client(create_app(replace(world.services, intake=Direct(intake))))
+    yield Replay(world, client)
+    client.close()
+
+
+def in_order(version: str) -> Iterator[Exchange]:
+    """Each job's agents speak once it is submitted and before its client looks."""
+    agents = said_by_agents(version)
+    for exchange in said_by_clients(version):
+        yield exchange
+        told = exchange.answer_json()
+        if exchange.path == "/api/v1/jobs" and exchange.method == "POST" and isinstance(told, dict) and "id" in told:
+            theirs = [each for each in agents if json.loads(each.body)["job_id"] == told["id"]]
+            agents = [each for each in agents if each not in theirs]
+            yield from theirs
+
+
+def test_a_version_was_kept() -> None:
+    assert VERSIONS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_service_answers_old_requests_as_it_did(replay: Replay, version: str) -> None:
+    asked = 0
+    for exchange in in_order(version):
+        if exchange.call is None:
+            document = json.loads(exchange.body)
+            replay.begin_attempt(document["job_id"], document["attempt"])
+        answer = replay.send(exchange)
+        what = f"{exchange.call or 'report'}: {exchange.method} {exchange.path}"
+        assert answer.status_code == exchange.status, f"{what} was {exchange.status}: {answer.text}"
+        for name, value in exchange.answer_headers.items():
+            assert answer.headers[name].partition(";")[0].split("/")[0] == value.partition(";")[0].split("/")[0], what
+        if exchange.answer_json() is not None:
+            assert losses(exchange.answer_json(), answer.json()) == [], what
+        asked += 1
+    assert asked > 50
+    require_known(replay, said_by_agents(version))
+
+
+def require_known(replay: Replay, agents: list[Exchange]) -> None:
+    """What agents told is there to be asked for."""
+    told: dict[str, set[str]] = {}
+    for report in agents:
+        document = json.loads(report.body)
+        kinds = told.setdefault(replay.ids[document["job_id"]], set())
+        kinds.update(json.loads(line)["kind"] for line in document["events"])
+    assert any("snapshot.committed" in kinds for kinds in told.values())
+
+    def asked(job_id: str, what: str) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = replay.client.get(f"/api/v1/jobs/{job_id}/{what}").json()["items"]
+        return found
+
+    for job_id, kinds in told.items():
+        assert kinds <= {each["kind"] for each in asked(job_id, "events?limit=200")}
+        assert asked(job_id, "attempts")
+    short = next(job_id for job_id in told if job_id.startswith("short-"))
+    assert asked(short, "snapshots")
+    assert asked(short, "workers")
+    assert replay.client.get(f"/api/v1/jobs/{short}/metrics").json()["steps"]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "lost"),
+    [
+        ({"a": 1}, {}, ["/a is gone"]),
+        ({"a": 1}, {"a": "1"}, ["/a was a number and is text"]),
+        ({"items": [{"a": {}}]}, {"items": [{"a": []}]}, ["/items/0/a was an object and is a list"]),
+        ({"a": True}, {"a": 1}, ["/a was true or false and is a number"]),
+        ({"a": 1, "b": None}, {"a": 2.5, "b": {}, "c": 3}, []),
+        ({"spent": {"node": 1}}, {"spent": {}}, []),
+    ],
+)
+def test_a_loss_would_be_seen(then: object, now: object, lost: list[str]) -> None:
+    assert losses(then, now) == lost

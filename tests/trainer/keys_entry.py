@@ -1,0 +1,103 @@
+"""What single keys do between ranks: `keys_entry.py '{"cases": {"name": {config}}}'`, on each rank.
+
+Rank 0 prints one line of JSON: for each name the exchanges of gradients in one step, and each rank's buffer behind it.
+"""
+
+import json
+import os
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.trainer.strategies_entry import SHORT
+from trainer import exchange
+from trainer.contract.config import TrainerConfig, parse_config
+from trainer.contract.env import WorkerPlace, parse_place
+from trainer.group import process_group
+from trainer.heartbeat import Heartbeat
+from trainer.model import build_initial
+from trainer.parallel import Trainee, build_trainee
+from trainer.precision import LossScale
+from trainer.shares import open_feeder
+from trainer.state import RunState
+from trainer.step import Wish, take_step
+from trainer.task import open_task
+from trainer.values import initialise
+from trainer.waits import Waits
+
+_LARGE = 10_000  # elements: more than anything but gradients has
+
+
+class Counts(SimpleNamespace):
+    """Of one step: backward passes that DDP exchanged, and FSDP's reductions over shards and over copies."""
+
+    def __init__(self) -> None:
+        super().__init__(backward_passes=0, shards=0, copies=0)
+
+    def count_bucket(self, state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        self.backward_passes += bucket.is_last()
+        return allreduce_hook(state, bucket)
+
+    def count_shards(self, *args: object, **kwargs: object) -> object:
+        self.shards += 1
+        return REDUCE(*args, **kwargs)
+
+    def count_copies(self, tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+        self.copies += tensor.numel() > _LARGE
+        return ALL_REDUCE(tensor, *args, **kwargs)
+
+
+REDUCE, ALL_REDUCE = exchange._reduce, dist.all_reduce
+
+
+def take_one_step(
+    config: TrainerConfig, place: WorkerPlace, device: torch.device, waits: Waits
+) -> tuple[Trainee, Counts]:
+    """The model has a buffer that holds its rank before the step."""
+    state, task, counts = RunState(LossScale(config.precision)), open_task(config), Counts()
+    model = task.draft().model
+    with torch.device("meta"):
+        model.register_buffer("rank", torch.empty(1), persistent=False)
+
+    def write_values(model, optimizer):
+        state.attach(model, optimizer)
+        initialise(model, partial(build_initial, seed=config.seed, layers=4))
+        model.rank.fill_(float(place.rank))
+
+    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
+    feeder = open_feeder(config, task, place, state, device)
+    if isinstance(trainee.forward, DistributedDataParallel):
+        trainee.forward.register_comm_hook(None, counts.count_bucket)
+    exchange._reduce, dist.all_reduce = counts.count_shards, counts.count_copies
+    try:
+        take_step(config, task, trainee, feeder, state, waits, Wish())
+    finally:
+        exchange._reduce, dist.all_reduce = REDUCE, ALL_REDUCE
+    return trainee, counts
+
+
+def main() -> None:
+    place = parse_place(os.environ)
+    cases: dict[str, dict] = json.loads(sys.argv[2])["cases"]
+    found: dict[str, dict] = {}
+    waits = Waits(Heartbeat(place, 1))
+    with process_group(place, waits) as device:
+        for name, options in cases.items():
+            trainee, counts = take_one_step(parse_config({**SHORT, **options}), place, device, waits)
+            buffers: list[float] = [0.0] * place.world_size
+            dist.all_gather_object(buffers, trainee.model.rank.item())
+            found[name] = {**vars(counts), "buffers": buffers}
+            del trainee
+    if place.rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)

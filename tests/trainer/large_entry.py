@@ -1,0 +1,20 @@
+"""The trainer, to which every snapshot is a large one: all ranks verify it. Each prints how many files it has read."""
+
+import os
+import sys
+
+from trainer import __main__, verifying
+from trainer.snapshot import files
+
+verifying.ALONE_BYTES = 0
+verify_files = files._verify_file
+
+
+def verify_and_tell(path, expected):
+    print(f"rank {os.environ['RANK']} verifies {path.name}", flush=True)
+    verify_files(path, expected)
+
+
+files._verify_file = verify_and_tell
+if __name__ == "__main__":
+    sys.exit(__main__.main())

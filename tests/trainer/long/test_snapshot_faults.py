@@ -1,0 +1,226 @@
+"""What can happen to a snapshot: it is never loaded damaged and never lost silently."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.harness import make_snapshot, start_group
+from trainer import lineage, snapshot
+from trainer.contract import env, layout
+from trainer.contract.fence import Term
+from trainer.contract.layout import MANIFEST
+from trainer.contract.manifest import SnapshotName
+from trainer.errors import DamagedSnapshot, SnapshotError
+from trainer.retention import Retention
+
+OLD, NEW = SnapshotName(10, Term(1, 1)), SnapshotName(20, Term(1, 1))
+SHARDS = ("__0_0.distcp", "__1_0.distcp")
+
+
+def edit(path: Path, change) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def swap_shards(directory: Path) -> None:
+    one, other = (directory / shard for shard in SHARDS)
+    held = one.read_bytes()
+    edit(one, lambda _: other.read_bytes())
+    edit(other, lambda _: held)
+
+
+def take_manifest_of_another_job(directory: Path) -> None:
+    other = make_snapshot(directory.parents[1] / "other", NEW)
+    edit(other / SHARDS[0], lambda content: content[::-1])
+    entries = snapshot.checksum_files(other, [".metadata", *SHARDS])
+    document = json.loads((other / MANIFEST).read_text())
+    document["files"] = {name: vars(entry) for name, entry in entries.items()}
+    (directory / MANIFEST).write_text(json.dumps(document))
+
+
+def change_shard(change):
+    return lambda directory: edit(directory / SHARDS[0], change)
+
+
+FAULTS = {
+    "truncated": (change_shard(lambda content: content[:-1]), "has 10239 bytes, committed were 10240"),
+    "emptied": (change_shard(lambda _: b""), "has 0 bytes, committed were 10240"),
+    "longer": (change_shard(lambda content: content + b"x"), "has 10241 bytes, committed were 10240"),
+    "zeroed": (change_shard(lambda content: bytes(len(content))), "checksum differs"),
+    "a zeroed page": (change_shard(lambda content: content[:4096] + bytes(4096) + content[8192:]), "checksum differs"),
+    "missing": (lambda directory: (directory / SHARDS[0]).unlink(), "is missing"),
+    "swapped": (swap_shards, "committed were"),
+    "another job's manifest": (take_manifest_of_another_job, "checksum differs"),
+}
+
+
+def begin(job_dir: Path, **variables: str):
+    """The next generation begins: what it restores, and what it tells."""
+    told: list[str] = []
+    place = env.parse_place({env.JOB_DIR: str(job_dir), env.GENERATION: "2", **variables})
+    fence = lineage.fence_of(place)
+    beginning = lineage.begin_term(place, job_dir / "snapshots", fence, lambda _, sentence, __: told.append(sentence))
+    return beginning.restore, told
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_snapshot_is_set_aside_with_a_sentence(tmp_path, fault):
+    make_snapshot(tmp_path / "snapshots", OLD)
+    damaged = make_snapshot(tmp_path / "snapshots", NEW)
+    damage, phrase = FAULTS[fault]
+    damage(damaged)
+    restore, (told,) = begin(tmp_path)
+    assert restore.manifest.step == OLD.step
+    assert told.startswith(f"snapshot {NEW} is damaged and was set aside: __")
+    assert phrase in told
+    assert (tmp_path / f"snapshots/{NEW}.quarantined").is_dir(), "kept for whoever looks into it"
+
+
+def test_a_snapshot_of_another_job_is_set_aside(tmp_path):
+    """A whole directory copied in: each checksum is right."""
+    make_snapshot(tmp_path / "snapshots", OLD)
+    foreign = make_snapshot(tmp_path / "snapshots", NEW)
+    document = json.loads((foreign / MANIFEST).read_text())
+    (foreign / MANIFEST).write_text(json.dumps({**document, "details": {"job": "gpt-2"}}))
+    restore, (told,) = begin(tmp_path, **{env.JOB_ID: "gpt-1"})
+    assert restore.manifest.step == OLD.step
+    assert "is of job gpt-2" in told
+
+
+def test_every_single_bit_flip_in_a_shard_is_caught(tmp_path):
+    directory = make_snapshot(tmp_path, NEW)
+    shard = directory / SHARDS[1]
+    whole = shard.read_bytes()
+    caught = 0
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        shard.write_bytes(flipped)
+        with pytest.raises(DamagedSnapshot, match="checksum differs"):
+            snapshot.verify(directory)
+        caught += 1
+    assert caught == 8 * len(whole)
+    shard.write_bytes(whole)
+    assert snapshot.verify(directory).step == NEW.step
+
+
+@given(content=st.binary(min_size=1, max_size=4096), data=st.data())
+def test_a_bit_flip_changes_the_checksum_of_any_content(tmp_path_factory, content, data):
+    path = tmp_path_factory.getbasetemp() / "content"
+    path.write_bytes(content)
+    before = snapshot.checksum_file(path)
+    flipped = bytearray(content)
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
+    assert snapshot.checksum_file(path) != before
+
+
+def retain(snapshots: Path, keep: int) -> tuple[list[str], list[int]]:
+    """Delete what may go: the kinds of events told, and the steps that are left."""
+    told: list[str] = []
+    Retention(snapshots, lineage.Fence(None), lambda kind, *_: told.append(kind.value), keep=keep).delete_old()
+    return told, sorted(name.step for name in snapshot.list_committed(snapshots))
+
+
+def test_what_is_kept_is_good(tmp_path):
+    for step in (10, 20, 30, 40):
+        make_snapshot(tmp_path, SnapshotName(step, Term(1, 1)))
+    (tmp_path / "step-00000040-a1-g1" / SHARDS[0]).write_bytes(b"")
+    assert retain(tmp_path, 2) == (["snapshot.quarantined", "snapshot.deleted"], [20, 30])
+    for step in (20, 30):
+        (tmp_path / f"step-{step:08d}-a1-g1" / SHARDS[0]).unlink()
+    make_snapshot(tmp_path, OLD)
+    assert retain(tmp_path, 1) == (["snapshot.quarantined", "snapshot.quarantined"], [10]), "the last good one stays"
+
+
+def test_what_cannot_be_deleted_is_left_to_the_next_time(tmp_path, monkeypatch):
+    for name in (OLD, NEW):
+        make_snapshot(tmp_path, name)
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "remove", refuse)
+        assert retain(tmp_path, 1) == ([], [10, 20])
+    assert retain(tmp_path, 1) == (["snapshot.deleted"], [20])
+
+
+def test_two_writers_of_one_step_do_not_touch_each_other(tmp_path):
+    """As two runs outside a job can be, which have begun in one folder at one time."""
+    other = tmp_path / "snapshots/step-00000002-a1-g1"
+    other.mkdir(parents=True)
+    (other / "__0_0.distcp").write_bytes(b"of somebody else")
+    with start_group(tmp_path, 2, steps=4, snapshot_interval=2) as group:
+        assert group.wait() == [0, 0], group.outputs()
+    (failed,) = group.events("snapshot.failed")
+    assert failed["sentence"] == f"snapshot of step 2 failed, training goes on: another process writes {other}"
+    assert [path.name for path in other.iterdir()] == ["__0_0.distcp"]
+    assert group.committed() == [4]
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_folder_that_becomes_read_only_costs_snapshots_and_not_the_run(tmp_path, small_disk, mode):
+    options = {"steps": 40, "snapshot_interval": 10, "snapshot_keep": 1, "snapshot_mode": mode}
+    with start_group(tmp_path, 1, variables={env.SNAPSHOT_DIR: str(small_disk)}, **options) as group:
+        group.wait_for_step(11)
+        group.wait_for_commit(10)
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        assert group.wait() == [1], group.outputs()
+        output = group.outputs()
+    assert max(group.losses()) == 40, output
+    assert all("Read-only file system" in event["sentence"] for event in group.events("snapshot.failed"))
+    assert {event["evidence"]["step"] for event in group.events("snapshot.failed")} >= {30, 40}
+    assert "SnapshotError: training ended at step 40, and its last snapshot could not be written" in output
+    with start_group(tmp_path, 1, generation=2, variables={env.SNAPSHOT_DIR: str(small_disk)}) as after:
+        assert after.wait() == [1]
+        assert f"snapshots cannot be written to {small_disk}: Read-only file system" in after.outputs()
+
+
+def test_a_limit_on_file_size_costs_snapshots_and_not_the_run(tmp_path):
+    """What a quota does to a writer, by the limit that every kernel has (setrlimit(2), RLIMIT_FSIZE)."""
+    limited = (str(Path(__file__).parents[1] / "small_files_entry.py"),)
+    with start_group(tmp_path, 1, entry=limited, steps=4, snapshot_interval=2) as group:
+        assert group.wait() == [1], group.outputs()
+        output = group.outputs()
+    assert max(group.losses()) == 4, output
+    assert all(os.strerror(errno.EFBIG) in event["sentence"] for event in group.events("snapshot.failed"))
+    assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
+
+
+def test_a_full_quota_costs_snapshots_and_neither_the_run_nor_the_one_before(tmp_path):
+    over_quota = (str(Path(__file__).parents[1] / "over_quota_entry.py"),)
+    options = {"steps": 6, "snapshot_interval": 2}
+    with start_group(tmp_path, 1, **{**options, "steps": 2}) as before:
+        assert before.wait() == [0], before.outputs()
+    with start_group(tmp_path, 1, generation=2, entry=over_quota, **options) as group:
+        assert group.wait() == [1], group.outputs()
+        output = group.outputs()
+    assert sorted(group.losses()) == [3, 4, 5, 6], output
+    assert {event["evidence"]["step"] for event in group.events("snapshot.failed")} == {4, 6}
+    assert all(os.strerror(errno.EDQUOT) in event["sentence"] for event in group.events("snapshot.failed"))
+    assert "SnapshotError: training ended at step 6, and its last snapshot could not be written" in output
+    assert [path.name for path in layout.snapshots_dir(tmp_path).iterdir()] == ["step-00000002-a1-g1"]
+    with start_group(tmp_path, 1, generation=3, **options) as after:
+        assert after.wait() == [0], after.outputs()
+    assert after.events("restored")[0]["evidence"]["step"] == 2
+    assert after.losses() == group.losses(), "what was lost is made again"
+
+
+def test_a_shard_that_cannot_be_read_now_is_not_called_damaged(tmp_path):
+    make_snapshot(tmp_path / "snapshots", OLD)
+    unreadable = make_snapshot(tmp_path / "snapshots", NEW)
+    (unreadable / SHARDS[0]).unlink()
+    (unreadable / SHARDS[0]).mkdir()
+    with pytest.raises(SnapshotError, match="cannot be read: Is a directory"):
+        begin(tmp_path)
+    assert unreadable.is_dir()
+    shutil.rmtree(unreadable)
+    assert begin(tmp_path)[0].manifest.step == OLD.step

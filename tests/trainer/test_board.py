@@ -1,0 +1,80 @@
+"""TensorBoard's files: each step once whatever was restored, and no run that ends for them."""
+
+import shutil
+import sys
+import threading
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.trainer.alone import train_alone
+from trainer.board import FOLDER, Board
+from trainer.contract import layout
+
+
+def read_board(folder):
+    """Steps and values by name, as TensorBoard shows them."""
+    board = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    board.Reload()
+    return {name: [(event.step, event.value) for event in board.Scalars(name)] for name in board.Tags()["scalars"]}
+
+
+def test_a_step_that_is_made_again_shows_once(tmp_path):
+    """The last snapshot is lost: the second run makes steps again that the first one wrote down."""
+    options = {"tensorboard": True, "snapshot_interval": 4, "evaluate_every": 4}
+    task_config = {"width": 8, "evaluate": 7}
+    train_alone(tmp_path, steps=10, task_config=task_config, **options)
+    for step in (8, 10):
+        shutil.rmtree(layout.snapshots_dir(tmp_path) / f"step-{step:08}-a1-g1")
+    metrics, _ = train_alone(tmp_path, 2, steps=12, task_config=task_config, **options)
+    assert sorted(metrics) == list(range(5, 13))
+    shown = read_board(tmp_path / FOLDER)
+    assert [step for step, _ in shown["loss"]] == list(range(1, 13))
+    for step, value in shown["loss"][4:]:
+        assert value == pytest.approx(metrics[step]["loss"], rel=1e-6)
+    assert [step for step, _ in shown["evaluation_loss"]] == [4, 8, 12]
+    assert {"grad_norm", "samples_per_s", "step_s", "data_s", "compute_s"} <= shown.keys()
+
+
+def test_no_files_unless_they_are_asked_for(tmp_path):
+    train_alone(tmp_path, steps=1)
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_missing_library_is_told_and_costs_nothing_else(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("tensorboard", "torch.utils.tensorboard"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    metrics, events = train_alone(tmp_path, steps=2, tensorboard=True)
+    assert sorted(metrics) == [1, 2]
+    (told,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
+    assert "pip install 'elastic-orchestrator[tensorboard]'" in told
+
+
+def test_libraries_that_do_not_fit_together_end_no_run(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise TypeError("Descriptors cannot be created directly.")
+
+    told = []
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", fail)
+    Board(tmp_path, told.append).write(1, {"loss": 1.0})
+    assert told == ["no TensorBoard files: TypeError: Descriptors cannot be created directly."]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the library's own
+def test_a_full_disk_ends_the_files_and_nothing_else(small_disk):
+    told = []
+    board = Board(small_disk / "tensorboard", told.append)
+    board.write(1, {"loss": 1.0})
+    (small_disk / "rest").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+    for step in range(2, 20_000):
+        board.write(step, {f"metric_{number}": 1.0 for number in range(10)})
+        if told:
+            break
+    board.write(20_000, {"loss": 1.0})
+    board.close()
+    for thread in threading.enumerate():
+        if type(thread).__name__ == "_AsyncWriterThread":
+            thread.join(30)  # its end by an exception belongs to this test
+    (sentence,) = told
+    assert sentence.startswith("no more TensorBoard files: ")

@@ -1,0 +1,29 @@
+"""A model that was built on the CPU is gone once its values have been written."""
+
+import weakref
+
+import pytest
+
+from tests.trainer.alone import train_alone
+from trainer import initial, train
+
+
+@pytest.mark.parametrize("own_init", [False, True], ids=["on meta", "on the CPU"])
+def test_no_first_values_are_kept_while_training(tmp_path, monkeypatch, own_init):
+    drafts, alive = [], []
+    make, loop = initial.Draft, train._train
+
+    def draft(*arguments):
+        made = make(*arguments)
+        drafts.append(weakref.ref(made))
+        drafts.append(weakref.ref(made.write))
+        return made
+
+    def look_and_train(*arguments):
+        alive.extend(each() for each in drafts)
+        return loop(*arguments)
+
+    monkeypatch.setattr(initial, "Draft", draft)
+    monkeypatch.setattr(train, "_train", look_and_train)
+    train_alone(tmp_path, steps=1, task_config={"width": 8, "own_init": own_init})
+    assert alive == [None, None]

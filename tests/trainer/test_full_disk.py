@@ -1,0 +1,26 @@
+"""A full disk on purpose: met by the one rank that it is for, once."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from trainer.contract.env import parse_place
+from trainer.fulldisk import meet_full_disk
+
+
+def test_a_rank_meets_its_full_disk_once_and_no_other_does(tmp_path: Path) -> None:
+    here, other = (
+        parse_place({"RANK": str(rank), "WORLD_SIZE": "4", "ORCHESTRATOR_REPLICA_DIR": str(tmp_path)})
+        for rank in (3, 2)
+    )
+    meet_full_disk(here, "a snapshot")
+    (tmp_path / "full-disk-3").touch()
+    meet_full_disk(other, "a snapshot")
+    with pytest.raises(OSError, match="on purpose") as met:
+        meet_full_disk(here, "a snapshot")
+    assert (met.value.errno, met.value.filename) == (errno.ENOSPC, "a snapshot")
+    meet_full_disk(here, "a snapshot")
+    meet_full_disk(parse_place({}), "outside a job")

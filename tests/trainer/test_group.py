@@ -1,0 +1,85 @@
+"""Leaving a group, and each rank's device."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainer import group
+from trainer.contract.env import parse_place
+from trainer.errors import DeviceError
+from trainer.heartbeat import Heartbeat
+from trainer.waits import Waits
+
+GPU = torch.device("cuda", 2)
+
+
+@pytest.fixture
+def place():
+    return parse_place({})
+
+
+def enter(monkeypatch, place, *, destroy):
+    """A group of one rank on a GPU of which only the words are there."""
+    chosen = []
+    monkeypatch.setattr(group, "_take_device", lambda _: GPU)
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr("torch.distributed.destroy_process_group", destroy)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    monkeypatch.setattr(group, "on_every_rank", lambda action, _: [action()])
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(uuid="8f2b"))
+    return group.process_group(place, Waits(Heartbeat(place, None))), chosen
+
+
+def test_an_error_is_not_kept_back_by_a_group_that_cannot_be_left(monkeypatch, place):
+    """NCCL's end may wait for ranks that never come to it."""
+    never, entered = threading.Event(), threading.Event()
+
+    def destroy():
+        entered.set()
+        never.wait()
+
+    monkeypatch.setattr(group, "_LEAVES_WITHIN_S", 0.01)
+    context, chosen = enter(monkeypatch, place, destroy=destroy)
+    try:
+        with pytest.raises(MemoryError), context:
+            raise MemoryError
+        assert entered.wait(60)
+        assert chosen == [GPU]
+    finally:
+        never.set()
+
+
+def test_a_run_without_an_error_leaves_its_group_in_the_main_thread(monkeypatch, place):
+    threads = []
+    context, _ = enter(monkeypatch, place, destroy=lambda: threads.append(threading.current_thread()))
+    with context as device:
+        assert device == GPU
+    assert threads == [threading.main_thread()]
+
+
+@pytest.mark.parametrize(("visible", "local_rank", "index"), [(1, 0, 0), (1, 3, 0), (8, 3, 3)])
+def test_a_worker_that_sees_one_device_takes_it(monkeypatch, visible, local_rank, index):
+    """Several workers of a node may each see a device of their own as the first one."""
+    chosen = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: visible)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    monkeypatch.setattr("torch.cuda.synchronize", chosen.append)
+    variables = {"LOCAL_RANK": str(local_rank), "RANK": str(local_rank), "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+    assert group._take_device(parse_place(variables)) == torch.device("cuda", index)
+    assert chosen == [torch.device("cuda", index)] * 2  # taken, and started
+
+
+def test_two_ranks_on_one_device_are_named():
+    group.refuse_shared_devices(["a", "b", None, None])
+    with pytest.raises(DeviceError, match="ranks 1 and 2 have one device, GPU b"):
+        group.refuse_shared_devices(["a", "b", "b"])
+
+
+def test_ranks_compare_their_devices_when_the_group_forms(monkeypatch, place):
+    context, _ = enter(monkeypatch, place, destroy=lambda: None)
+    monkeypatch.setattr(group, "on_every_rank", lambda action, _: [action(), "8f2b"])
+    with pytest.raises(DeviceError, match="ranks 0 and 1 have one device, GPU 8f2b"), context:
+        raise AssertionError("no work may begin")

@@ -1,0 +1,149 @@
+"""What single keys of the configuration do, by structure: the loss would not show it. More: long/test_exchanges.py."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
+
+from trainer import group, parallel, sharding
+from trainer.contract.config import TrainerConfig
+from trainer.contract.env import parse_place
+from trainer.contract.shapes import SHAPES
+from trainer.heartbeat import Heartbeat
+from trainer.model import Decoder
+from trainer.parallel import build_trainee
+from trainer.replication import convert_batchnorm
+from trainer.strategy import Layout
+from trainer.waits import Waits
+
+PLACE = parse_place({})
+CPU, ACCELERATOR = torch.device("cpu"), torch.device("meta")  # on which nothing is computed here
+ONE_SHARD = Layout(strategy="fsdp", replicas=1, shards=1)
+
+
+class Normalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)))
+
+
+@pytest.fixture
+def group_of_one():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def make_decoder() -> Decoder:
+    with torch.device("meta"):
+        return Decoder(SHAPES["nano"], vocab_size=256, dropout=0.0)
+
+
+def build(model: nn.Module, config: TrainerConfig, device: torch.device) -> parallel.Trainee:
+    def write_values(model: nn.Module, _: object) -> None:
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+
+    waits = Waits(Heartbeat(PLACE, 1))
+    return build_trainee(config, model=model, place=PLACE, device=device, waits=waits, write_values=write_values)
+
+
+def test_batchnorm_becomes_that_of_all_ranks_and_keeps_its_names():
+    with torch.device("meta"):
+        model = Normalised()
+    names = list(model.state_dict())
+    converted = convert_batchnorm(model)
+    assert [type(converted.layers[1]), type(converted.layers[2][0])] == [nn.SyncBatchNorm] * 2
+    assert list(converted.state_dict()) == names
+    assert {value.device.type for value in converted.state_dict().values()} == {"meta"}
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(("device", "kind"), [(ACCELERATOR, nn.SyncBatchNorm), (CPU, nn.BatchNorm2d)], ids=str)
+def test_batchnorm_is_converted_on_accelerators_alone(monkeypatch, device, kind):
+    monkeypatch.setattr(parallel, "refuse_unwritten", lambda model: None)  # there is nothing to read on `meta`
+    with torch.device("meta"):
+        model = Normalised()
+    config = TrainerConfig(strategy="ddp", sync_batchnorm=True, optimizer_impl="plain")
+    assert type(build(model, config, device).model.layers[1]) is kind
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("offloads", [True, False])
+def test_offloaded_parameters_live_on_the_host_and_buffers_where_the_model_computes(monkeypatch, offloads):
+    monkeypatch.setattr(parallel, "refuse_unwritten", lambda model: None)
+    monkeypatch.setattr(parallel, "shard", lambda *_: None)  # which needs a mesh of accelerators
+    with torch.device("meta"):
+        model = Normalised()
+    config = TrainerConfig(strategy="fsdp", cpu_offload=offloads, optimizer_impl="plain")
+    model = build(model, config, ACCELERATOR).model
+    assert {parameter.device for parameter in model.parameters()} == {CPU if offloads else ACCELERATOR}
+    assert {buffer.device for buffer in model.buffers()} == {ACCELERATOR}
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "policy"),
+    [
+        (TrainerConfig(strategy="fsdp", cpu_offload=True), torch.device("cuda"), CPUOffloadPolicy(pin_memory=True)),
+        (TrainerConfig(strategy="fsdp", cpu_offload=True), CPU, CPUOffloadPolicy(pin_memory=False)),
+        (TrainerConfig(strategy="fsdp"), torch.device("cuda"), OffloadPolicy()),
+    ],
+    ids=["pinned for a GPU", "not pinned without one", "no offload"],
+)
+def test_every_sharded_module_is_told_to_offload(monkeypatch, config, device, policy):
+    told = []
+    monkeypatch.setattr(sharding, "_build_mesh", lambda layout, device: None)
+    monkeypatch.setattr(sharding, "fully_shard", lambda module, **options: told.append(options["offload_policy"]))
+    model = make_decoder()
+    sharding.shard(model, list(model.blocks), ONE_SHARD, config, device)
+    assert len(told) > len(model.blocks)
+    assert all(each == policy for each in told)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_blocks_are_gathered_ahead_in_the_order_in_which_they_are_used(monkeypatch):
+    forward, backward = {}, {}
+    for told, name in ((forward, "set_modules_to_forward_prefetch"), (backward, "set_modules_to_backward_prefetch")):
+        monkeypatch.setattr(FSDPModule, name, lambda block, others, told=told: told.update({block: others}))
+    model = make_decoder()
+    first, second, third, fourth = blocks = list(model.blocks)
+    sharding.shard(model, blocks, ONE_SHARD, TrainerConfig(strategy="fsdp", prefetch_blocks=2), CPU)
+    assert forward == {first: [second, third], second: [third, fourth], third: [fourth], fourth: []}
+    assert backward == {first: [], second: [first], third: [second, first], fourth: [third, second]}
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [("none", []), ("default", [None] * 4), ("reduce-overhead", ["reduce-overhead"] * 4)],
+    ids=str,
+)
+def test_each_block_is_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, given):
+    modes = []
+    monkeypatch.setattr(torch, "compile", lambda forward, mode: modes.append(mode) or forward)
+    build(make_decoder(), TrainerConfig(strategy="ddp", compile=mode), CPU)
+    assert modes == given
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize(("mode", "count"), [("none", 0), ("reduce-overhead", 2)])
+def test_cuda_graphs_are_told_where_each_microbatch_begins(monkeypatch, mode, count):
+    begun = []
+    monkeypatch.setattr(torch, "compile", lambda forward, mode: forward)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(True))
+    trainee = build(make_decoder(), TrainerConfig(strategy="ddp", compile=mode), CPU)
+    trainee.synchronise(is_last=False)
+    trainee.synchronise(is_last=True)
+    assert len(begun) == count
+
+
+def test_cuda_starts_when_the_device_is_taken_and_not_with_the_first_tensor(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: asked.append(("set", device)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: asked.append(("synchronize", device)))
+    device = group._take_device(PLACE)
+    assert device == torch.device("cuda", 0)
+    assert asked == [("set", device), ("synchronize", device)]

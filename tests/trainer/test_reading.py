@@ -1,0 +1,109 @@
+"""Tensors that are read straight into place are those that torch's own reader gives."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from trainer.reading import StraightReader
+
+VALUES = {
+    "matrix": torch.arange(12.0).view(3, 4),
+    "number": torch.tensor(7.5),
+    "half": torch.arange(9).to(torch.bfloat16),
+    "flags": torch.tensor([True, False, True]),
+    "empty": torch.empty(0, 3),
+    "view": torch.arange(20.0)[5:9],
+    "complex": torch.tensor([1 + 2j, 3 - 4j]),
+    "note": "bytes, not a tensor",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_words_on_single_processes():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many tensors went torch's way."""
+    calls, real = [], torch.load
+    monkeypatch.setattr(filesystem.torch, "load", lambda *args, **options: calls.append(args) or real(*args, **options))
+    return calls
+
+
+def read(directory, state):
+    load(state, storage_reader=StraightReader(directory), no_dist=True)
+    return state
+
+
+def test_all_kinds_of_values_come_back(tmp_path):
+    save(VALUES, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
+    found = read(tmp_path, {name: torch.zeros_like(v) if torch.is_tensor(v) else "" for name, v in VALUES.items()})
+    for name, value in VALUES.items():
+        assert torch.equal(found[name], value) if torch.is_tensor(value) else found[name] == value, name
+
+
+def test_whole_tensors_never_go_through_a_copy(tmp_path, counted):
+    state = {"a": torch.randn(5, 7), "b": torch.randn(3, dtype=torch.float64)}
+    save(state, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
+    places = {name: torch.zeros_like(value) for name, value in state.items()}
+    found = read(tmp_path, dict(places))
+    assert all(torch.equal(found[name], state[name]) and found[name] is places[name] for name in state)
+    assert not counted
+
+
+@pytest.mark.parametrize(
+    "place",
+    [torch.zeros(4, 6, dtype=torch.float64), torch.zeros(6, 4).t(), torch.zeros(4, 12)[:, ::2]],
+    ids=["another type", "another order", "with gaps"],
+)
+def test_a_place_of_another_layout_is_filled_by_torch(tmp_path, counted, place):
+    value = torch.randn(4, 6)
+    save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
+    assert torch.equal(read(tmp_path, {"a": place})["a"], value.to(place.dtype))
+    assert counted
+
+
+def test_a_file_that_ends_within_a_tensor_is_an_error(tmp_path):
+    save({"a": torch.randn(1000)}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
+    file = tmp_path / "__0_0.distcp"
+    file.write_bytes(file.read_bytes()[:-2000])
+    with pytest.raises(CheckpointException):
+        read(tmp_path, {"a": torch.zeros(1000)})
+
+
+class FirstRows(DefaultLoadPlanner):
+    """Wants the first rows alone of what was saved as one piece, as a rank of a larger group would."""
+
+    def create_local_plan(self):
+        plan = super().create_local_plan()
+        return replace(plan, items=[replace(item, lengths=torch.Size((2, item.lengths[1]))) for item in plan.items])
+
+    def resolve_tensor(self, read_item):
+        return super().resolve_tensor(read_item).narrow(0, 0, 2)
+
+
+def test_a_part_of_a_tensor_is_not_taken_for_a_whole_one(tmp_path, counted):
+    value = torch.randn(4, 6)
+    save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
+    state = {"a": torch.zeros(4, 6)}
+    load(state, storage_reader=StraightReader(tmp_path), planner=FirstRows(), no_dist=True)
+    assert torch.equal(state["a"], torch.cat((value[:2], torch.zeros(2, 6))))
+    assert counted
+
+
+def test_a_file_that_torch_wrote_in_another_way_goes_torchs(tmp_path, counted, monkeypatch):
+    value = torch.randn(4, 6)
+    monkeypatch.setattr("trainer.reading._RECORD", b"another/data/0")
+    save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
+    assert torch.equal(read(tmp_path, {"a": torch.zeros(4, 6)})["a"], value)
+    assert counted

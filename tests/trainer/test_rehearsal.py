@@ -1,0 +1,43 @@
+"""A spare worker's rehearsal leaves the process as it was."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from trainer.rehearsal import rehearse
+from trainer.state import read_alone
+
+
+def test_a_rehearsal_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
+    restored = []
+
+    def read_and_tell(state, restore):
+        read_alone(state, restore)
+        restored.append(restore.manifest.step)
+
+    monkeypatch.setattr("trainer.rehearsal.read_alone", read_and_tell)
+    generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
+    environ, alive = dict(os.environ), set(threading.enumerate())
+    rehearse(tmp_path / "rehearsal")
+    assert restored == [0]
+    assert not list(tmp_path.iterdir())
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert torch.get_num_threads() == threads
+    assert (warnings.filters, dict(os.environ)) == (filters, environ)
+    assert set(threading.enumerate()) == alive
+    assert not dist.is_initialized()
+
+
+def test_a_rehearsal_where_there_are_gpus_starts_no_cuda(tmp_path, monkeypatch):
+    def start():
+        raise AssertionError("a spare has no device of its own yet")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda._lazy_init", start)
+    rehearse(tmp_path / "rehearsal")
+    assert not torch.cuda.is_initialized()

@@ -1,0 +1,197 @@
+"""Snapshots in an object store: the same rules as in a folder, by marks instead of renames.
+
+`local://` is fsspec's own name for files, which the trainer treats as any other store; S3 itself is in `long`.
+"""
+
+import errno
+import pickle
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import fsspec
+import pytest
+import torch
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.trainer.harness import make_manifest
+from trainer import lineage, snapshot
+from trainer.commit import Committer
+from trainer.commit import Draft as CommitDraft
+from trainer.contract import env
+from trainer.contract.fence import Term, TermRecord
+from trainer.contract.manifest import SnapshotName
+from trainer.errors import DamagedSnapshot, SnapshotError
+from trainer.retention import Retention
+from trainer.snapshot import Remote, parse_location
+from trainer.staging import Stager
+
+NAMES = [SnapshotName(step, Term(1, 1)) for step in (10, 20, 30)]
+NUMBERS = count()
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request, tmp_path):
+    return Remote(f"memory://bucket-{next(NUMBERS)}/job" if request.param == "memory" else f"local://{tmp_path}/store")
+
+
+def write(path, content):
+    with path.open("wb") as stream:
+        stream.write(content)
+
+
+def make(store, name, **details):
+    directory = store / str(name)
+    snapshot.claim(directory)
+    for file, content in ((".metadata", b"metadata"), ("__0_0.distcp", bytes(range(256)) * 40)):
+        write(directory / file, content)
+    files = snapshot.checksum_files(directory, [".metadata", "__0_0.distcp"])
+    snapshot.commit(directory, replace(make_manifest(name, files), details=details))
+    return directory
+
+
+def choose(store):
+    told = []
+    records = [TermRecord(term=Term(1, 1), base_step=0)]
+    restore = lineage.choose_restore(store, records, 0, None, lambda _, sentence, __: told.append(sentence))
+    return restore, told
+
+
+def test_only_what_is_committed_counts_and_the_newest_is_taken(store):
+    assert snapshot.list_committed(store) == []
+    assert choose(store) == (None, [])
+    for name in NAMES[:2]:
+        make(store, name)
+    snapshot.claim(store / str(NAMES[2]))
+    write(store / str(NAMES[2]) / "__0_0.distcp", b"half")
+    assert sorted(snapshot.list_committed(store), key=str) == NAMES[:2]
+    assert sorted(snapshot.list_named(store), key=str) == NAMES
+    restore, told = choose(store)
+    assert (restore.manifest.step, restore.is_own, told) == (20, True, [])
+    assert pickle.loads(pickle.dumps(restore)) == restore, "rank 0 sends it to the others"
+
+
+@pytest.mark.parametrize(
+    ("damage", "phrase"),
+    [
+        (lambda shard: write(shard, bytes(10240)), "has changed since the commit"),
+        (lambda shard: write(shard, b"short"), "has 5 bytes, committed were 10240"),
+        (lambda shard: shard.unlink(), "is missing"),
+        (lambda shard: write(shard.parent / "MANIFEST.json", b"{"), "is no manifest"),
+    ],
+    ids=["changed", "truncated", "missing", "manifest"],
+)
+def test_what_is_damaged_is_marked_and_the_one_before_is_used(store, damage, phrase):
+    make(store, NAMES[0])
+    damage(make(store, NAMES[1]) / "__0_0.distcp")
+    restore, (told,) = choose(store)
+    assert restore.manifest.step == 10
+    assert phrase in told
+    assert snapshot.list_quarantined(store) == [NAMES[1]]
+    assert (store / str(NAMES[1]) / "MANIFEST.json").exists(), "kept for whoever looks into it"
+    assert choose(store)[1] == [], "told once"
+    (store / str(NAMES[0]) / ".metadata").unlink()
+    with pytest.raises(SnapshotError, match=r"none of the 2 committed snapshots .* is whole: not starting again"):
+        choose(store)
+
+
+def test_one_writer_of_a_snapshot_wins_and_one_commit(store):
+    directory = make(store, NAMES[0])
+    with pytest.raises(FileExistsError):
+        snapshot.claim(directory)
+    with pytest.raises(FileExistsError):
+        snapshot.commit(directory, make_manifest(NAMES[0], {}))
+    assert snapshot.verify(directory).step == 10
+
+
+def test_retention_deletes_what_is_old_and_keeps_what_is_good(store):
+    for name in NAMES:
+        make(store, name)
+    (store / str(NAMES[2]) / "__0_0.distcp").unlink()
+    told = []
+    Retention(
+        store, lineage.Fence(None), lambda kind, _, evidence: told.append((kind.value, evidence)), keep=1
+    ).delete_old()
+    assert [kind for kind, _ in told] == ["snapshot.quarantined", "snapshot.deleted"]
+    assert told[1][1] == {"name": str(NAMES[0]), "verified": [str(NAMES[1])]}
+    assert snapshot.list_committed(store) == [NAMES[1]]
+    assert not [name for name in store.names() if name.startswith(str(NAMES[0]))], "nothing of it is left"
+    snapshot.remove(store / str(NAMES[0]))
+
+
+class AwayFileSystem(MemoryFileSystem):
+    """A store whose network is down."""
+
+    protocol = "away"
+
+    def find(self, path, **options):
+        raise ConnectionError("no route to host")
+
+    cat_file = find
+
+
+def test_a_store_that_does_not_answer_is_no_damage(store):
+    fsspec.register_implementation("away", AwayFileSystem, clobber=True)
+    away = Remote("away://bucket/job")
+    with pytest.raises(SnapshotError, match="cannot be read: ConnectionError: no route to host"):
+        snapshot.verify(away / str(NAMES[0]))
+    with pytest.raises(OSError, match="no route to host") as raised:
+        snapshot.list_committed(away)
+    assert raised.value.errno == errno.EREMOTEIO, "not EIO, which a broken disk has"
+    assert not isinstance(raised.value, DamagedSnapshot)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("memory://job", "it is gone with the process that wrote it"),
+        ("simplecache::memory://bucket/job", "it is gone with the process that wrote it"),
+        ("s3://", "it names no place"),
+        ("nonsense://bucket/job", "nonsense://bucket/job.* is no place for snapshots: Protocol not known: nonsense"),
+    ],
+)
+def test_a_url_that_cannot_keep_snapshots_is_refused(tmp_path, url, sentence):
+    place = env.parse_place({env.SNAPSHOT_DIR: url})
+    with pytest.raises(SnapshotError, match=sentence):
+        snapshot.list_committed(lineage.snapshots_of(place))
+
+
+def test_a_file_url_is_a_folder(tmp_path):
+    place = env.parse_place({env.SNAPSHOT_DIR: f"file://{tmp_path}"})
+    assert lineage.snapshots_of(place) == tmp_path
+    assert isinstance(parse_location("a/b"), Path)
+
+
+class NotHere(FileNotFoundError):
+    """As a store has errors of its own, without a number."""
+
+
+def test_an_error_of_a_store_s_own_kind_is_one_that_readers_know():
+    with pytest.raises(FileNotFoundError) as raised, Remote("local:///nowhere")._told():
+        raise NotHere
+    assert (raised.type, raised.value.errno) == (FileNotFoundError, errno.ENOENT)
+
+
+def test_a_snapshot_that_cannot_be_removed_is_told_all_the_same(monkeypatch):
+    def refuse(_):
+        raise OSError(errno.EREMOTEIO, "the store is away")
+
+    told = []
+    monkeypatch.setattr(snapshot, "remove", refuse)
+    committer = object.__new__(Committer)
+    committer._heartbeat = SimpleNamespace(tell=lambda kind, sentence, evidence: told.append(sentence))
+    draft = CommitDraft(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, wishes=0)
+    committer.give_up(draft, OSError("no room"))
+    assert told == ["snapshot of step 4 failed, training goes on: no room"]
+
+
+def test_a_stager_outlives_what_writing_raises(capsys):
+    def fail(_):
+        raise OSError("away")
+
+    stager = Stager(torch.device("cpu"))
+    for _ in range(2):
+        stager.begin({}, lambda _: True, fail)
+        assert stager.wait_until_done(10)
+    assert "OSError: away" in capsys.readouterr().err

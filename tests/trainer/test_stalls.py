@@ -1,0 +1,31 @@
+"""What training pays for a snapshot, in the metrics of its steps."""
+
+import time
+from types import SimpleNamespace
+
+from tests.trainer.alone import train_alone
+from trainer.cadence import Cost
+from trainer.saver import Saver
+
+
+def test_the_wait_for_the_snapshot_before_is_told(tmp_path, monkeypatch):
+    """By a clock that stands still but in `settle`, which takes two seconds once there is something to wait for."""
+    now, settle = [0.0], Saver.settle
+
+    def settle_slowly(saver):
+        now[0] += 0.0 if saver._in_flight is None else 2.0
+        settle(saver)
+
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr("trainer.saver.time", clock)
+    monkeypatch.setattr(Saver, "settle", settle_slowly)
+    metrics, _ = train_alone(tmp_path, steps=6, snapshot_interval=2)
+    told = {step: each["snapshot_s"] for step, each in metrics.items()}
+    assert told == {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 2.0, 6: 0.0}
+
+
+def test_a_snapshot_that_cannot_be_begun_costs_time_and_measures_nothing():
+    cost = Cost()
+    cost.stood(3.0, is_begun=True)
+    cost.stood(1.0, is_begun=False)
+    assert (cost.stall_s, cost.all_stalls_s) == (3.0, 4.0)

@@ -1,0 +1,358 @@
+"""Stacks and faults on purpose: what may be wished of whom, which agent is struck, and who is blamed for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptKey, AttemptState
+from orchestrator.domain.chaos import Order, Target, wish_chaos, wish_stacks
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import EndAttempt, MarkNodes, TellAgents, Wait
+from orchestrator.domain.errors import Conflict, InvalidSpec
+from orchestrator.domain.event import EventKind
+from orchestrator.domain.job import ChaosWish, Desired, Job, JobState, StacksWish
+from orchestrator.domain.observation import Liveness, Presence
+from orchestrator.domain.reliance import relying_on
+from orchestrator.domain.wish import Wish, desired_of_attempt, pending_wishes
+from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, seen
+from trainer.contract.chaos import Chaos, Fault, parse_chaos, render_chaos, struck_ranks
+from trainer.contract.launch import DesiredDocument, DesiredState, parse_desired, render_desired
+
+TRAINER = a_spec(run={"trainer": {}})
+KILL = Order(fault=Fault.KILL)
+
+
+def a_target(**fields: Any) -> Target:
+    known: dict[str, Any] = {
+        "attempt": an_attempt(nodes="2"),
+        "world_size": 4,
+        "nodes": {0: "n1", 1: "n2"},
+        "places": {0: 0, 1: 0, 2: 1, 3: 1},
+        "newest_snapshot": "step-00000010-a1-g1",
+    }
+    return Target(**{**known, **fields})
+
+
+def chaos_of(wish: Wish | None) -> ChaosWish:
+    assert wish is not None
+    assert wish.desired.chaos is not None
+    return wish.desired.chaos
+
+
+def stacks_of(wish: Wish | None) -> StacksWish:
+    assert wish is not None
+    assert wish.desired.stacks is not None
+    return wish.desired.stacks
+
+
+# Chaos
+
+
+def test_a_fault_is_wished_of_the_running_attempt_by_the_number_of_its_wish() -> None:
+    wish = wish_chaos(a_job(desired=Desired(number=6)), a_target(), Order(fault=Fault.HANG, rank=2))
+    assert chaos_of(wish) == ChaosWish(number=7, attempt=1, fault=Fault.HANG, rank=2, replica=1)
+    assert wish is not None
+    assert wish.kind is EventKind.CHAOS_REQUESTED
+    assert wish.sentence == "a fault was asked for on purpose: hang of rank 2"
+    assert wish.evidence == {"fault": "hang", "number": 7, "attempt": 1, "rank": 2, "replica": 1}
+
+
+@pytest.mark.parametrize(
+    ("order", "rank", "replica", "whom"),
+    [
+        (KILL, None, None, "kill"),
+        (Order(fault=Fault.NODE_LOSS, node="n2"), None, 1, "node-loss on node 1"),
+        (Order(fault=Fault.NODE_LOSS, node="0"), None, 0, "node-loss on node 0"),
+        (Order(fault=Fault.PREEMPT, node=1), None, 1, "preempt on node 1"),
+        (Order(fault=Fault.SLOW, rank=3), 3, 1, "slow of rank 3"),
+        (Order(fault=Fault.CORRUPT_SNAPSHOT), None, None, "corrupt-snapshot"),
+    ],
+)
+def test_a_fault_is_aimed_by_rank_or_by_node(order: Order, rank: int | None, replica: int | None, whom: str) -> None:
+    wish = wish_chaos(a_job(), a_target(), order)
+    assert (chaos_of(wish).rank, chaos_of(wish).replica) == (rank, replica)
+    assert wish is not None
+    assert wish.sentence.endswith(f"on purpose: {whom}")
+
+
+def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
+    wish = wish_chaos(a_job(), a_target(places={}, world_size=None), Order(fault=Fault.KILL, rank=9))
+    assert (chaos_of(wish).rank, chaos_of(wish).replica) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("order", "pointer", "words"),
+    [
+        (Order(fault=Fault.KILL, rank=4), "/rank", "is 4; the group has 4 ranks, from 0"),
+        (Order(fault=Fault.PREEMPT, rank=0), "/rank", "preempt does not strike a single rank"),
+        (Order(fault=Fault.CORRUPT_SNAPSHOT, rank=0), "/rank", "does not strike a single rank"),
+        (Order(fault=Fault.CORRUPT_SNAPSHOT, node=0), "/node", "does not strike a node"),
+        (Order(fault=Fault.KILL, rank=0, node=0), "/node", "name a rank or a node, not both"),
+        (Order(fault=Fault.KILL, node="2"), "/node", "has no node 2; it has 0 (n1), 1 (n2)"),
+        (Order(fault=Fault.KILL, node="١"), "/node", "has no node ١"),
+        (Order(fault=Fault.KILL, node="other"), "/node", "has no node other"),
+    ],
+)
+def test_what_is_not_there_cannot_be_struck(order: Order, pointer: str, words: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        wish_chaos(a_job(), a_target(), order)
+    assert [problem.pointer for problem in refused.value.problems] == [pointer]
+    assert words in str(refused.value)
+
+
+def test_before_an_agent_has_told_its_name_only_numbers_are_known() -> None:
+    with pytest.raises(InvalidSpec, match="it has none yet"):
+        wish_chaos(a_job(), a_target(nodes={}), Order(fault=Fault.KILL, node="n1"))
+
+
+def test_a_name_goes_before_a_number() -> None:
+    odd = a_target(nodes={0: "1", 1: "0"})
+    assert chaos_of(wish_chaos(a_job(), odd, Order(fault=Fault.KILL, node="1"))).replica == 0
+
+
+def test_of_two_agents_on_one_machine_one_is_named_by_its_number() -> None:
+    alike = a_target(nodes={0: "here", 1: "here"})
+    with pytest.raises(InvalidSpec, match="2 agents run on here; name one by its number"):
+        wish_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node="here"))
+    assert chaos_of(wish_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node=1))).replica == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "target", "order", "words"),
+    [
+        (a_job(JobState.SUCCEEDED), a_target(), KILL, "has ended SUCCEEDED; there is nothing to disturb"),
+        (a_job(desired=Desired(cancelled=True)), a_target(), KILL, "is being cancelled; it is too late to disturb it"),
+        (a_job(JobState.QUEUED), a_target(attempt=None), KILL, "is QUEUED: nothing of it runs"),
+        (a_job(), a_target(attempt=an_attempt(AttemptState.SUBMITTED)), KILL, "nothing of it runs"),
+        (a_job(), a_target(attempt=an_attempt(stopping_since=ago(1))), KILL, "attempt 1 of job train-abc is ending"),
+        (a_job(spec=a_spec(launcher="torchrun")), a_target(), KILL, "runs under torchrun"),
+        (a_job(), a_target(newest_snapshot=None), Order(fault=Fault.DISK_FULL), "has written no snapshot so far"),
+        (a_job(), a_target(newest_snapshot=None), Order(fault=Fault.CORRUPT_SNAPSHOT), "has no snapshot that could"),
+        (
+            a_job(spec=a_spec(snapshot={"dir": "s3://bucket/x"})),
+            a_target(),
+            Order(fault=Fault.CORRUPT_SNAPSHOT),
+            "are in an object store",
+        ),
+        (
+            a_job(),
+            a_target(relied_on_by="other-1"),
+            Order(fault=Fault.CORRUPT_SNAPSHOT),
+            "job other-1 goes on from a snapshot of job train-abc",
+        ),
+    ],
+)
+def test_a_fault_that_cannot_be_injected_is_refused_and_says_why(
+    job: Job, target: Target, order: Order, words: str
+) -> None:
+    with pytest.raises(Conflict) as refused:
+        wish_chaos(job, target, order)
+    assert words in str(refused.value)
+
+
+def test_the_bundled_trainer_is_known_to_write_snapshots_and_others_rely_on_none_that_is_killed() -> None:
+    alone = a_target(newest_snapshot=None, relied_on_by="other-1")
+    assert chaos_of(wish_chaos(a_job(spec=TRAINER), alone, Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
+    assert chaos_of(wish_chaos(a_job(), alone, KILL)).fault is Fault.KILL
+    assert chaos_of(wish_chaos(a_job(), a_target(), Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
+    paths = a_job(spec=a_spec(snapshot={"dir": "/scratch"}))
+    assert chaos_of(wish_chaos(paths, a_target(), Order(fault=Fault.CORRUPT_SNAPSHOT))).number == 1
+
+
+def test_the_same_fault_again_before_the_agents_know_is_one_and_another_has_to_wait() -> None:
+    wish = wish_chaos(a_job(), a_target(), KILL)
+    assert wish is not None
+    job = a_job(desired=replace(wish.desired, number=1))
+    assert wish_chaos(job, a_target(), KILL) is None
+    with pytest.raises(Conflict, match=r"is about to suffer another fault \(kill\); wait until it has"):
+        wish_chaos(job, a_target(), Order(fault=Fault.KILL, rank=0))
+    told = a_target(attempt=an_attempt(nodes="2", errand_told=1))
+    assert chaos_of(wish_chaos(job, told, KILL)).number == 2
+    later = a_target(attempt=an_attempt(key=replace(an_attempt().key, number=2)))
+    assert chaos_of(wish_chaos(job, later, KILL)) == ChaosWish(number=2, attempt=2, fault=Fault.KILL)
+
+
+# Stacks
+
+
+def test_stacks_are_asked_of_all_ranks_or_of_one() -> None:
+    wish = wish_stacks(a_job(desired=Desired(number=3)), a_target(), None)
+    assert stacks_of(wish) == StacksWish(number=4, attempt=1)
+    assert wish is not None
+    assert (wish.kind, wish.sentence) == (EventKind.STACKS_REQUESTED, "the stacks of all ranks were asked for")
+    assert wish.evidence == {"attempt": 1, "number": 4, "rank": None}
+    one = wish_stacks(a_job(), a_target(), 3)
+    assert stacks_of(one) == StacksWish(number=1, attempt=1, rank=3)
+    assert one is not None
+    assert one.sentence == "the stacks of rank 3 were asked for"
+
+
+def test_stacks_that_are_asked_for_already_are_one_wish_and_two_ranks_become_all() -> None:
+    def asked(rank: int | None, *, attempt: int = 1) -> Job:
+        return a_job(desired=Desired(number=1, stacks=StacksWish(number=1, attempt=attempt, rank=rank)))
+
+    assert wish_stacks(asked(None), a_target(), None) is None
+    assert wish_stacks(asked(None), a_target(), 2) is None
+    assert wish_stacks(asked(2), a_target(), 2) is None
+    assert stacks_of(wish_stacks(asked(2), a_target(), 3)) == StacksWish(number=2, attempt=1)
+    assert stacks_of(wish_stacks(asked(2, attempt=0), a_target(), 3)) == StacksWish(number=2, attempt=1, rank=3)
+    told = a_target(attempt=an_attempt(errand_told=1))
+    assert stacks_of(wish_stacks(asked(2), told, 2)) == StacksWish(number=2, attempt=1, rank=2)
+
+
+def test_of_what_does_not_run_there_are_no_stacks() -> None:
+    with pytest.raises(Conflict, match="nothing to ask for the stacks of"):
+        wish_stacks(a_job(JobState.QUEUED), a_target(attempt=None), None)
+    with pytest.raises(InvalidSpec, match="/rank: is 4"):
+        wish_stacks(a_job(), a_target(), 4)
+    with pytest.raises(Conflict, match="use elasticrun"):
+        wish_stacks(a_job(spec=a_spec(launcher="torchrun")), a_target(), None)
+
+
+# On the way to the agents
+
+
+STACKS = StacksWish(number=4, attempt=1, rank=2)
+CHAOS = ChaosWish(number=5, attempt=1, fault=Fault.SLOW, rank=1, replica=0)
+
+
+def test_agents_hear_of_the_wishes_for_their_own_attempt_alone() -> None:
+    desired = Desired(number=9, snapshot_number=2, stacks=STACKS, chaos=CHAOS)
+    told = desired_of_attempt(desired, 1)
+    assert told == DesiredDocument(
+        snapshot=2,
+        number=9,
+        stacks=4,
+        stacks_rank=2,
+        chaos=Chaos(number=5, fault=Fault.SLOW, rank=1, replica=0),
+    )
+    assert desired_of_attempt(desired, 2) == DesiredDocument(snapshot=2, number=9)
+    assert desired_of_attempt(desired, 1, stop=True) == replace(told, state=DesiredState.STOP)
+    assert parse_desired(render_desired(told)) == told
+
+
+def test_a_wish_is_passed_on_once_and_pending_until_then() -> None:
+    for desired, name in ((Desired(number=4, stacks=STACKS), "stacks"), (Desired(number=5, chaos=CHAOS), "chaos")):
+        job = a_job(desired=desired)
+        number = desired.number
+        for told, action, pending in ((0, TellAgents(), [name]), (number, Wait(), [])):
+            attempt = an_attempt(errand_told=told)
+            assert decide(a_situation(job, attempt, seen(Presence.RUNNING, a_replica()))).action == action
+            assert pending_wishes(job, attempt) == pending
+        assert pending_wishes(job, an_attempt(AttemptState.LOST)) == []
+        assert pending_wishes(job, None) == []
+        later = an_attempt(key=replace(an_attempt().key, number=2))
+        assert pending_wishes(job, later) == []
+        assert decide(a_situation(job, later, seen(Presence.RUNNING, a_replica()))).action == Wait()
+    both = Desired(stacks=STACKS, chaos=CHAOS)
+    assert (both.errand(1), both.errand(2), Desired().errand(1)) == (5, 0, 0)
+
+
+def test_what_was_not_seen_to_run_is_told_nothing() -> None:
+    s = a_situation(
+        a_job(JobState.STARTING, desired=Desired(number=5, chaos=CHAOS)),
+        an_attempt(AttemptState.SUBMITTED, started_at=None),
+        seen(Presence.UNKNOWN),
+    )
+    assert decide(s).action == Wait()
+
+
+# Harmless to others
+
+
+def lost_on(node: str, desired: Desired, *, nodes: str) -> Any:
+    gone = replace(a_replica(Liveness.DEAD, 1), node=node)
+    presence = Presence.RUNNING if nodes == "1:2" else Presence.GONE
+    job = a_job(spec=a_spec(topology={"nodes": nodes}), desired=desired)
+    others = (a_replica(),) if nodes == "1:2" else (a_replica(Liveness.DEAD, 0),)
+    return decide(a_situation(job, an_attempt(nodes=nodes, errand_told=99), seen(presence, *others, gone)))
+
+
+def test_a_node_that_was_lost_on_purpose_gets_no_mark_that_others_would_avoid() -> None:
+    assert lost_on("n2", Desired(), nodes="1:2").action == MarkNodes()
+    assert lost_on("n2", Desired(), nodes="2").blames == ("n2",)
+    disturbed = Desired(number=5, chaos=CHAOS)
+    assert lost_on("n2", disturbed, nodes="1:2").action == Wait()
+    ended = lost_on("n2", disturbed, nodes="2")
+    assert isinstance(ended.action, EndAttempt)
+    assert ended.blames == ()
+    earlier = Desired(number=5, chaos=replace(CHAOS, attempt=7))
+    assert lost_on("n2", earlier, nodes="2").blames == ("n2",), "another attempt's chaos excuses nothing"
+
+
+@pytest.mark.parametrize(
+    ("source", "relies"),
+    [
+        ("/runs/train-abc/snapshots", True),
+        ("/runs/train-abc/snapshots/step-00000010-a1-g1", True),
+        ("s3://bucket/runs/train-abc", True),
+        ("train-abc", True),
+        ("/runs/train-abcd/snapshots", False),
+        ("/runs/xtrain-abc", False),
+        ("/runs", False),
+    ],
+)
+def test_a_job_relies_on_another_whose_folder_its_source_leads_through(source: str, relies: bool) -> None:
+    assert relying_on("train-abc", {"b": source, "c": "/elsewhere"}) == ("b" if relies else None)
+
+
+def test_a_job_does_not_rely_on_itself_and_the_first_of_several_is_named() -> None:
+    place = "/runs/train-abc/snapshots"
+    assert relying_on("train-abc", {"train-abc": place}) is None
+    assert relying_on("train-abc", {"train-abc": place, "z": place, "y": place}) == "y"
+
+
+# Which agent
+
+
+def struck(fault: Fault, *, rank: int | None = None, replica: int | None = None) -> dict[int, tuple[int, ...]]:
+    """By agent, of two agents with two ranks each."""
+    chaos = Chaos(number=1, fault=fault, rank=rank, replica=replica)
+    parts = {0: [0, 1], 1: [2, 3]}
+    found = {each: struck_ranks(chaos, replica=each, ranks=ranks, world_size=4) for each, ranks in parts.items()}
+    return {each: ranks for each, ranks in found.items() if ranks}
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.HANG, Fault.SLOW, Fault.NODE_LOSS, Fault.DISK_FULL])
+def test_one_agent_is_struck_by_a_fault_of_a_rank(fault: Fault) -> None:
+    assert struck(fault) == {1: (3,)}
+    assert struck(fault, rank=1) == {0: (1,)}
+    assert struck(fault, replica=0) == {0: (1,)}
+    assert struck(fault, rank=2, replica=1) == {1: (2,)}
+    assert struck(fault, rank=2, replica=0) == {}, "the rank has moved: nobody is struck in its place"
+    assert struck(fault, rank=7) == {}
+
+
+def test_a_notice_is_for_all_agents_or_for_one_and_the_newest_snapshot_for_that_of_rank_0() -> None:
+    assert struck(Fault.PREEMPT) == {0: (0, 1), 1: (2, 3)}
+    assert struck(Fault.PREEMPT, replica=1) == {1: (2, 3)}
+    assert struck(Fault.CORRUPT_SNAPSHOT) == {0: (0,)}
+    nobody = Chaos(number=1, fault=Fault.KILL, replica=0)
+    assert struck_ranks(nobody, replica=0, ranks=(), world_size=4) == ()
+
+
+def test_a_fault_is_read_as_it_was_written_and_what_is_none_is_nothing() -> None:
+    chaos = Chaos(number=3, fault=Fault.NODE_LOSS, rank=0, replica=0)
+    assert parse_chaos(render_chaos(chaos)) == chaos
+    document = render_chaos(chaos)
+    for field, values in {
+        "number": (0, -1, True, "3", None, 1.0),
+        "fault": ("meteor", None, 7, [], "KILL"),
+        "rank": (-1, True, "0", 0.0),
+        "replica": (-1, False, "1"),
+    }.items():
+        for value in values:
+            assert parse_chaos({**document, field: value}) is None, (field, value)
+    for nothing in (None, 7, "kill", [document]):
+        assert parse_chaos(nothing) is None
+    assert parse_chaos({"number": 1, "fault": "kill"}) == Chaos(number=1, fault=Fault.KILL)
+
+
+@pytest.mark.parametrize(("attempt", "disturbed"), [(None, False), (1, True), (2, False)])
+def test_a_fault_disturbs_the_attempt_that_it_was_wished_of(attempt: int | None, disturbed: bool) -> None:
+    job = a_job(desired=Desired(chaos=ChaosWish(number=1, attempt=1, fault=Fault.KILL)))
+    present = None if attempt is None else an_attempt(key=AttemptKey(job.id, attempt))
+    assert a_situation(job, present).disturbed is disturbed

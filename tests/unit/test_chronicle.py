@@ -1,0 +1,212 @@
+"""A job's life, read from its events: each word once, whoever repeats it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.domain import why
+from orchestrator.domain.chronicle import KINDS, Chronicle, read_life
+from orchestrator.domain.event import Event
+from orchestrator.domain.gains import list_gains
+from orchestrator.domain.goodput import add_up
+from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.life import AttemptLife, GenerationLife, Kept, lay_out
+from tests.builders import at, make_attempt, make_event, make_job, make_spec
+from trainer.contract.failure import Failure, FailureKind
+
+
+def life_of(*events: Event, **attempt: object) -> AttemptLife:
+    chronicle = Chronicle(job=make_job(), attempts=[make_attempt(**attempt)], events=list(events), kept={}, heard_at={})
+    (life,) = read_life(chronicle).attempts
+    return life
+
+
+def told(kind: str, when: float, generation: int | None = 1, /, **evidence: object) -> Event:
+    return make_event(kind, at=at(when), attempt=1, generation=generation, evidence=evidence)
+
+
+def test_every_agent_tells_the_same_and_the_first_word_counts() -> None:
+    life = life_of(
+        told("agent.started", 1, 0),
+        told("agent.started", 2, 0),
+        told("generation.started", 5, world_size=4, imported_in_s=2.5),
+        told("generation.started", 6, world_size=4, imported_in_s=9.0),
+        told("restored", 7, step=20),
+        told("restored", 8, step=99),
+        told("worker.failed", 9, step=33, silent_s=1.5),
+        told("worker.failed", 10, step=44),
+    )
+    assert (life.agent_at, life.ready_at) == (at(1), at(3.5))
+    assert life.generations == (
+        GenerationLife(
+            number=1,
+            started_at=at(5),
+            world_size=4,
+            restored_at=at(7),
+            restored_step=20,
+            failed_at=at(9),
+            failed_step=33,
+            silent_s=1.5,
+            cause=FailureKind.UNKNOWN,
+        ),
+    )
+
+
+def test_a_change_tells_when_its_reason_was_noticed() -> None:
+    life = life_of(
+        told("group.shrunk", 8, 2, seconds=2.0), told("generation.started", 8, 2), told("restored", 9, 2, step=True)
+    )
+    assert [(one.noticed_at, one.restored_at, one.restored_step) for one in life.generations] == [(at(6), at(9), 0)]
+
+
+def test_words_of_no_generation_or_of_one_that_never_started_are_passed_over() -> None:
+    life = life_of(told("generation.started", 1, None, world_size=2), told("restored", 2, 3, step=5))
+    assert life.generations == ()
+
+
+def test_what_an_agent_waited_for_is_no_failure() -> None:
+    life = life_of(told("generation.started", 1, world_size=2), told("node.waited", 2, step=3))
+    assert [(one.failed_at, one.restored_at) for one in life.generations] == [(None, None)]
+
+
+def test_an_attempt_has_as_many_devices_as_it_asked_for() -> None:
+    assert life_of(nodes="1:3", workers_per_node=4).devices == 12
+    assert life_of(nodes="2").devices == 2
+
+
+def test_with_a_worker_for_each_gpu_the_largest_group_tells_how_many_there_are() -> None:
+    job = make_job(spec=make_spec(topology={"nodes": "2", "workers_per_node": "gpu"}))
+    started = told("generation.started", 1, world_size=16)
+    chronicle = Chronicle(job=job, attempts=[make_attempt(nodes="2")], events=[started], kept={}, heard_at={})
+    assert [read_life(chronicle).devices, *(each.devices for each in read_life(chronicle).attempts)] == [16, 16]
+
+
+def test_a_suspended_job_rests_until_it_is_resumed_and_an_ended_one_lives_no_longer() -> None:
+    def rests(state: JobState, *names: str) -> list[tuple[object, object]]:
+        job: Job = make_job(state=state, finished_at=at(20) if state.terminal else None)
+        events = [make_event("job.state", at=at(10 * n), evidence={"state": name}) for n, name in enumerate(names)]
+        life = read_life(Chronicle(job=job, attempts=[], events=events, kept={}, heard_at={}))
+        return [(rest.since, rest.until) for rest in life.rests]
+
+    assert rests(JobState.SUSPENDED, "STARTING", "SUSPENDED") == [(at(10), None)]
+    assert rests(JobState.QUEUED, "STARTING", "SUSPENDED", "SUSPENDED", "QUEUED") == [(at(10), at(30))]
+    assert rests(JobState.FAILED, "STARTING", "RUNNING", "FAILED") == []
+
+
+def test_each_agent_tells_of_its_own_workers_so_that_their_nodes_are_known() -> None:
+    life = life_of(
+        told("agent.started", 1, 0, host="n2"),
+        told("agent.started", 1, 0, host="n1"),
+        told("generation.started", 5, world_size=3, host="n1", pids={"0": 11, "1": 12}),
+        told("generation.started", 6, world_size=3, host="n2", pids={"2": 13}),
+        told("generation.started", 9, 2, world_size=3, pids={"2": 13}),
+        told("node.waited", 9, 2, host="n9"),
+    )
+    assert life.nodes == ("n1", "n2")
+    assert [dict(one.nodes) for one in life.generations] == [{"n1": 2, "n2": 1}, {}]
+
+
+def test_an_end_has_the_cause_that_was_told_and_a_group_that_shrank_lost_a_node() -> None:
+    life = life_of(
+        told("generation.started", 5, 1, world_size=4),
+        told("worker.failed", 6, 1, kind="hang", message="silent"),
+        told("generation.started", 7, 2, world_size=4),
+        told("group.shrunk", 9, 3, seconds=1.0),
+        told("generation.started", 9, 3, world_size=2),
+        told("group.grew", 12, 4, seconds=1.0),
+        told("generation.started", 12, 4, world_size=4),
+        failure=Failure(kind=FailureKind.STORAGE, message="no space left"),
+    )
+    assert [one.cause for one in life.generations] == [FailureKind.HANG, FailureKind.NODE, None, None]
+    assert life.cause is FailureKind.STORAGE
+
+
+def test_victims_of_a_lost_node_do_not_hide_it_and_a_cause_of_its_own_is_kept() -> None:
+    life = life_of(
+        told("generation.started", 5, 1, world_size=4),
+        told("worker.failed", 6, 1, kind="application", message="closed by peer", lost_a_peer=True),
+        told("group.shrunk", 9, 2, seconds=1.0),
+        told("generation.started", 9, 2, world_size=2),
+        told("worker.failed", 10, 2, kind="application", message="closed by peer", lost_a_peer=True),
+        told("worker.failed", 10, 2, kind="device-oom", message="out of memory", lost_a_peer=False),
+        told("group.shrunk", 12, 3, seconds=1.0),
+        told("generation.started", 12, 3, world_size=1),
+        told("worker.failed", 13, 3, kind="application", message="closed by peer", lost_a_peer=True),
+        told("restart.in_place", 14, 4, seconds=1.0),
+        told("generation.started", 14, 4, world_size=1),
+    )
+    assert [one.cause for one in life.generations] == [
+        FailureKind.NODE,
+        FailureKind.DEVICE_OOM,
+        FailureKind.APPLICATION,
+        None,
+    ]
+
+
+def test_only_a_jobs_own_state_ends_its_rest() -> None:
+    events = [
+        make_event("job.state", at=at(10), evidence={"state": "SUSPENDED"}),
+        make_event("snapshot.deleted", at=at(20), evidence={}),
+        make_event("job.state", at=at(30), evidence={"state": "QUEUED"}),
+    ]
+    life = read_life(Chronicle(job=make_job(state=JobState.QUEUED), attempts=[], events=events, kept={}, heard_at={}))
+    assert [(rest.since, rest.until) for rest in life.rests] == [(at(10), at(30))]
+
+
+def test_a_state_that_a_newer_service_wrote_is_no_rest() -> None:
+    events = [make_event("job.state", at=at(7), evidence={"state": "DREAMING"})]
+    job = make_job(state=JobState.RUNNING)
+    assert read_life(Chronicle(job=job, attempts=[], events=events, kept={}, heard_at={})).rests == ()
+
+
+WILD = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just({}) | st.just([])
+ANY_TIME = st.datetimes(timezones=st.just(UTC))
+KNOWN = ("world_size", "imported_in_s", "step", "silent_s", "seconds", "host", "pids", "kind", "rank", "state")
+SAID = st.builds(
+    make_event,
+    st.sampled_from(sorted(KINDS | why.KINDS)),
+    at=ANY_TIME,
+    attempt=st.sampled_from((None, 1, 2)),
+    generation=st.none() | st.integers(-2, 4),
+    evidence=st.dictionaries(st.sampled_from((*KNOWN, "collateral_ranks", "rule", "failure")), WILD),
+)
+WILD_KEPT = st.builds(
+    lambda ends, steps, stall_s: Kept(steps=steps, first_at=min(ends), last_at=max(ends), stall_s=stall_s),
+    st.tuples(ANY_TIME, ANY_TIME),
+    st.integers(1, 9),
+    st.floats(min_value=0),
+)
+
+
+@given(st.lists(SAID, max_size=8), WILD_KEPT, ANY_TIME)
+def test_whatever_agents_say_no_life_is_unreadable(said: list[Event], kept: Kept, heard: datetime) -> None:
+    """One that were would hide the accounts of everybody."""
+    chronicle = Chronicle(
+        job=make_job(state=JobState.RUNNING),
+        attempts=[make_attempt()],
+        events=said,
+        kept={(1, 1): kept},
+        heard_at={1: heard},
+    )
+    life = read_life(chronicle)
+    stretches = lay_out(life, at(500))
+    ledger = add_up(stretches)
+    assert sum(ledger.bins.values()) == ledger.whole_us
+    assert min(ledger.bins.values(), default=0) >= 0
+    list_gains(life, stretches)
+    why.explain(chronicle, ledger)
+
+
+def test_a_node_without_a_name_and_workers_that_are_no_list_are_passed_over() -> None:
+    life = life_of(
+        told("agent.started", 1, 0, host=""),
+        told("agent.started", 1, 0, host="n" * 256),
+        told("agent.started", 1, 0, host="n" * 255),
+        told("generation.started", 5, world_size=2, host="n1", pids="0: 11"),
+        told("generation.started", 6, world_size=2, host="n1"),
+    )
+    assert life.nodes == ("n1", "n" * 255)
+    assert [dict(one.nodes) for one in life.generations] == [{}]

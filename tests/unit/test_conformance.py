@@ -1,0 +1,80 @@
+"""The proof of the API can fail: what it looks at beside Schemathesis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.dev.conformance.document import closed_operations, count_good_answers, unknown_parameters
+from deploy.dev.conformance.streams import fault_of, requests_for, streaming_paths
+
+STREAM = {"200": {"content": {"text/event-stream": {}}}, "404": {"content": {"application/problem+json": {}}}}
+OPERATION: dict[str, Any] = {"responses": STREAM, "parameters": [{"name": "last-event-id", "in": "header"}]}
+DOCUMENT = {
+    "paths": {
+        "/events": {"get": OPERATION},
+        "/jobs": {"get": {"responses": {"200": {"content": {"application/json": {}}}}}, "post": {"responses": {}}},
+    }
+}
+
+
+METRICS = """# TYPE orchestrator_requests_total counter
+orchestrator_requests_total{method="GET",route="/jobs",status="200"} 3.0
+orchestrator_requests_total{method="POST",route="/jobs",status="200"} 1.0
+orchestrator_requests_total{method="POST",route="/jobs",status="201"} 2.0
+orchestrator_requests_total{method="GET",route="/events",status="401"} 7.0
+orchestrator_requests_created{method="GET",route="/jobs",status="200"} 1.7e9
+"""
+
+
+def test_good_answers_are_counted_by_operation() -> None:
+    assert count_good_answers(METRICS) == {("GET", "/jobs"): 3, ("POST", "/jobs"): 3}
+
+
+def test_a_parameter_that_nobody_has_a_value_for_is_named() -> None:
+    document = {"paths": {"/jobs/{job_id}": {}, "/hooks/{hook}/{job_id}": {}, "/jobs": {}}}
+    assert unknown_parameters(document, {"job_id": []}) == ["hook"]
+
+
+def test_operations_are_closed_where_the_document_says_so() -> None:
+    closed = {"security": [{"token": []}, {}]}
+    document = {
+        "paths": {"/jobs": {"get": closed, "post": closed}, "/healthz": {"get": {}}, "/metrics": {"get": closed}}
+    }
+    assert closed_operations(document) == {("GET", "/jobs"), ("POST", "/jobs")}
+
+
+def answer(status: int, kind: str, text: str = "") -> httpx.Response:
+    return httpx.Response(status, headers={"content-type": kind}, text=text)
+
+
+def test_streams_are_found_by_what_they_answer() -> None:
+    assert streaming_paths(DOCUMENT) == ["/events"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (answer(200, "text/event-stream", "retry: 2000\n\n"), None),
+        (answer(200, "text/event-stream; charset=utf-8", ": still here\n"), None),
+        (answer(404, "application/problem+json", "{}"), None),
+        (answer(503, "application/problem+json", "{}"), "answered 503"),
+        (answer(418, "application/problem+json", "{}"), "answered 418, which is not documented"),
+        (answer(404, "text/html", "x"), "answered 404 with text/html, which is not documented"),
+        (answer(200, "text/event-stream", "<html>"), "begins with a line that is none of a stream of events"),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_said(given: httpx.Response, fault: str | None) -> None:
+    assert fault_of(given, OPERATION) == fault
+
+
+def test_a_stream_is_asked_with_what_is_there_and_what_is_not() -> None:
+    asked = list(requests_for("/jobs/{job_id}/events", OPERATION, {"job_id": ["a-1", "b-2"]}))
+    assert {address.partition("?")[0] for address, _ in asked} == {
+        "/jobs/a-1/events",
+        "/jobs/b-2/events",
+        "/jobs/nothing-of-that-name/events",
+    }
+    assert any("last-event-id" in headers for _, headers in asked)

@@ -1,0 +1,15 @@
+"""One of a thing, and several."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.domain.counted import counted
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 nodes"), (1, "1 node"), ("1", "1 node"), (2, "2 nodes"), (11, "11 nodes"), ("1:2", "1:2 nodes")],
+)
+def test_one_is_singular_and_everything_else_is_not(number: int | str, words: str) -> None:
+    assert counted(number, "node") == words

@@ -1,0 +1,25 @@
+"""Events: whose word each one is."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.domain.event import EventKind
+from tests.builders import make_event
+
+
+@pytest.mark.parametrize(
+    ("kind", "evidence", "replica"),
+    [
+        ("worker.failed", {"replica": 3}, 3),
+        ("worker.failed", {"replica": 0}, 0),
+        ("worker.failed", {}, None),
+        ("worker.failed", {"replica": True}, None),
+        ("worker.failed", {"replica": "3"}, None),
+        (EventKind.CHAOS_REQUESTED.value, {"replica": 3}, None),
+    ],
+)
+def test_an_event_has_a_replica_where_an_agent_told_it(
+    kind: str, evidence: dict[str, object], replica: int | None
+) -> None:
+    assert make_event(kind, evidence=evidence).replica == replica

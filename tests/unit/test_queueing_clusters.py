@@ -1,0 +1,133 @@
+"""Rules about clusters that queue by themselves: what they gave, what they could give, and whom they lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import Decision, EndAttempt, Stop, Wait
+from orchestrator.domain.job import JobState
+from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
+from orchestrator.domain.situation import Situation
+from tests.unit.situations import a_job, a_situation, a_spec, ago, an_attempt, an_exit, seen
+from trainer.contract.exit_record import Outcome
+from trainer.contract.failure import Failure, FailureKind
+
+ELASTIC = a_spec(topology={"nodes": "1:3"}, supervise={"grow_back_after_s": 60})
+
+
+def on(
+    node: str | None, number: int, liveness: Liveness = Liveness.ALIVE, *, leftovers: bool = False
+) -> ReplicaSighting:
+    words = f"replica {number} is {liveness.value}"
+    return ReplicaSighting(replica=number, liveness=liveness, evidence=words, node=node, leftovers=leftovers)
+
+
+def given(observation: Observation, **sighting: object) -> Observation:
+    return replace(observation, sighting=replace(observation.sighting, **sighting))  # type: ignore[arg-type]
+
+
+def situation(observation: Observation, **fields: object) -> Situation:
+    return a_situation(a_job(spec=ELASTIC), an_attempt(nodes="1:3"), observation, **fields)  # type: ignore[arg-type]
+
+
+def small(spare: tuple[str, ...] | None) -> Observation:
+    """Two of up to three nodes, which have trained so for a while."""
+    observation = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), snapshots=1, resized_at=ago(100))
+    return given(observation, nodes=2, spare_nodes=spare)
+
+
+def test_a_job_that_got_fewer_nodes_grows_once_others_are_idle() -> None:
+    grown = decide(situation(small(("n3",))))
+    assert (grown.action, "from 2 to 3 nodes" in grown.sentence) == (Stop(force=False, grows=True), True)
+    assert decide(situation(small(()))).action == Wait()
+    assert decide(situation(small(None))).action == Wait()
+
+
+def test_a_queue_that_gave_less_is_asked_again_much_later() -> None:
+    young, old = (replace(small(("n3",)), training=replace(small(None).training, resized_at=None)) for _ in range(2))
+    attempts = [an_attempt(nodes="1:3", started_at=ago(seconds)) for seconds in (599, 601)]
+    job = a_job(spec=ELASTIC)
+    actions = [decide(a_situation(job, each, seen)).action for each, seen in zip(attempts, (young, old), strict=True)]
+    assert actions == [Wait(), Stop(force=False, grows=True)]
+
+
+def test_a_node_that_would_be_avoided_is_no_room() -> None:
+    assert decide(situation(small(("n3",)), avoided=frozenset({"n3"}))).action == Wait()
+    assert decide(situation(small(("n3",)), avoided=frozenset({"n2"}))).action == Wait()
+    assert decide(situation(small(("n3", "n4")), avoided=frozenset({"n3"}))).action == Stop(force=False, grows=True)
+
+
+def test_the_moment_at_which_it_may_grow_is_waited_for() -> None:
+    early = replace(small(("n3",)), training=replace(small(None).training, resized_at=ago(10)))
+    decision = decide(situation(early))
+    assert decision.action == Wait()
+    assert decision.look_again_at is not None
+    assert 49 < (decision.look_again_at - situation(early).now).total_seconds() < 51
+
+
+def test_a_replica_that_was_never_given_is_no_loss() -> None:
+    ended = given(seen(Presence.RUNNING, exits={0: an_exit(Outcome.SUCCEEDED), 1: an_exit(Outcome.SUCCEEDED)}), nodes=2)
+    done = decide(situation(ended))
+    assert done.action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
+    assert isinstance(decide(situation(given(ended, nodes=None))).action, Wait)
+
+
+def lost(*replicas: ReplicaSighting, kind: FailureKind | None = None) -> Decision:
+    cause = None if kind is None else Failure(kind=kind, message=f"as Slurm says: {kind.value}")
+    return decide(situation(given(seen(Presence.GONE, *replicas), cause=cause)))
+
+
+def test_what_is_left_of_a_lost_attempt_is_ended_for_the_cluster_s_own_reason_and_its_node_is_blamed() -> None:
+    gone = on("n1", 0, Liveness.DEAD, leftovers=True)
+    by_node, by_hand, unsaid = (lost(gone, kind=kind) for kind in (FailureKind.NODE, FailureKind.PREEMPTED, None))
+    for decision, kind, blames in (
+        (by_node, FailureKind.NODE, ("n1",)),
+        (by_hand, FailureKind.PREEMPTED, ()),
+        (unsaid, FailureKind.NODE, ("n1",)),
+    ):
+        assert isinstance(decision.action, Stop)
+        assert decision.action.force
+        assert decision.action.failure is not None
+        assert (decision.action.failure.kind, decision.blames) == (kind, blames)
+
+
+def test_a_machine_that_died_first_is_the_cause_though_the_rest_was_stopped_by_us() -> None:
+    """The others lost the store that it held, recorded that, and were ended before the cluster noticed."""
+    attempt = an_attempt(nodes="1:3", stopping_since=ago(5))
+    record = an_exit(Outcome.FAILED, FailureKind.RENDEZVOUS)
+    dead = (on(None, 1, Liveness.DEAD), on(None, 2, Liveness.DEAD))
+
+    def ended(cause: Failure | None) -> Decision:
+        gone = seen(Presence.GONE, on("n1", 0, Liveness.DEAD), *dead, exits={1: record, 2: record}, cause=cause)
+        return decide(a_situation(a_job(spec=ELASTIC), attempt, gone))
+
+    known, unknown = ended(Failure(kind=FailureKind.NODE, message="n1 is down")), ended(None)
+    assert isinstance(known.action, EndAttempt)
+    assert (known.action.state, known.blames) == (AttemptState.LOST, ("n1",))
+    assert isinstance(unknown.action, EndAttempt)
+    assert (unknown.action.state, unknown.blames) == (AttemptState.FAILED, ())
+
+
+def test_an_attempt_that_was_stopped_for_a_preemption_ends_preempted() -> None:
+    failure = Failure(kind=FailureKind.PREEMPTED, message="it was requeued by other hands")
+    attempt = an_attempt(nodes="1:3", stopping_since=ago(5), failure=failure)
+    gone = seen(Presence.GONE, on(None, 0, Liveness.DEAD))
+    ended = decide(a_situation(a_job(spec=ELASTIC), attempt, gone))
+    assert ended.action == EndAttempt(AttemptState.PREEMPTED, JobState.RECOVERING, failure)
+
+
+def test_whom_we_stop_vanishes_by_our_doing_unless_the_cluster_knows_of_a_lost_machine() -> None:
+    hang, node = (Failure(kind=kind, message=kind.value) for kind in (FailureKind.HANG, FailureKind.NODE))
+
+    def ended(failure: Failure | None, cause: Failure | None) -> tuple[AttemptState, Failure | None]:
+        attempt = an_attempt(stopping_since=ago(5), failure=failure)
+        gone = seen(Presence.GONE, on("n1", 0, Liveness.DEAD), cause=cause)
+        action = decide(a_situation(a_job(), attempt, gone)).action
+        assert isinstance(action, EndAttempt)
+        return action.state, action.failure
+
+    assert ended(None, None) == (AttemptState.CANCELLED, None)
+    assert ended(None, node) == (AttemptState.LOST, node)
+    assert ended(hang, node) == (AttemptState.FAILED, hang)

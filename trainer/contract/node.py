@@ -1,0 +1,106 @@
+"""The documents between a scheduler's batch script, what starts an agent on each node, and the service. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.contract import layout
+
+# In the flags of a launcher, until the node knows better: the first node's address, and its own.
+HEAD, LOCAL = "{head}", "{local}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLaunch:
+    """What a node is to start. `host_command` is replica 0's, which binds the rendezvous. Holds the job's secrets."""
+
+    host_command: tuple[str, ...]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    workdir: str
+    interface: str | None = None  # of the network that the workers are to use; None: the one that reaches the head
+
+
+def render_node_launch(launch: NodeLaunch) -> dict[str, object]:
+    return {**vars(launch), "environment": dict(launch.environment)}
+
+
+def parse_node_launch(document: Mapping[str, object]) -> NodeLaunch:
+    """Raises ValueError for a document that is not whole."""
+    environment, interface = document.get("environment"), document.get("interface")
+    if not isinstance(environment, Mapping):
+        raise ValueError("node launch: environment is not an object")
+    return NodeLaunch(
+        host_command=_texts(document, "host_command"),
+        command=_texts(document, "command"),
+        environment={str(name): str(value) for name, value in environment.items()},
+        workdir=str(document["workdir"]) if "workdir" in document else "/",
+        interface=None if interface is None else str(interface),
+    )
+
+
+def fill_in(command: Sequence[str], *, head: str, local: str) -> list[str]:
+    """The command with both addresses in the launcher's own flags; what follows them is the user's and stays."""
+    filled = list(command)
+    for flag, mark, value in (("--rdzv-endpoint=", HEAD, head), ("--local-addr=", LOCAL, local)):
+        for place, word in enumerate(filled):
+            if word.startswith(flag + mark):
+                filled[place] = flag + value + word[len(flag + mark) :]
+                break
+    return filled
+
+
+def find_port(command: Sequence[str]) -> int | None:
+    """The port of the rendezvous on the first node, from the launcher's own flags; None where none is named."""
+    flag = f"--rdzv-endpoint={HEAD}:"
+    told = next((word.removeprefix(flag) for word in command if word.startswith(flag)), "")
+    return int(told) if told.isdecimal() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure:
+    """How an agent ended, as seen by what started it. `recorded`: it left its own record, which counts."""
+
+    replica: int
+    node: str
+    claim: str
+    exit_code: int  # negative: the signal that killed it
+    recorded: bool
+    at: str  # RFC 3339 UTC
+
+
+def departure_name(replica: int) -> str:
+    return f"{layout.DEPARTED}{replica}.json"
+
+
+def parse_departure_name(name: str) -> int | None:
+    """The replica of a departure's file; None for any other file."""
+    number = name.removeprefix(layout.DEPARTED).removesuffix(".json")
+    return int(number) if name == f"{layout.DEPARTED}{number}.json" and number.isdecimal() else None
+
+
+def render_departure(departure: Departure) -> dict[str, object]:
+    return dict(vars(departure))
+
+
+def parse_departure(document: Mapping[str, object]) -> Departure:
+    """Raises ValueError for a document that is not whole."""
+    try:
+        return Departure(
+            replica=int(str(document["replica"])),
+            node=str(document["node"]),
+            claim=str(document["claim"]),
+            exit_code=int(str(document["exit_code"])),
+            recorded=document.get("recorded") is True,
+            at=str(document.get("at", "")),
+        )
+    except KeyError as error:
+        raise ValueError(f"not a departure: {error} is missing") from error
+
+
+def _texts(document: Mapping[str, object], name: str) -> tuple[str, ...]:
+    value = document.get(name)
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"node launch: {name} is not a list of words")
+    return tuple(str(word) for word in value)

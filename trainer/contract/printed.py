@@ -1,0 +1,33 @@
+"""A line of a worker's log as its pod prints it: `[i1 g2 local-0] text`. Pure.
+
+With it whoever reads the container's output (kubectl logs, the service) knows whose line it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_MARK = re.compile(rb"\[i([0-9]{1,6}) g([0-9]{1,6}) local-([0-9]{1,4})\] ?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Writer:
+    """A worker of one replica: the life of its agent, the generation, and its local rank."""
+
+    incarnation: int
+    generation: int
+    local_rank: int
+
+
+def render_printed(writer: Writer, text: bytes) -> bytes:
+    """`text` is one line without its end."""
+    return b"[i%d g%d local-%d] %s" % (writer.incarnation, writer.generation, writer.local_rank, text)
+
+
+def parse_printed(line: bytes) -> tuple[Writer, bytes] | None:
+    """The writer and the text; None for a line of the agent's own."""
+    match = _MARK.match(line)
+    if match is None:
+        return None
+    return Writer(int(match[1]), int(match[2]), int(match[3])), line[match.end() :]

@@ -1,0 +1,140 @@
+"""What the service asks of a running agent beside stopping: stacks of its ranks, and faults on purpose.
+
+The agent looks at `desired.json`, where every wish arrives by whatever road it came (wishes.py). Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.contract import env, layout
+from trainer.contract.chaos import Chaos, Fault, struck_ranks
+from trainer.contract.exit_record import EventKind
+from trainer.contract.launch import DesiredDocument, DesiredState, newest, parse_desired
+from trainer.elastic.chaos import Scene, Worker, strike
+from trainer.elastic.files import say
+from trainer.elastic.formation import name_ranks
+from trainer.elastic.record import Record
+from trainer.elastic.stacks import collect_stacks
+
+_LOOK_EVERY_S = 0.25
+_ALL_STACKS_BYTES, _STACKS_BYTES = 40 * 1024, 16 * 1024  # that an event carries: of all ranks together, and of one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The agent's part of the worker group that runs now: its workers by rank."""
+
+    generation: int
+    world_size: int
+    workers: Mapping[int, Worker]
+
+
+class Errands:
+    """Runs what is asked, each wish once. From the main thread; takes half a second at most, or a few with py-spy."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._path = record.attempt_dir / layout.DESIRED
+        self._looked_s = float("-inf")
+        self._seen: tuple[int, int, int] | None = None
+        self._desired = DesiredDocument()
+        self._stacks_done = 0
+        self._chaos_done = 0
+
+    def run(self, group: Group) -> None:
+        """Whatever fails here must cost nothing but itself; a notice of preemption comes through as its signal does."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        self._look()
+        desired = self._desired
+        if desired.state is DesiredState.STOP or not group.workers:
+            return
+        if desired.stacks > self._stacks_done:
+            self._stacks_done = desired.stacks
+            self._tell_stacks(group, desired.stacks, desired.stacks_rank)
+        if desired.chaos is not None and desired.chaos.number > self._chaos_done:
+            self._disturb(group, desired.chaos)
+
+    def _look(self) -> None:
+        """Read the file when it has changed."""
+        try:
+            status = self._path.stat()
+            identity = status.st_ino, status.st_mtime_ns, status.st_size
+            if identity == self._seen:
+                return
+            document = json.loads(self._path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return
+        self._seen = identity
+        if isinstance(document, dict):
+            self._desired = newest(self._desired, parse_desired(document))
+
+    def _tell_stacks(self, group: Group, wish: int, rank: int | None) -> None:
+        asked = {each: worker for each, worker in group.workers.items() if rank in (None, each)}
+        if not asked:
+            return
+        limit = min(_STACKS_BYTES, _ALL_STACKS_BYTES // len(asked))
+        folders = {worker.pid: worker.folder for worker in asked.values()}
+        told = collect_stacks(folders, limit_bytes=limit)
+        stacks = {str(each): told[worker.pid] for each, worker in sorted(asked.items()) if worker.pid in told}
+        silent = [each for each, worker in sorted(asked.items()) if worker.pid not in told]
+        parts = []
+        if stacks:
+            parts.append(f"stacks of {name_ranks([int(each) for each in stacks])} saved as asked")
+        if silent:
+            parts.append(f"{name_ranks(silent)} did not answer")
+        self._record.journal(
+            EventKind.STACKS_SAVED,
+            "; ".join(parts),
+            group.generation,
+            ranks=[int(each) for each in stacks],
+            silent=silent,
+            wish=wish,
+            stacks=stacks,
+        )
+
+    def _disturb(self, group: Group, wish: Chaos) -> None:
+        ranks = struck_ranks(
+            wish, replica=self._record.replica, ranks=group.workers.keys(), world_size=group.world_size
+        )
+        every = wish.fault is Fault.PREEMPT
+        if ranks and not self._claim(wish, self._record.replica if every else None):
+            return
+        self._chaos_done = wish.number  # also where it is for another agent: a rank may come here later
+        if ranks:
+            self._strike(group, wish, ranks[-1])
+
+    def _claim(self, wish: Chaos, replica: int | None) -> bool:
+        """Whether nobody has struck yet, this agent's earlier lives included. What cannot be claimed is tried again."""
+        path = layout.chaos_file(self._record.attempt_dir, wish.number, replica)
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        except FileExistsError:
+            self._chaos_done = wish.number
+            return False
+        except OSError as error:
+            say(f"a fault that was asked for cannot be claimed: {error}")
+            return False
+        return True
+
+    def _strike(self, group: Group, wish: Chaos, rank: int) -> None:
+        evidence = {"fault": wish.fault.value, "number": wish.number, "rank": rank}
+
+        def tell(what: str) -> None:
+            self._record.journal(EventKind.CHAOS_INJECTED, f"on purpose: {what}", group.generation, **evidence)
+
+        folder = os.environ.get(env.SNAPSHOT_DIR) or str(layout.snapshots_dir(self._record.job_dir))
+        scene = Scene(
+            rank=rank,
+            worker=group.workers[rank],
+            incarnation_dir=self._record.incarnation_dir,
+            snapshots=folder,
+        )
+        strike(wish.fault, scene, tell)

@@ -1,0 +1,178 @@
+"""`python -m trainer.elastic.node ATTEMPT_DIR`: one task of Slurm's srun on each node. It starts the agent and stays.
+
+It finds out which replica this node carries and by which addresses the nodes reach each other, hands on the signals
+that Slurm sends, and writes down how the agent ended: a killed agent leaves no record, and Slurm tells of no single
+task. The agent dies with it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from trainer.contract import env, layout
+from trainer.contract.node import (
+    Departure,
+    NodeLaunch,
+    departure_name,
+    fill_in,
+    parse_node_launch,
+    render_departure,
+)
+from trainer.elastic.files import read_document, say, write_document
+from trainer.elastic.record import now
+from trainer.elastic.stop import DEFAULT_SIGNALS
+from trainer.elastic.wakeup import Wakeup
+
+HEAD_ADDRESS = "ORCHESTRATOR_HEAD"  # set by the batch script: the first node's address
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_EXIT_USAGE = 2
+EXIT_REFUSED = 3  # elasticrun: another submission holds the claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """This task of the step. The claim is the Slurm job: two submissions of an attempt are two."""
+
+    replica: int
+    node: str
+    claim: str
+    head: str
+
+
+def main() -> None:
+    try:
+        attempt_dir = Path(sys.argv[1])
+        task = read_task(os.environ)
+        launch = parse_node_launch(read_document(attempt_dir / layout.NODE_LAUNCH) or {})
+    except (IndexError, KeyError, ValueError) as error:
+        say(f"this node cannot start: {error!r}")
+        sys.exit(_EXIT_USAGE)
+    sys.exit(_run(attempt_dir, task, launch))
+
+
+def read_task(environ: Mapping[str, str]) -> Task:
+    """Raises KeyError, ValueError outside a step of Slurm."""
+    cluster = environ.get("SLURM_CLUSTER_NAME", "slurm")
+    return Task(
+        replica=int(environ["SLURM_PROCID"]),
+        node=environ["SLURMD_NODENAME"],
+        claim=f"slurm-{cluster}-{environ['SLURM_JOB_ID']}",
+        head=environ[HEAD_ADDRESS],
+    )
+
+
+def _run(attempt_dir: Path, task: Task, launch: NodeLaunch) -> int:
+    local = find_local_address(task.head) or task.head
+    command = fill_in(launch.host_command if task.replica == 0 else launch.command, head=task.head, local=local)
+    environment = {**os.environ, **_network(launch, task.head, local), **launch.environment}
+    environment |= {env.REPLICA: str(task.replica), env.CLAIM: task.claim, env.NODE: task.node}
+    environment["PYTHONPATH"] = put_first(environment)
+    environment.pop(HEAD_ADDRESS)
+    ended = _watch(command, environment, launch.workdir)
+    if ended == EXIT_REFUSED:
+        return ended  # another submission of this attempt is at work: it tells how its agents end
+    folder = layout.replica_dir(attempt_dir.parent.parent, int(attempt_dir.name), task.replica)
+    departure = Departure(
+        replica=task.replica,
+        node=task.node,
+        claim=task.claim,
+        exit_code=ended,
+        recorded=any(folder.glob(f"*/{layout.EXIT}")),
+        at=now(),
+    )
+    with suppress(OSError):  # a full disk: then only Slurm tells of the end
+        write_document(attempt_dir / departure_name(task.replica), render_departure(departure))
+    return ended if ended >= 0 else 128 - ended
+
+
+def _watch(command: list[str], environment: dict[str, str], workdir: str) -> int:
+    """Run the agent to its end, handing signals on; returns its exit code, negative for a signal."""
+    heard: list[int] = []
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        for agent in agents:
+            agent.send_signal(number)
+
+    wakeup = Wakeup()
+    for name in DEFAULT_SIGNALS:
+        signal.signal(signal.Signals[name], hand_on)
+    try:
+        agents.append(subprocess.Popen(command, env=environment, cwd=workdir, preexec_fn=_die_with_parent))
+    except OSError as error:
+        say(f"cannot start the agent: {error}")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    for number in heard[:1]:  # Slurm often repeats itself, and the agent remembers the first signal alone
+        agents[0].send_signal(number)
+    return wakeup.outlast(agents[0])
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def put_first(environment: Mapping[str, str]) -> str:
+    """PYTHONPATH with this package first: a job's own variable must not hide the agent that came with the job."""
+    ours, given = str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")
+    return ":".join([ours, *(part for part in given.split(":") if part and part != ours)])
+
+
+def find_local_address(head: str) -> str | None:
+    """This node's address on the way to the first one; None when there is no way. Nothing is sent."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(head, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _network(launch: NodeLaunch, head: str, local: str) -> dict[str, str]:
+    """The interface for the workers' collectives: the configured one, else one that is found where names mislead.
+
+    Debian lets a machine's own name stand for 127.0.1.1, and gloo listens where its name points.
+    """
+    if launch.interface is not None:
+        return {"GLOO_SOCKET_IFNAME": launch.interface, "NCCL_SOCKET_IFNAME": launch.interface}
+    if head.startswith("127.") or not _name_misleads(local):
+        return {}
+    found = find_interface(local)
+    return {} if found is None else {"GLOO_SOCKET_IFNAME": found}
+
+
+def _name_misleads(local: str) -> bool:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return True
+    return local not in found
+
+
+def find_interface(address: str) -> str | None:
+    """The interface that has this IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+if __name__ == "__main__":
+    main()

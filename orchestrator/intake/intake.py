@@ -6,27 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound, StoreUnavailable
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.masking import Mask
 from orchestrator.domain.wish import desired_of_attempt
+from orchestrator.intake.reading import Reading
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.jobs import JobReader, Wished
 from orchestrator.ports.journals import JournalBatch, JournalStore
 from orchestrator.wire.reports import DesiredView, ReportBody
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
 from trainer.contract.launch import render_desired
-
-log = structlog.get_logger()
-
-News = Sequence[JournalBatch]
-
-_MOST_READINGS = 8  # of one attempt in one pass: its neighbours wait
-_IN_ONE_GO = 250  # attempts in one transaction
-
 
 Masks = Callable[[Collection[str]], Mapping[str, Mask]]
 
@@ -36,7 +27,10 @@ def _no_secrets(_: Collection[str]) -> Mapping[str, Mask]:
 
 
 class Intake:
-    """`masks`: by job, what hides the secrets of its project; what agents tell is stored without them."""
+    """`masks`: by job, what hides the secrets of its project; what agents tell is stored without them.
+
+    `between` is called now and then in a long reading, and may end it by raising.
+    """
 
     def __init__(
         self,
@@ -46,61 +40,30 @@ class Intake:
         job_dir: Callable[[str], Path],
         *,
         masks: Masks = _no_secrets,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         self._journals = journals
         self._jobs = jobs
         self._clock = clock
         self._job_dir = job_dir
         self._masks = masks
+        self._between = between
+        self._behind: Sequence[AttemptKey] = ()
 
     def collect(self, keys: Collection[AttemptKey]) -> dict[AttemptKey, str]:
         """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
 
-        A journal longer than a few readings is finished by the next calls. Raises StoreUnavailable.
+        What is too much for one pass is finished by the next ones, which begin with those that this one did not come
+        to. Raises StoreUnavailable.
         """
-        unread: dict[AttemptKey, str] = {}
-        left: Collection[AttemptKey] = keys
-        for _ in range(_MOST_READINGS):
-            news = self._read(left, unread)
-            if not news:
-                break
-            found = list(news.items())
-            for start in range(0, len(found), _IN_ONE_GO):
-                self._store(dict(found[start : start + _IN_ONE_GO]), unread)
-            left = [key for key, batches in news.items() if key not in unread and any(map(rundir.goes_on, batches))]
-        return unread
+        reading = Reading(self._journals, self._job_dir, self._store, self._between)
+        everyone = dict.fromkeys(keys)
+        reading.read({key: None for key in self._behind if key in everyone} | everyone)
+        self._behind = reading.behind
+        return reading.unread
 
-    def _read(self, keys: Collection[AttemptKey], unread: dict[AttemptKey, str]) -> dict[AttemptKey, News]:
-        """New lines by attempt; an attempt without any is left out."""
-        offsets = self._journals.offsets(keys)
-        found: dict[AttemptKey, News] = {}
-        for key in keys:
-            try:
-                batches = list(rundir.read_news(self._job_dir(key.job_id), key, offsets.get(key, {})))
-            except Exception as error:
-                # An edge: whatever one job's files hold, its neighbours are supervised.
-                log.exception("run directory cannot be read", attempt=str(key))
-                unread[key] = str(error)
-                continue
-            if batches:
-                found[key] = batches
-        return found
-
-    def _store(self, news: Mapping[AttemptKey, News], unread: dict[AttemptKey, str]) -> None:
-        """Many attempts in one transaction; where one of them spoils it, each in its own."""
-        try:
-            together = [batch for batches in news.values() for batch in batches]
-            self._journals.ingest(self._hidden(together), arrived_at=self._clock.now())
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if len(news) > 1:
-                for key, batches in news.items():
-                    self._store({key: batches}, unread)
-                return
-            for key in news:
-                log.exception("journals cannot be stored", attempt=str(key))
-                unread[key] = str(error)
+    def _store(self, batches: Sequence[JournalBatch]) -> None:
+        self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
         """Take reports in one transaction; of each, what is desired of its attempt, or why it is refused.
@@ -124,7 +87,7 @@ class Intake:
     def _ingest(self, batches: Sequence[JournalBatch]) -> set[AttemptKey]:
         """Store what belongs to an attempt that exists; returns the others."""
         try:
-            self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
+            self._store(batches)
         except NotFound:
             if len(batches) == 1:
                 return {batches[0].key}

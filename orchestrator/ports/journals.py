@@ -35,6 +35,10 @@ class JournalBatch:
     events_cut: bool = False
     reported: bool = False
 
+    @property
+    def length(self) -> int:
+        return self.progress_to - self.progress_from + self.events_to - self.events_from
+
 
 @dataclass(frozen=True, slots=True)
 class JournalOffsets:

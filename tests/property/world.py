@@ -25,7 +25,7 @@ from orchestrator.domain.decision import Decision
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.situation import Situation
-from orchestrator.intake import intake
+from orchestrator.intake import reading
 from orchestrator.simulator.clock import SkewedClock, VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt
@@ -146,7 +146,7 @@ class World:
         self._patches.callback(structlog.configure, **structlog.get_config())
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self._patches.enter_context(patch.object(reconcile, "decide", self._decide))
-        for module in (reconcile, intake):
+        for module in (reconcile, reading):
             self._patches.enter_context(patch.object(module, "log", Ears(self.ledger)))
         read_news = rundir.read_news
 

@@ -1,0 +1,133 @@
+"""Run directories are read part by part, so that a long outage's backlog costs neither memory nor the lease."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.errors import LeaseLost
+from orchestrator.intake import reading
+from orchestrator.intake.intake import Intake
+from orchestrator.ports.jobs import JobReader
+from orchestrator.ports.journals import JournalBatch, JournalOffsets
+from orchestrator.simulator.clock import VirtualClock
+
+LINE = json.dumps({"at": "2026-11-20T12:00:00Z", "rank": 0, "phase": "step", "step": 1}) + "\n"
+KEYS = [AttemptKey(f"job-{number}", 1) for number in range(6)]
+LINES = 10  # of each of two replicas
+
+
+class Journals:
+    """A store that remembers each transaction; it refuses those with a job named in `refused`."""
+
+    def __init__(self) -> None:
+        self.transactions: list[Sequence[JournalBatch]] = []
+        self.refused: Collection[str] = ()
+
+    def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
+        stored = [batch for batches in self.transactions for batch in batches]
+        return {
+            key: {(each.replica, 1): JournalOffsets(progress=each.progress_to) for each in stored if each.key == key}
+            for key in keys
+        }
+
+    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
+        if any(batch.key.job_id in self.refused for batch in batches):
+            raise ValueError("refused")
+        self.transactions.append(batches)
+
+    def lines(self) -> Counter[str]:
+        return Counter(
+            {key.job_id: 0 for key in KEYS}
+            | Counter(batch.key.job_id for batches in self.transactions for batch in batches for _ in batch.progress)
+        )
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Journals:
+    for key in KEYS:
+        for replica in range(2):
+            life = tmp_path / key.job_id / f"attempts/1/replica-{replica}/1"
+            life.mkdir(parents=True)
+            (life / "progress.jsonl").write_text(LINE * LINES)
+    return Journals()
+
+
+@pytest.fixture
+def calls() -> list[None]:
+    return []
+
+
+@pytest.fixture
+def intake(journals: Journals, calls: list[None], tmp_path: Path) -> Intake:
+    return Intake(
+        journals,
+        cast(JobReader, None),
+        VirtualClock(),
+        lambda job_id: tmp_path / job_id,
+        between=lambda: calls.append(None),
+    )
+
+
+def test_a_backlog_is_stored_in_parts_with_a_sign_of_life_after_each(
+    journals: Journals, intake: Intake, calls: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 3 * LINES * len(LINE)
+    monkeypatch.setattr(reading, "_PART_BYTES", part)
+    assert intake.collect(KEYS) == {}
+    assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
+    assert [sum(batch.length for batch in batches) for batches in journals.transactions] == [part] * 4
+    assert len(calls) == 4
+
+
+def test_many_short_journals_are_stored_together(journals: Journals, intake: Intake) -> None:
+    assert intake.collect(KEYS) == {}
+    assert len(journals.transactions) == 1
+
+
+def test_what_is_too_much_for_one_pass_comes_first_in_the_next(
+    journals: Journals, intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PASS_BYTES", 5 * LINES * len(LINE))  # two attempts and a half
+    unread = intake.collect(KEYS)
+    assert list(unread) == KEYS[2:]
+    assert "more to read than one pass" in unread[KEYS[2]]
+    assert list(intake.collect(KEYS)) == [KEYS[5], *KEYS[:3]]
+    assert intake.collect(KEYS) == {}
+    assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
+
+
+def test_those_who_tell_much_do_not_keep_the_others_from_being_heard(
+    journals: Journals, intake: Intake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PASS_BYTES", 4 * LINES * len(LINE))
+    for _ in range(3):
+        intake.collect(KEYS)
+        for journal in (tmp_path / KEYS[0].job_id).rglob("progress.jsonl"):
+            with journal.open("a") as file:
+                file.write(LINE * 2 * LINES)
+    assert all(journals.lines().values())
+
+
+def test_a_lost_lease_ends_the_reading(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost() -> None:
+        raise LeaseLost("it is over")
+
+    monkeypatch.setattr(reading, "_PART_BYTES", 1)
+    mine = Intake(journals, cast(JobReader, None), VirtualClock(), lambda job_id: tmp_path / job_id, between=lost)
+    with pytest.raises(LeaseLost):
+        mine.collect(KEYS)
+    assert len(journals.transactions) == 1
+
+
+def test_one_attempt_that_the_store_refuses_keeps_nobody_else_out(journals: Journals, intake: Intake) -> None:
+    journals.refused = {KEYS[3].job_id}
+    assert intake.collect(KEYS) == {KEYS[3]: "refused"}
+    assert journals.lines() == {key.job_id: 0 if key is KEYS[3] else 2 * LINES for key in KEYS}

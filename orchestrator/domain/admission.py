@@ -77,7 +77,8 @@ def admit(
         books.take(each.job, each.held_devices(limits.gpus_per_node))
     admissions: dict[str, Admission] = {}
     waiting: Job | None = None
-    for each in sorted(everyone, key=place_in_line):
+    line = sorted(everyone, key=place_in_line)
+    for each in line:
         job = each.job
         if _begins_again(each):
             admissions[job.id] = books.judge(job, held=each.held_devices(limits.gpus_per_node))
@@ -89,6 +90,7 @@ def admit(
             admission = own or books.judge(job, held=0)
             waiting = waiting or (job if admission.blocks else None)
             admissions[job.id] = admission
+    admissions |= books.make_way([each for each in line if _begins_again(each) and admissions[each.job.id].blocks])
     if waiting is None:
         admissions |= {each.job.id: books.room(each) for each in everyone if _may_grow(each, limits)}
     return admissions
@@ -117,8 +119,7 @@ class _Books:
         if fitting < least:
             return self._too_few(job, least * wpn, held)
         nodes = min(most, fitting)
-        if held:
-            self._give_back(job, held)
+        self._give_back(job, held)
         self.take(job, nodes * wpn)
         slots = self._limits.slots
         if slots is None:
@@ -136,6 +137,20 @@ class _Books:
             return Admission(False, f"waits for {needed} of {counted(slots, 'slot')}; {free} free now", blocks=True)
         limit = f"project {job.spec.project} may use"
         return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
+
+    def make_way(self, stuck: Sequence[Claimant]) -> dict[str, Admission]:
+        """Where jobs wait between attempts for what they keep from each other, the first of them goes first."""
+        if len(stuck) < 2:
+            return {}
+        kept = {each.job.id: each.held_devices(self._limits.gpus_per_node) for each in stuck}
+        for each in stuck:
+            self._give_back(each.job, kept[each.job.id])
+        admissions = {}
+        for each in stuck:
+            admission = admissions[each.job.id] = self.judge(each.job, held=0)
+            if not admission.admitted:
+                self.take(each.job, kept[each.job.id])
+        return admissions
 
     def over_quota(self, job: Job) -> Admission | None:
         """What of the cluster's or its project's limits the job would exceed with its least number of nodes."""
@@ -176,9 +191,10 @@ class _Books:
         return most
 
     def _give_back(self, job: Job, devices: int) -> None:
-        self._jobs[job.spec.project] -= 1
-        self._devices[job.spec.project] -= devices
-        self._free = None if self._free is None else self._free + devices
+        if devices:
+            self._jobs[job.spec.project] -= 1
+            self._devices[job.spec.project] -= devices
+            self._free = None if self._free is None else self._free + devices
 
 
 def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:

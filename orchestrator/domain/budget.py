@@ -48,7 +48,7 @@ def budget_of(failure: Failure) -> str | None:
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
     """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
     ran_s = 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
-    spent = _spend(job, training, failure, refunded=_refunded(job, attempt, training, ran_s))
+    spent = _spend(job, training, failure, refunded=_refunded(job, attempt, training, failure, ran_s))
     free = failure is None or (is_taken_port(failure) and spent[_PORTS] <= _PORTS_AT_ONCE)
     fruitful = free or training.step_s is not None or ran_s >= FRUITFUL_S
     charged = replace(
@@ -81,13 +81,14 @@ def _remembered(job: Job, training: Training, failure: Failure | None, ran_s: fl
     return None if training.step is not None and training.step > (last.step or 0) else last
 
 
-def _refunded(job: Job, attempt: Attempt, training: Training, ran_s: float) -> bool:
+def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure | None, ran_s: float) -> bool:
     """Whether the attempt made progress for `refund_after_s`, and got farther than any before it.
 
-    Of a program that tells no steps, whether it ran so long.
+    Of a program that tells no steps, whether it ran so long, unless it hung: then nobody knows for how long it did.
     """
     if training.step_s is None or training.progress_at is None or attempt.started_at is None:
-        return ran_s >= job.spec.supervise.refund_after_s
+        hung = failure is not None and failure.kind is FailureKind.HANG
+        return not hung and ran_s >= job.spec.supervise.refund_after_s
     healthy_s = (training.progress_at - attempt.started_at).total_seconds()
     farther = job.farthest_step is None or (training.step or 0) > job.farthest_step
     return farther and healthy_s >= job.spec.supervise.refund_after_s

@@ -101,6 +101,24 @@ def test_what_one_job_keeps_between_its_attempts_no_other_one_takes_to_grow() ->
     assert verdicts["keeper"] == Admission(True, "2 of 4 slots are free for it", 2)
 
 
+def test_of_jobs_that_keep_what_each_other_needs_the_first_begins() -> None:
+    urgent = a_holder(2, JobState.RECOVERING, asked="3", priority=9)
+    other = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="3").job, id="other"), urgent.attempt)
+    verdicts = judge(other, urgent, a_waiting_job("next", 1), slots=4)
+    assert verdicts["holder-2"] == Admission(True, "3 of 4 slots are free for it", 3)
+    assert verdicts["other"] == Admission(False, "waits for 3 of 4 slots; 1 free now", blocks=True)
+    assert not verdicts["next"].admitted
+
+
+def test_a_job_that_waits_between_attempts_keeps_what_it_has_from_those_behind_it() -> None:
+    """Together they keep three of six slots, a running job has two: the first needs six, the second could begin."""
+    first = a_holder(1, JobState.RECOVERING, asked="6", priority=9)
+    second = Claimant(replace(a_holder(2, JobState.RECOVERING, asked="4").job, id="second"), a_holder(2).attempt)
+    verdicts = judge(first, second, replace(a_holder(2), job=replace(a_holder(2).job, id="running")), slots=6)
+    assert verdicts["holder-1"] == Admission(False, "waits for 6 of 6 slots; 4 free now", blocks=True)
+    assert verdicts["second"] == Admission(False, "waits for 4 of 6 slots; 3 free now", blocks=True)
+
+
 @pytest.mark.parametrize("state", JobState)
 def test_a_job_without_an_attempt_holds_nothing_and_does_not_grow(state: JobState) -> None:
     job = a_job(state, spec=a_spec(topology={"nodes": "2"}))
@@ -230,7 +248,9 @@ def test_nobody_is_given_more_than_there_is(
         everyone.append(Claimant(job, attempt))
     limits = Limits(slots=slots, quotas={"default": Quota(max_devices=quota)})
     verdicts = admit(everyone, limits)
-    kept = sum(each.held_nodes for each in everyone if not verdicts.get(each.job.id, Admission(False, "")).admitted)
+    keeping = [each for each in everyone if not verdicts.get(each.job.id, Admission(False, "")).admitted]
+    stuck = [each for each in keeping if each.job.id in verdicts and verdicts[each.job.id].blocks]
+    kept = sum(each.held_nodes for each in keeping if each not in stuck)  # these give way to the first of them
     given_now = sum(verdict.nodes for verdict in verdicts.values() if verdict.admitted)
     held_before = sum(each.held_nodes for each in everyone)
     assert kept + given_now <= max(slots, held_before)

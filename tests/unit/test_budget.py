@@ -137,6 +137,12 @@ def test_progress_that_was_made_before_refunds_nothing() -> None:
     assert (charged.spent, charged.farthest_step) == ({"hang": 1}, 41)
 
 
+def test_a_hang_before_the_first_step_refunds_nothing() -> None:
+    """Its deadline alone may be longer than what counts as healthy progress."""
+    hang = Failure(kind=FailureKind.HANG, message="silent")
+    assert spent_after(a_job(spent={"hang": 2}), hang, ran_s=1e6) == {"hang": 3}
+
+
 def test_a_port_that_is_taken_again_and_again_is_tried_after_a_pause() -> None:
     taken = Failure(kind=FailureKind.RENDEZVOUS, message="port 20000 is already in use (EADDRINUSE)")
     job = a_job()

@@ -109,6 +109,12 @@ def test_an_hour_without_a_step_refunds_nothing() -> None:
     assert not decide(*kills(1, 2, 3), setback(KILLED, 3, ran_s=7200.0)).restart
 
 
+def test_an_hour_that_ended_in_a_hang_before_the_first_step_refunds_nothing() -> None:
+    silent = Failure(kind=FailureKind.HANG, message="silent")
+    hangs = [Setback(failure=silent, step=None, ran_s=7200.0) for _ in range(4)]
+    assert not decide(*hangs).restart
+
+
 def test_a_lost_peer_reforms_an_elastic_group_even_when_the_budget_is_spent() -> None:
     spent = kills(1, 2, 3)
     assert decide(*spent, setback(BEREFT), may_shrink=True).restart

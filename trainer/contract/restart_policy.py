@@ -133,8 +133,8 @@ def fingerprint(failure: Failure) -> tuple[str, str, str]:
 
 
 def _gained(before: Setback, after: Setback) -> bool:
-    if after.step is None:
-        return after.ran_s >= UPTIME_AS_PROGRESS_S
+    if after.step is None:  # of a hang nobody knows when it began
+        return after.failure.kind is not FailureKind.HANG and after.ran_s >= UPTIME_AS_PROGRESS_S
     return before.step is None or after.step > before.step
 
 

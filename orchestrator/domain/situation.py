@@ -54,9 +54,9 @@ class Situation:
         return min(self.job.spec.topology.max_nodes, len((held | set(spare)) - self.avoided))
 
     def overdue(self, live: Watched) -> bool:
-        """Whether the attempt was asked to end and has had its time."""
+        """Whether the attempt was asked to end and has had its time. A clock that was set back gives it no more."""
         since = live.attempt.stopping_since
-        return since is not None and self.now - since >= timedelta(seconds=self.stop_timeout_s)
+        return since is not None and abs(self.now - since) >= timedelta(seconds=self.stop_timeout_s)
 
     def absent(self, live: Watched) -> bool:
         """Positive evidence that the attempt was never submitted: nothing is there, and nothing can be under way."""

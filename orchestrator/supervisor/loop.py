@@ -22,6 +22,7 @@ log = structlog.get_logger()
 _REST = 3.0  # for each second of work
 _LONGEST_REST_S = 3.0
 _LIVELY_S = 60.0  # the longest silence within a pass, or between two, before others should have the cluster
+_BLIND_S = 60.0  # for how long we hold a cluster that does not answer us; it may answer another service
 
 # Builds what makes passes under a lease. The callable raises LeaseLost once the lease is over.
 Supervision = Callable[[Lease, Callable[[], None]], Reconciler]
@@ -64,6 +65,7 @@ class SupervisorLoop:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"supervisor-{cluster}", daemon=True)
         self._last_sign = time.monotonic()  # of life: the end of a pass, or a step of a long one
+        self._last_sight = 0.0  # of the cluster, or the moment from which on we look for it
 
     def start(self) -> None:
         self._office.open()
@@ -115,6 +117,8 @@ class SupervisorLoop:
             reconciler = self._in_office()
             if reconciler is not None:
                 look_again_at = reconciler.reconcile()
+                if reconciler.answered:
+                    self._last_sight = time.monotonic()
                 self._metrics.pass_seconds.labels(self._cluster).observe(time.monotonic() - started)
                 self._tidy()
         except LeaseLost:
@@ -128,13 +132,22 @@ class SupervisorLoop:
             self._metrics.pass_failures.labels(self._cluster).inc()
             log.exception("pass failed", cluster=self._cluster)
         self._last_sign = time.monotonic()
+        self._make_way()
         return look_again_at
+
+    def _make_way(self) -> None:
+        """Whoever asks first has the cluster next; that may be us again."""
+        if self._reconciler is not None and self._last_sign - self._last_sight >= _BLIND_S:
+            log.warning("leaves the cluster to others: here it does not answer", cluster=self._cluster)
+            self._office.give_up()
+            self._reconciler = None
 
     def _in_office(self) -> Reconciler | None:
         """What makes passes under our lease; a new one for each lease, so that nothing is carried over."""
         if not self._office.held:
             lease = self._office.take()
             self._reconciler = None if lease is None else self._supervision(lease, self._require)
+            self._last_sight = time.monotonic()
         return self._reconciler
 
     def _require(self) -> None:

@@ -44,7 +44,8 @@ class Facts:
 class Observer:
     """Looks at one cluster. What it remembers is since when it has been listening; to forget that delays a verdict.
 
-    A pass that comes later than `longest_pause_s` after the last one: the process slept, and began to listen anew.
+    A pass that comes later than `longest_pause_s` after the last one, or before it: the process slept, or its clock was
+    set back, and it began to listen anew.
     `by_reports_alone`: nothing that its nodes write is read here. An attempt that does not report is then not listened
     to: that nobody hears it may be the road's fault. One agent that is heard shows that the road is open.
     """
@@ -129,7 +130,8 @@ class Observer:
 
     def _listen(self, sightings: Mapping[AttemptKey, Sighting], unheard: Collection[AttemptKey], now: datetime) -> None:
         """Remember of each attempt since when nothing of it can have escaped us."""
-        slept = self._last_look is None or (now - self._last_look).total_seconds() > self._longest_pause_s
+        pause_s = None if self._last_look is None else (now - self._last_look).total_seconds()
+        slept = pause_s is None or not 0 <= pause_s <= self._longest_pause_s
         before = {} if slept else self._heard_since
         self._heard_since = {
             key: now if seen.presence is Presence.UNKNOWN or key in unheard else before.get(key, now)

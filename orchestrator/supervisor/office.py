@@ -70,7 +70,7 @@ class Office:
         if lease is None:
             return None
         if self._closing.is_set():  # too late: nobody would renew it, or give it up
-            self._give_up()
+            self.give_up()
             return None
         log.info("supervises cluster", cluster=self.cluster, token=lease.token)
         return lease
@@ -113,9 +113,10 @@ class Office:
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join(timeout=_LAST_RENEWAL_S)
-        self._give_up()
+        self.give_up()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Leave the cluster to whoever asks for it next."""
         with self._changing:
             lease, self._lease = self._lease, None
         if lease is not None:

@@ -70,6 +70,7 @@ class Reconciler:
         self._clock = clock
         self._terms = terms
         self._sweep = sweep  # the files of deleted jobs
+        self.answered = False  # the cluster, in the last pass
 
     def reconcile(self) -> datetime | None:
         """One pass over the cluster, one decision for each job; returns when to look again at the latest.
@@ -77,6 +78,7 @@ class Reconciler:
         Raises StoreUnavailable, after which nothing has been lost, and LeaseLost, after which nothing may be done.
         """
         facts = self._observer.observe()
+        self.answered = facts.answers
         admissions = self._admit(facts) if facts.answers else {}
         outcomes = {each.job.id: self._decide_and_act(each, facts, admissions) for each in facts.supervised}
         news = {job_id: each.stands_still for job_id, each in outcomes.items() if each.stands_still is not None}

@@ -83,6 +83,9 @@ def test_what_a_finished_attempt_left_running_is_ended_before_the_job() -> None:
     assert decide(a_situation(a_job(), an_attempt(), observation)).action == Stop(force=False)
     overdue = an_attempt(stopping_since=ago(16))
     assert decide(a_situation(a_job(), overdue, observation)).action == Stop(force=True)
+    for ahead, force in ((1, False), (3600, True)):  # another service's clock, and one that was set back
+        decision = decide(a_situation(a_job(), an_attempt(stopping_since=ago(-ahead)), observation))
+        assert decision.action == Stop(force=force)
 
 
 def test_a_replica_out_of_sight_holds_the_end_up_and_is_stopped_by_force_in_time() -> None:

@@ -32,6 +32,7 @@ class Passes:
         self.leases: list[Lease] = []
         self.in_office: list[Callable[[], None]] = []
         self.count = 0
+        self.answered = True
         self.made = threading.Semaphore(0)
         self._during = during
 
@@ -111,6 +112,26 @@ def test_no_trouble_in_a_pass_ends_the_loop_or_its_office(leases: MemoryLeaseSto
         assert loop.alive()[0]
         loop.stop()
     assert len(passes.leases) == 1
+
+
+def test_a_cluster_that_does_not_answer_one_service_goes_to_another(
+    leases: MemoryLeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_loop, "_BLIND_S", 0.2)
+    blind, seeing = Passes(), Passes()
+    blind.answered = False
+    one, two = _loop(leases, blind, "one", lease_s=1), _loop(leases, seeing, "two", lease_s=1)
+    with capture_logs() as logs:
+        one.start()
+        blind.wait()
+        two.start()
+        seeing.wait()
+        for _ in range(50):
+            seeing.wait()
+        one.stop()
+        two.stop()
+    assert [lease.holder for lease in seeing.leases] == ["two"]
+    assert "leaves the cluster to others: here it does not answer" in {each["event"] for each in logs}
 
 
 def test_a_wish_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:

@@ -64,7 +64,10 @@ class World:
 
     def reconcile(self) -> datetime | None:
         terms = Terms(limits=Limits(), stop_timeout_s=15)
-        return Reconciler(self.store, self.observer, cast(Actor, self), self.clock, terms).reconcile()
+        reconciler = Reconciler(self.store, self.observer, cast(Actor, self), self.clock, terms)
+        again = reconciler.reconcile()
+        assert reconciler.answered == (self.presence is not None)
+        return again
 
     def report(self, *lines: tuple[int, Progress]) -> None:
         self.memory.ingest([make_batch(progress=list(lines), reported=True)], arrived_at=self.clock.now())
@@ -240,6 +243,15 @@ def test_half_a_minute_without_a_report_is_the_networks_affair_and_more_is_a_clo
     assert looks[29].training.heard_at == heard_at
     closed = [heard_at + timedelta(seconds=n) for n in range(31, 41)]
     assert [(one.heard_since, one.unheard) for one in looks[30:]] == [(now, True) for now in closed]
+
+
+def test_a_clock_that_was_set_back_begins_to_listen_anew(world: World) -> None:
+    """What was heard before lies in its future: no silence would be long enough for an hour."""
+    world.add(attempt=AttemptState.RUNNING, state=JobState.RUNNING)
+    world.look_for(5)
+    world.clock.advance(-3600)
+    back = world.clock.now()
+    assert {seen.heard_since for seen in world.look_for(5)} == {back}
 
 
 def test_where_files_are_shared_nobody_has_to_report(world: World) -> None:

@@ -31,6 +31,7 @@ from orchestrator.ports.history import HistoryReader
 from orchestrator.ports.jobs import JobReader, JobStore
 from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
 from trainer.contract import layout
+from trainer.contract.location import is_url
 from trainer.contract.manifest import parse_snapshot_name
 
 _FIXED = ("name", "project", "cluster")  # what a retry cannot change: the job is filed and placed by it
@@ -38,7 +39,7 @@ _FIXED = ("name", "project", "cluster")  # what a retry cannot change: the job i
 
 class Commands:
     """`wake` tells the supervisor that there is something new; it must not block. Without `history` nothing is known of
-    the nodes of a running job."""
+    the nodes of a running job, nor of snapshots out of the service's sight."""
 
     def __init__(
         self,
@@ -208,9 +209,15 @@ class Commands:
         if parse_snapshot_name(name) is None:
             message = f"is {name!r}, must be a snapshot's name as 'step-00000120-a1-g1'"
             raise InvalidSpec([FieldProblem("/restore_from", message)])
-        folder = find_cluster(job.spec, self._checks.clusters).snapshots_dir(job) / name
-        if not (folder / layout.MANIFEST).is_file():
+        if not self._has_snapshot(job, name):
             raise InvalidSpec([FieldProblem("/restore_from", f"job {job.id} has no committed snapshot {name}")])
+
+    def _has_snapshot(self, job: Job, name: str) -> bool:
+        """By the files, where the service sees them; else by what the job's journals told."""
+        cluster = find_cluster(job.spec, self._checks.clusters)
+        if cluster.shares_files and not is_url(job.spec.snapshot.dir or ""):
+            return (cluster.snapshots_dir(job) / name / layout.MANIFEST).is_file()
+        return self._history is not None and self._history.has_snapshot(job.id, name)
 
 
 def digest(spec: JobSpec) -> str:

@@ -97,6 +97,9 @@ class HistoryReader(Protocol):
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
         """Newest step first."""
 
+    def has_snapshot(self, job_id: str, name: str) -> bool:
+        """Whether the job has committed a snapshot of this name that was neither quarantined nor deleted since."""
+
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
         """Of the newest attempt first, then by replica and local rank."""
 

@@ -73,6 +73,12 @@ class SqlHistoryReader:
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
         return self._page(SnapshotRow, _SNAPSHOTS, stored_snapshot_of, job_id, limit, cursor)
 
+    def has_snapshot(self, job_id: str, name: str) -> bool:
+        with self._database.read() as session:
+            require_job(session, job_id)
+            row = session.get(SnapshotRow, (job_id, name))
+            return row is not None and row.state == "committed"
+
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
         return self._page(WorkerRow, _WORKERS, stored_worker_of, job_id, limit, cursor)
 

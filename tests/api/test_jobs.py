@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -345,3 +346,29 @@ def test_a_retry_may_name_a_committed_snapshot(world: World, tmp_path: Path, own
     answer = world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"restore_from": "step-00000010-a1-g1"})
     assert answer.status_code == 202
     assert world.job(job_id).desired.restore_from == "step-00000010-a1-g1"
+
+
+@pytest.mark.parametrize("place", ["an object store", "nodes that share no files"])
+def test_a_snapshot_out_of_the_services_sight_is_known_by_what_journals_told(world: World, place: str) -> None:
+    if place == "an object store":
+        job_id = world.submit(snapshot={"dir": "s3://snapshots.example/research"})
+    else:
+        job_id = world.submit()
+        clusters = world.services.commands._checks.clusters
+        assert isinstance(clusters, dict)
+        clusters["local"] = replace(clusters["local"], shares_files=False)
+    world.start(job_id)
+    world.advance(job_id, JobState.FAILED)
+    kept, lost = "step-00000010-a1-g1", "step-00000020-a1-g1"
+    told = [
+        make_journal_event("snapshot.committed", evidence={"name": kept}),
+        make_journal_event("snapshot.committed", evidence={"name": lost}),
+        make_journal_event("snapshot.quarantined", evidence={"name": lost}),
+    ]
+    batch = make_batch(job_id, events=[(offset, event) for offset, event in enumerate(told, 1)])
+    world.journals.ingest([batch], arrived_at=world.clock.now())
+    retries = {
+        name: world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"restore_from": name}).status_code
+        for name in (lost, "step-00000030-a1-g1", kept)
+    }
+    assert retries == {lost: 422, "step-00000030-a1-g1": 422, kept: 202}

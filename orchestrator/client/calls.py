@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.client.transport import Call, ServiceUnreachable, Transport
+from orchestrator.client.transport import Call, Patience, ServiceUnreachable, Transport
 from orchestrator.wire.answers import Page
 
 Answered = TypeVar("Answered", bound=BaseModel)
@@ -31,10 +31,14 @@ class Calls:
     def text(self, path: str, params: Params | None = None) -> str:
         return self.transport.send(_get(path, params)).text
 
-    def lines(self, path: str, params: Params, *, read_timeout_s: float) -> Iterator[str]:
-        """The lines of an answer that grows: one try."""
+    def lines(self, path: str, params: Params, *, read_timeout_s: float, patience: Patience) -> Iterator[str]:
+        """The lines of an answer that grows: one try. Once it was opened, its end is where `patience` begins, however
+        quiet it was."""
         with self.transport.stream(_API + path, params, read_timeout_s=read_timeout_s) as response:
-            yield from response.iter_lines()
+            try:
+                yield from response.iter_lines()
+            finally:
+                patience.restart()
 
     def post(
         self,

@@ -67,8 +67,8 @@ def follow_logs(calls: Calls, job_id: str, which: LogChoice, *, outage_s: float)
         tail = max(int(params["tail"]), len(shown))
         try:
             query = {**params, "tail": tail, "follow": "true"}
-            for line in calls.lines(f"{path_of(job_id)}/logs", query, read_timeout_s=_QUIET_LOG_S):
-                patience.restart()
+            path = f"{path_of(job_id)}/logs"
+            for line in calls.lines(path, query, read_timeout_s=_QUIET_LOG_S, patience=patience):
                 if known[line] > 0:
                     known[line] -= 1
                     continue

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import Client, RequestRefused, ServiceUnreachable, WaitTimeout, connect, find_url
+from orchestrator.client.calls import Calls
+from orchestrator.client.transport import Transport
+from orchestrator.client.watch import follow_logs
 from orchestrator.domain.errors import ConfigurationError, NotFound
 from orchestrator.domain.job import JobState
 from orchestrator.settings import Settings
@@ -150,6 +153,22 @@ def test_a_followed_log_that_ends_before_the_job_is_asked_for_again(client: Clie
     assert next(lines) == "one"
     service.log = "one\ntwo\n"
     assert list(lines) == ["two"]
+
+
+def test_a_log_that_is_quiet_for_longer_than_an_outage_may_last_is_followed_on(service: FakeService) -> None:
+    service.add(make_job(state=JobState.SUCCEEDED))
+    service.log = "at last\n"
+    now, quiet = 0.0, 4
+
+    def break_off_after_five_minutes(path: str) -> None:
+        nonlocal now, quiet
+        if path.endswith("/logs") and quiet:
+            now, quiet, service.cut_log_after = now + 300, quiet - 1, 0
+
+    service.before_answer = break_off_after_five_minutes
+    url = f"http://127.0.0.1:{service.port}"
+    calls = Calls(Transport(lambda: url, clock=lambda: now, sleep=lambda _: None))
+    assert list(follow_logs(calls, "gpt-0001", {}, outage_s=200)) == ["at last"]
 
 
 def test_events_after_a_cursor_are_found_on_the_page_that_grew(client: Client, service: FakeService) -> None:

@@ -24,8 +24,8 @@ from orchestrator.settings import Settings
 from orchestrator.wire.problems import Problem
 
 _SERVICE_FILE = "service.json"
-_OVERLOADED = frozenset({429, 502, 503, 504})
-_UNDONE = frozenset({429, 503})  # they come before any work; behind a proxy's 502 and 504 it may have been done
+_TOO_MANY = 429  # the one that comes before any work: behind the others it may have been done
+_OVERLOADED = frozenset({_TOO_MANY, 502, 503, 504})
 _JOB = re.compile(r"/api/v1/jobs/([^/]+)")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 # A proxy of the environment is for the world outside, never for a service on this host.
@@ -144,7 +144,7 @@ class Transport:
             response = self._http.request(
                 call.method, url + call.path, params=call.params, json=call.body, headers=call.headers
             )
-        _raise_for(response, url)
+        _raise_for(response, url, repeatable=call.repeatable)
         return response
 
     @contextmanager
@@ -158,7 +158,7 @@ class Transport:
         ):
             if not response.is_success:
                 response.read()
-                _raise_for(response, url)
+                _raise_for(response, url, repeatable=True)
             yield response
 
 
@@ -201,7 +201,7 @@ def _cause(error: httpx.TransportError) -> str:
     return f"broke off the connection ({error or type(error).__name__})"
 
 
-def _raise_for(response: httpx.Response, url: str) -> None:
+def _raise_for(response: httpx.Response, url: str, *, repeatable: bool) -> None:
     """Raises ServiceUnreachable, NotFound or RequestRefused unless the answer is a good one."""
     if response.is_success:
         return
@@ -211,7 +211,7 @@ def _raise_for(response: httpx.Response, url: str) -> None:
         raise ServiceUnreachable(
             url,
             f"cannot answer now ({detail})",
-            repeatable=response.status_code in _UNDONE or response.request.method == "GET",
+            repeatable=repeatable or response.status_code == _TOO_MANY,
             wait_s=_retry_after_s(response),
         )
     if problem is None:

@@ -28,13 +28,16 @@ def client(service: FakeService) -> Iterator[Client]:
         yield client
 
 
-def busy(retry_after: str = "0") -> Answer:
-    problem = Problem(type="x", title="busy", status=503, detail="the database does not answer")
-    return Answer(503, problem, headers={"Retry-After": retry_after})
+def busy(status: int = 503) -> Answer:
+    problem = Problem(type="x", title="busy", status=status, detail="the database does not answer")
+    return Answer(status, problem, headers={"Retry-After": "0"})
 
 
-def test_a_submission_that_meets_a_503_is_sent_again_under_one_key(client: Client, service: FakeService) -> None:
-    service.refusals = [busy(), busy()]
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_submission_that_meets_a_busy_service_is_sent_again_under_one_key(
+    client: Client, service: FakeService, status: int
+) -> None:
+    service.refusals = [busy(status), busy(status)]
 
     job = client.submit(SPEC)
 
@@ -68,6 +71,21 @@ def test_a_retry_whose_answer_is_lost_is_not_sent_again(client: Client, service:
     with pytest.raises(ServiceUnreachable, match="broke off the connection"):
         client.retry("gpt-0001")
     assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("wish", ["retry", "snapshot", "chaos"])
+def test_a_wish_that_counts_is_sent_again_only_where_it_was_surely_not_recorded(
+    client: Client, service: FakeService, wish: str
+) -> None:
+    """The database may fail between the wish and the answer; a limit is looked at before anything else."""
+    service.add(make_job())
+    ask = {"retry": client.retry, "snapshot": client.snapshot, "chaos": lambda job: client.chaos(job, "kill")}[wish]
+    service.refusals = [busy(503)]
+    with pytest.raises(ServiceUnreachable, match="the database does not answer"):
+        ask("gpt-0001")
+    assert len(service.requests) == 1
+    service.refusals = [busy(429)]
+    assert ask("gpt-0001").pending == [wish]
 
 
 def test_patience_ends(service: FakeService) -> None:

@@ -61,7 +61,10 @@ class Tail:
             return
         floor, events = self._known or (self._reader.newest(), ())
         reached = events[-1].id if events else floor
-        events = (*events, *self._reader.after(reached, limit=_MOST))
+        found = self._reader.after(reached, limit=self._kept)
+        if len(found) == self._kept:  # nobody has listened for long
+            floor, events, found = self._reader.newest(), (), ()
+        events = (*events, *found)
         dropped = max(0, len(events) - self._kept)
         self._known = (events[dropped - 1].id if dropped else floor, events[dropped:])
         self._looked_at = self._monotonic()

@@ -72,6 +72,18 @@ def test_who_is_far_behind_asks_the_store_himself(time: Time) -> None:
     assert ids(tail.look(16)) == [17, 18, 19, 20]
 
 
+def test_who_comes_after_nobody_has_listened_for_long_is_told_at_once(time: Time) -> None:
+    reader = Reader(10)
+    tail = Tail(reader, every_s=1, monotonic=time)
+    tail.look(10)
+    reader.count, time.now = 100_000, 3600.0
+    assert ids(tail.look(100_000)) == []
+    reader.count, time.now = 100_002, 3601.0
+    assert ids(tail.look(100_000)) == [100_001, 100_002]
+    assert ids(tail.recall(100_001) or ()) == [100_002]
+    assert ids(tail.look(10))[:2] == [11, 12], "what he missed is in the store"
+
+
 @pytest.fixture
 def time() -> Time:
     return Time()

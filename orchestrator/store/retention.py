@@ -55,11 +55,12 @@ class SqlRetentionStore:
 
     def forget_metrics(self, job_id: str, event: Event, *, limit: int) -> int:
         with self._database.write() as session:
-            steps = select(MetricRow.step).where(MetricRow.job_id == job_id).order_by(MetricRow.step).limit(limit)
-            found = session.scalars(steps).all() if _rests(session, job_id) else []
-            if not found or not _sum_up(session, job_id, event):
+            first = select(MetricRow.step, MetricRow.attempt).where(MetricRow.job_id == job_id).order_by(MetricRow.step)
+            found = session.execute(first.limit(limit)).all() if _rests(session, job_id) else []
+            if not found or not _sum_up(session, job_id, event, newest=max(row.attempt for row in found)):
                 return 0
-            session.execute(delete(MetricRow).where(MetricRow.job_id == job_id, MetricRow.step.in_(found)))
+            steps = [row.step for row in found]
+            session.execute(delete(MetricRow).where(MetricRow.job_id == job_id, MetricRow.step.in_(steps)))
             append_events(session, [(job_id, event)] if event.evidence else [])
             return len(found)
 
@@ -99,16 +100,18 @@ def _rests(session: Session, job_id: str) -> bool:
     return session.scalar(select(JobRow.id).where(JobRow.id == job_id, _AT_REST).with_for_update()) is not None
 
 
-def _sum_up(session: Session, job_id: str, event: Event) -> bool:
-    """Put into the event's evidence what its metrics sum up to, unless an earlier one has it; False: they stay."""
-    told = [
-        stored_event_of(row).event
-        for row in session.scalars(
-            select(EventRow).where(EventRow.job_id == job_id, EventRow.kind.in_(chronicle.KINDS)).order_by(EventRow.id)
-        )
-    ]
-    behind = max((attempt for attempt, _ in read_sums(told)), default=0)
-    sums = read_rows(session, job_id, told, behind=behind)
+def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool:
+    """Put into the event's evidence what the job's metrics sum up to, unless an earlier one has it for all attempts up
+    to the `newest`; False: they stay."""
+    behind = max((attempt for attempt, _ in read_sums(_told(session, job_id, {EventKind.REMOVED.value}))), default=0)
+    if newest <= behind:
+        return True
+    sums = read_rows(session, job_id, _told(session, job_id, chronicle.KINDS), behind=behind)
     if sums:
         event.evidence[SUMS] = render_sums(sums)
     return len(sums) <= MOST_SUMS
+
+
+def _told(session: Session, job_id: str, kinds: Collection[str]) -> list[Event]:
+    mine = (EventRow.job_id == job_id) & EventRow.kind.in_(kinds)
+    return [stored_event_of(row).event for row in session.scalars(select(EventRow).where(mine).order_by(EventRow.id))]

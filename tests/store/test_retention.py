@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import event
 
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.job import Desired, Job, JobState
@@ -78,6 +79,24 @@ def test_a_later_life_is_added_to_the_sums(stores: Stores, retention: SqlRetenti
     retention.forget_metrics("job-1", removal(), limit=100)
     assert list(kept(stores)) == [(1, 1)]
     assert retention.forget_metrics("job-1", removal(), limit=100) == 0
+
+
+def test_what_is_summed_up_is_not_summed_up_again(stores: Stores, retention: SqlRetentionStore) -> None:
+    """A long job's metrics go in hundreds of parts: to look at all the others for each takes hours."""
+    job = stores.add_with_attempt()
+    trained(stores, range(1, 11), generation=1)
+    end(stores, job)
+    sums: list[str] = []
+
+    def note(_1: object, _2: object, statement: str, *_: object) -> None:
+        sums.extend([statement] if "GROUP BY metrics" in statement else [])
+
+    event.listen(stores.database.engine, "before_cursor_execute", note)
+    assert retention.forget_metrics("job-1", removal(), limit=4) == 4
+    assert sums
+    sums.clear()
+    assert [retention.forget_metrics("job-1", removal(), limit=4) for _ in range(2)] == [4, 2]
+    assert sums == []
 
 
 def test_lesser_events_go_and_those_that_accounts_are_read_from_stay(

@@ -74,7 +74,7 @@ from orchestrator.telemetry.traces import Traces
 from orchestrator.upkeep.housekeeping import Housekeeper
 from orchestrator.upkeep.removal import LocalJobFolders
 from orchestrator.upkeep.trash import TrashSweeper
-from orchestrator.webhooks.hooks import Hooks
+from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.webhooks.outbox import Outbox
 
 log = structlog.get_logger()
@@ -122,6 +122,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         configured=[endpoint.webhook for endpoint in endpoints_of(settings)],
         private_hosts=settings.private_storage_hosts,
         subscribe=database.subscribe,
+        is_proxied=is_proxied,
     )
     hooks.reseal()
     hooks.refresh()

@@ -10,6 +10,7 @@ import secrets
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Sequence
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import structlog
 
@@ -29,12 +30,17 @@ log = structlog.get_logger()
 _KEEP_S = 5.0  # how late a change by another service is known here
 _KEY_BYTES = 24
 _ALL = "all"
+_PROXIED = (
+    "is reached through a proxy of the service's environment, which cannot be held to an address that was checked; "
+    "put the webhook into the service's settings, or its host into NO_PROXY where it can be reached directly"
+)
 
 
 class Hooks(Collection[str]):
     """The names of all webhooks, and the doors to make and remove one. Every method raises StoreUnavailable.
 
-    `configured`: those of the settings, which nobody changes here. `subscribe` is told of all there are.
+    `configured`: those of the settings, which nobody changes here. `subscribe` is told of all there are. `is_proxied`:
+    whether a URL is reached through a proxy.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class Hooks(Collection[str]):
         configured: Sequence[Webhook] = (),
         private_hosts: Collection[str] = (),
         subscribe: Callable[[Sequence[Webhook]], None] = lambda _: None,
+        is_proxied: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._store = store
         self._vault = vault
@@ -53,6 +60,7 @@ class Hooks(Collection[str]):
         self._configured = {hook.name: hook for hook in configured}
         self._private_hosts = private_hosts
         self._subscribe = subscribe
+        self._is_proxied = is_proxied
         self._memory: ShortMemory[Sequence[StoredWebhook]] = ShortMemory(_KEEP_S)
 
     def __contains__(self, name: object) -> bool:
@@ -66,7 +74,7 @@ class Hooks(Collection[str]):
 
     def create(self, request: WebhookRequest, *, by: Principal) -> NewWebhookView:
         """Raises InvalidSpec, Conflict."""
-        _require_endpoint(request.url, self._private_hosts)
+        self._require_endpoint(request.url)
         drawn = f"{SECRET_PREFIX}{b64encode(secrets.token_bytes(_KEY_BYTES)).decode()}"
         secret = drawn if request.secret is None else request.secret.get_secret_value()
         try:
@@ -126,6 +134,13 @@ class Hooks(Collection[str]):
             new = self._vault.seal(purpose, self._vault.unseal(purpose, stored.sealed))
             self._store.seal_anew(stored.webhook.name, old=stored.sealed, new=new)
 
+    def _require_endpoint(self, url: str) -> None:
+        reason = why_no_endpoint(url) or why_out_of_bounds(url, self._private_hosts)
+        if reason is None and self._is_proxied(url):
+            reason = _PROXIED
+        if reason is not None:
+            raise InvalidSpec([FieldProblem("/url", reason)])
+
     def _made(self) -> Sequence[StoredWebhook]:
         known = self._memory.recall(_ALL)
         return self.refresh() if known is None else known.value
@@ -134,10 +149,10 @@ class Hooks(Collection[str]):
         return {*self._configured, *(stored.webhook.name for stored in self._made())}
 
 
-def _require_endpoint(url: str, private_hosts: Collection[str]) -> None:
-    reason = why_no_endpoint(url) or why_out_of_bounds(url, private_hosts)
-    if reason is not None:
-        raise InvalidSpec([FieldProblem("/url", reason)])
+def is_proxied(url: str) -> bool:
+    """Whether a variable as HTTPS_PROXY of the service's environment stands for a URL, and NO_PROXY does not."""
+    parts = urlsplit(url)
+    return bool({parts.scheme, "all"} & getproxies().keys()) and not proxy_bypass(parts.hostname or "")
 
 
 def _purpose(name: str) -> str:

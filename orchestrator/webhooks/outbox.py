@@ -154,7 +154,10 @@ class Courier:
         return len(claimed)
 
     async def _send(self, deliveries: Sequence[Delivery]) -> list[str | None]:
-        async with httpx.AsyncClient(verify=self._trust, timeout=self._timeout_s, follow_redirects=False) as client:
+        trust_env = self._endpoint.inside is None  # a proxy would look up the name, and not be bound to what we found
+        async with httpx.AsyncClient(
+            verify=self._trust, timeout=self._timeout_s, follow_redirects=False, trust_env=trust_env
+        ) as client:
             return await asyncio.gather(*(self._post(client, delivery) for delivery in deliveries))
 
     async def _post(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from orchestrator.api.app import create_app
 from orchestrator.commands.jobs import Commands
 from orchestrator.commands.plans import Plans
-from orchestrator.domain.errors import Conflict
+from orchestrator.domain.errors import Conflict, InvalidSpec
 from orchestrator.domain.identity import LOCAL
 from orchestrator.domain.job import JobState
 from orchestrator.domain.webhook import Webhook
@@ -19,7 +19,7 @@ from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.outbox import SqlOutboxStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.webhooks import SqlWebhookStore
-from orchestrator.webhooks.hooks import Hooks
+from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.wire.webhooks import WebhookRequest, WebhookView
 from tests.api.conftest import World
 from tests.api.fakes import Client
@@ -134,6 +134,35 @@ def test_a_webhook_that_cannot_be_is_refused_by_field(world: World, fields: dict
     assert refused.status_code == 422
     assert {error["pointer"] for error in refused.json()["errors"]} == {pointer}
     assert str(fields.get("secret", "no secret")) not in refused.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxied"),
+    [
+        ({}, False),
+        ({"https_proxy": "http://proxy.example:3128"}, True),
+        ({"all_proxy": "http://proxy.example:3128"}, True),
+        ({"http_proxy": "http://proxy.example:3128"}, False),
+        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "pager.example"}, False),
+    ],
+)
+def test_a_webhook_that_a_proxy_would_carry_belongs_into_the_settings(
+    world: World, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], proxied: bool
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    vault, clock = world.services.identity.vault, world.clock
+    hooks = Hooks(SqlWebhookStore(world.database), vault, clock, is_proxied=is_proxied)
+    request = WebhookRequest(name="pager", url="https://pager.example/in")
+    if not proxied:
+        assert hooks.create(request, by=LOCAL).name == "pager"
+        return
+    with pytest.raises(InvalidSpec, match="a proxy of the service's environment") as refused:
+        hooks.create(request, by=LOCAL)
+    assert [problem.pointer for problem in refused.value.problems] == ["/url"]
 
 
 def test_a_name_is_given_once_and_those_of_the_settings_stay(world: World) -> None:

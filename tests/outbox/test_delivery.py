@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -161,6 +162,22 @@ def test_what_an_admin_allows_is_connected_to_by_the_address_that_was_looked_at(
     assert courier.carry() == 1
     assert world.rows()[0].delivered_at is not None
     assert receiver.received[0].headers["host"].startswith("hook.example:")
+
+
+@pytest.mark.parametrize("from_settings", [True, False])
+def test_only_webhooks_of_the_settings_go_through_the_environments_proxy(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, from_settings: bool
+) -> None:
+    """A proxy would look the name up by itself, and no certificate is the address's that was looked at here."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with Receiver() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/hook/a-token-in-the-path"))
+        endpoint = made(receiver, "127.0.0.1", host="127.0.0.1")
+        courier = Courier(world.outbox, replace(endpoint, inside=None) if from_settings else endpoint, Metrics())
+        world.submit()
+        assert courier.carry() == 1
+        assert (len(proxy.received), len(receiver.received)) == ((1, 0) if from_settings else (0, 1))
 
 
 def test_nobody_listens_and_neither_key_nor_url_is_shown(world: World, receiver: Receiver) -> None:

@@ -123,6 +123,35 @@ def folder_of(place: WorkerPlace) -> Path:
     return found
 
 
+def refuse_lost(place: WorkerPlace, snapshots: Place) -> None:
+    """Raise SnapshotError where a folder that snapshots of this job were committed to is gone, as with its mount.
+
+    Each rank asks before it makes the folder. An empty one is its owner's doing: then there is nothing to go on from.
+    """
+    if isinstance(snapshots, Remote) or place.job_dir is None:
+        return
+    try:
+        if snapshot.is_there(snapshots) or not _has_commit(Path(place.job_dir), str(snapshots)):
+            return
+    except OSError as error:
+        raise SnapshotError(f"{error.filename or snapshots} cannot be used: {error.strerror}") from error
+    raise SnapshotError(
+        f"{snapshots} is gone, with the snapshots that this job committed there: not starting again from step 0. "
+        "Mount the file system that holds it, or make an empty folder there to start afresh"
+    )
+
+
+def _has_commit(job_dir: Path, snapshots: str) -> bool:
+    """Whether any worker of the job has journalled a commit to this folder. Raises OSError."""
+    for journal in job_dir.glob(f"attempts/*/replica-*/*/{layout.EVENTS}"):
+        for line in journal.read_bytes().splitlines():
+            with suppress(ValueError, LookupError, TypeError):
+                event = json.loads(line)
+                if event["kind"] == EventKind.SNAPSHOT_COMMITTED.value and event["evidence"]["folder"] == snapshots:
+                    return True
+    return False
+
+
 def answered_wishes(restore: Restore | None) -> int:
     """How many wishes for a snapshot had got theirs when the restored one was written."""
     wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")

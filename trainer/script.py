@@ -66,6 +66,7 @@ class Script:
         self._heartbeat.beat(Phase.RESTORE)
         if place.rank == 0:
             try:
+                lineage.refuse_lost(place, folder)
                 restore = lineage.begin_term(place, folder, fence, self._heartbeat.tell).restore
             except (SnapshotError, StaleTerm) as error:
                 script_notes.publish(path, {"error": str(error)})

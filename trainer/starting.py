@@ -21,7 +21,7 @@ from trainer.data import describe_difference
 from trainer.errors import DataError, SnapshotError, StrategyError, TaskError
 from trainer.heartbeat import Heartbeat
 from trainer.initial import Digests, Draft, named_tensors
-from trainer.lineage import Beginning, Restore, Tell, begin_term, fence_of, snapshots_of
+from trainer.lineage import Beginning, Restore, Tell, begin_term, fence_of, refuse_lost, snapshots_of
 from trainer.scaling import advise_batch
 from trainer.snapshot import Place, Remote
 from trainer.state import RunState, read_state
@@ -43,6 +43,7 @@ class Sight:
 def look_ahead(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> Sight:
     """Rank 0 chooses and verifies the snapshot while the other ranks start. Raises SnapshotError and StaleTerm."""
     directory = snapshots_of(place)
+    refuse_lost(place, directory)
     _refuse_unwritable(directory, f".probe-a{place.attempt}-g{place.generation}-{place.rank}")
     beginning = None
     if place.rank == 0:

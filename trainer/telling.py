@@ -24,6 +24,7 @@ def tell_committed(path: Place, manifest: Manifest, seconds: float, tell: Tell) 
         f"committed snapshot {path.name} ({size_bytes / 1e6:.1f} MB in {seconds:.2f} s)",
         {
             "name": path.name,
+            "folder": str(path.parent),
             "step": manifest.step,
             "size_bytes": size_bytes,
             "world_size": manifest.world_size,

@@ -3,16 +3,20 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests.trainer.harness import ROOT, make_snapshot
 from trainer import lineage, snapshot
+from trainer.contract import layout
+from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
+from trainer.starting import look_ahead
 
 
 def name(step: int, attempt: int = 1, generation: int = 1) -> SnapshotName:
@@ -145,6 +149,25 @@ def test_without_a_good_snapshot_nothing_starts_from_step_0(job):
 def test_a_new_job_starts_from_step_0(job):
     assert job.restored_step() is None
     assert json.loads((job.root / "fence/a00001-g00001.json").read_text()) == {"base_step": 0, "retry": 0}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_rank_makes_no_folder_anew_where_the_jobs_snapshots_were(job, elsewhere):
+    journal = job.root / "attempts/1/replica-0/1" / layout.EVENTS
+    journal.parent.mkdir(parents=True)
+    folder = job.root / "before" if elsewhere else job.snapshots
+    told = {"kind": "snapshot.committed", "evidence": {"folder": str(folder)}}
+    journal.write_text(f'torn\n[]\n{{"kind": "restored"}}\n{json.dumps(told)}\n')
+    place = parse_place({"ORCHESTRATOR_JOB_DIR": str(job.root), "RANK": "1", "WORLD_SIZE": "2"})
+    task = SimpleNamespace(source=SimpleNamespace(fingerprint={}))
+    look = lambda: look_ahead(TrainerConfig(preset="nano"), place, task, lambda *_: None)  # noqa: E731
+    if not elsewhere:
+        with pytest.raises(SnapshotError, match="make an empty folder there to start afresh"):
+            look()
+        assert not job.snapshots.exists()
+        job.snapshots.mkdir()
+    look()
+    assert job.snapshots.is_dir()
 
 
 def test_what_a_fenced_term_committed_late_does_not_count(job):

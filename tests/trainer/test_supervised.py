@@ -125,6 +125,19 @@ def test_no_good_snapshot_is_no_reason_to_start_afresh(tmp_path):
         attend(tmp_path, 2).latest()
 
 
+def test_a_folder_that_is_gone_with_its_snapshots_is_no_reason_to_start_afresh(tmp_path):
+    run = attend(tmp_path, interval="1")
+    run.latest()
+    train(run, 0, 1)
+    mounted = layout.snapshots_dir(tmp_path)
+    away = mounted.rename(tmp_path / "away")
+    with pytest.raises(SnapshotError, match=r"not starting again from step 0\. Mount"):
+        attend(tmp_path, 2).latest()
+    assert not mounted.exists()
+    away.rename(mounted)
+    assert attend(tmp_path, 3).latest().name == "step-00000001-a1-g1"
+
+
 def test_a_generation_that_was_replaced_commits_nothing(tmp_path):
     run = attend(tmp_path, interval="1")
     run.latest()

@@ -17,7 +17,7 @@ from trainer.snapshot.files import (
     verify,
     verify_files,
 )
-from trainer.snapshot.places import sync_directory
+from trainer.snapshot.places import is_there, sync_directory
 from trainer.snapshot.remote import Place, Remote, parse_location
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "claim",
     "commit",
     "files_of_rank",
+    "is_there",
     "list_committed",
     "list_named",
     "list_quarantined",

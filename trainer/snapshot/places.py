@@ -125,6 +125,15 @@ class _InStore:
             yield Found(name=name, committed=MANIFEST in files, set_aside=_SET_ASIDE in files)
 
 
+def is_there(path: Path) -> bool:
+    """Raises OSError where that cannot be told: `Path.exists` of Python 3.14 says no."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

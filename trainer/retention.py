@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from trainer import snapshot
 from trainer.contract.exit_record import EventKind
-from trainer.contract.manifest import SnapshotName, restore_order
+from trainer.contract.manifest import Manifest, SnapshotName, restore_order
 from trainer.contract.retention import choose_deletions
-from trainer.errors import SnapshotError
+from trainer.errors import DamagedSnapshot, SnapshotError
 from trainer.lineage import Fence, Tell, verify_or_quarantine
 from trainer.snapshot import Place
 
@@ -44,10 +44,20 @@ class Retention:
     def _is_good(self, name: SnapshotName) -> bool:
         if str(name) not in self._verified:
             try:
-                if verify_or_quarantine(self._directory / str(name), self._tell) is None:
+                if verify_or_quarantine(self._directory / str(name), self._tell, verify=_verify) is None:
                     return False
             except (OSError, SnapshotError):
                 return False
             self._verified.add(str(name))
             self._untold.add(str(name))
         return True
+
+
+def _verify(path: Place) -> Manifest:
+    """As `snapshot.verify`, but an I/O error is no damage: whoever restores may have to set it aside, not we."""
+    try:
+        return snapshot.verify(path)
+    except DamagedSnapshot as damage:
+        if isinstance(damage.__cause__, OSError):
+            raise SnapshotError(str(damage)) from damage
+        raise

@@ -1,6 +1,8 @@
 """What `verify` accepts, and how a generation finds the snapshot that it continues from."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,6 +18,8 @@ from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
+from trainer.retention import Retention
+from trainer.snapshot import files
 from trainer.starting import look_ahead
 
 
@@ -92,6 +96,47 @@ def test_a_snapshot_under_another_name_is_damaged(tmp_path):
     directory = make_snapshot(tmp_path, name(10))
     with pytest.raises(DamagedSnapshot, match="step-00000010"):
         snapshot.verify(directory.rename(tmp_path / str(name(20))))
+
+
+@pytest.fixture
+def broken_reads(monkeypatch):
+    """Let so many reads of each file fail as those from a broken disk do."""
+    whole, left = files.checksum_file, {}
+    monkeypatch.setattr(files, "_PAUSE_S", 0.01)
+
+    def break_(count):
+        def read(path):
+            left[path] = left.get(path, count) - 1
+            if left[path] >= 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return whole(path)
+
+        monkeypatch.setattr(files, "checksum_file", read)
+
+    return break_
+
+
+def test_a_read_that_fails_once_is_no_damage(job, broken_reads):
+    job.commit(10)
+    broken_reads(1)
+    assert job.restored_step(generation=2) == 10
+    assert job.told == []
+
+
+def test_a_restore_sets_aside_what_cannot_be_read_twice(job, broken_reads):
+    directory = job.commit(10)
+    broken_reads(2)
+    with pytest.raises(SnapshotError, match="not starting again from step 0"):
+        job.begin(generation=2)
+    assert not directory.exists()
+
+
+def test_retention_leaves_what_cannot_be_read_and_deletes_nothing_for_it(job, broken_reads):
+    kept = [job.commit(10), job.commit(20)]
+    broken_reads(2)
+    Retention(job.snapshots, lineage.Fence(None), lambda *told: job.told.append(told), keep=1).delete_old()
+    assert all(directory.is_dir() for directory in kept)
+    assert job.told == []
 
 
 def test_the_command_line_verifies_without_torch(tmp_path):

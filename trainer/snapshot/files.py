@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from trainer.snapshot.remote import Place
 
 ALGORITHM = "xxh3-64"
 _CHUNK_BYTES = 4 * 1024 * 1024
+_PAUSE_S = 1.0  # before a file that could not be read is read again
 _READERS = 4  # xxhash and read(2) both release the interpreter lock
 
 
@@ -145,7 +147,7 @@ def _verify_file(path: Place, expected: FileEntry) -> None:
     if not expected.checksum.startswith(f"{ALGORITHM}:"):
         raise SnapshotError(f"{path} has a checksum {expected.checksum!r}, this version reads {ALGORITHM} only")
     try:
-        found = checksum_file(path)
+        found = _checksum_patiently(path)
     except FileNotFoundError:
         raise DamagedSnapshot(path.name, f"is missing, in {path.parent}") from None
     except OSError as error:
@@ -157,3 +159,14 @@ def _verify_file(path: Place, expected: FileEntry) -> None:
         raise DamagedSnapshot(path.name, f"{sizes}, in {path.parent}")
     if found.checksum != expected.checksum:
         raise DamagedSnapshot(path.name, f"has changed since the commit (checksum differs), in {path.parent}")
+
+
+def _checksum_patiently(path: Place) -> FileEntry:
+    """As `checksum_file`, asked once more after an I/O error: a cable or a controller may fail for a moment."""
+    try:
+        return checksum_file(path)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    time.sleep(_PAUSE_S)
+    return checksum_file(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -127,18 +128,30 @@ class Journal:
         self._path = path
         self._descriptor: int | None = None
         self._torn = False
+        self._lock = threading.Lock()  # a descriptor that another thread writes to must not be closed
 
     def append(self, document: dict[str, object]) -> None:
-        """Append one line with one write; an OSError loses the line. After a torn line the next starts afresh."""
-        line = ("\n" if self._torn else "") + json.dumps(document, separators=(",", ":")) + "\n"
-        data = line.encode()
-        try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            written = os.write(self._descriptor, data)
-        except OSError:
-            return
-        self._torn = written < len(data)
+        """Append one line with one write; an OSError loses the line. After a torn line the next starts afresh.
+
+        After a lost one the file is opened anew: its file system may have come back with another.
+        """
+        line = json.dumps(document, separators=(",", ":")) + "\n"
+        with self._lock:
+            data = (("\n" if self._torn else "") + line).encode()
+            try:
+                if self._descriptor is None:
+                    self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                written = os.write(self._descriptor, data)
+            except OSError:
+                self._close()
+                return
+            self._torn = written < len(data)
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 def _say(sentence: str) -> None:

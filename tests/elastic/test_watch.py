@@ -100,6 +100,28 @@ def test_an_agent_that_was_frozen_has_missed_what_was_said(journal: Path) -> Non
     assert silent_for(watch, 5011, 5011) == [0]
 
 
+def test_a_rank_whose_words_find_no_room_is_not_judged_by_its_silence(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.elastic.watch.find_full_disk", lambda _: "no room")
+        assert silent_for(watch, 1, 30) == []
+    assert silent_for(watch, 31, 32) == []
+    assert silent_for(watch, 33, 45) == [0]
+
+
+def test_a_rank_whose_journal_is_out_of_reach_is_not_judged_by_its_silence(journal: Path) -> None:
+    watch = begun(journal, 0)
+    tell(journal, 0)
+    silent_for(watch, 1, 5)
+    away = journal.rename(journal.with_name("away"))
+    assert silent_for(watch, 6, 30) == []
+    away.rename(journal)
+    assert silent_for(watch, 31, 45) == [0]
+
+
 def test_torn_and_wild_lines_are_passed_over(journal: Path) -> None:
     watch = begun(journal, 0)
     journal.write_text('{"rank": 0\n[]\n{"rank": "x", "at": ""}\n{"rank": 1e999, "at": ""}\n')

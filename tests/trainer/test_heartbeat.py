@@ -70,6 +70,24 @@ def test_a_torn_line_spoils_no_other(tmp_path, monkeypatch):
     assert json.loads(whole) == {"step": 2}
 
 
+def test_after_a_line_that_was_lost_the_journal_is_opened_anew(tmp_path, monkeypatch):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    journal = Journal(folder / "journal")
+    journal.append({"step": 1})
+    folder.rename(tmp_path / "before")  # its file system went away and came back
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", refuse)
+        journal.append({"step": 2})
+    journal.append({"step": 3})
+    assert json.loads((folder / "journal").read_text()) == {"step": 3}
+
+
+def refuse(*_):
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
 def test_a_stop_signal_sets_a_flag_and_nothing_else():
     stop, before = StopFlag(), signal.getsignal(signal.SIGTERM)
     try:

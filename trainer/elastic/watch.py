@@ -1,12 +1,14 @@
 """Which of this agent's workers hang: they have told nothing for longer than their phase may last.
 
 A rank that waits in a collective is not judged: whoever keeps it waiting hangs, here or on another node. Nor is one
-that has never told anything. Silence counts only while we look: an agent that was frozen has missed what was said.
+that has never told anything. Silence counts only while we listen: an agent that was frozen has missed what was said,
+and where the journal is gone or finds no room nothing can be said.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from trainer.contract.launch import LaunchPolicy
 from trainer.contract.progress import Phase, Progress, parse_progress
 from trainer.contract.silence import PaceBook, limit_s
 from trainer.elastic.files import read_lines
+from trainer.elastic.fitness import find_full_disk
 
 _LOOK_EVERY_S = 0.5
 _AWAY_S = 5.0  # between two looks, and somebody stood still: we, or the whole machine
@@ -79,10 +82,21 @@ class Watch:
                 if isinstance(document, dict):
                     self._take(parse_progress(document), now_s)
         if since_s > _AWAY_S:
-            for word in self._words.values():
-                word.heard_s = now_s
+            self._begin_anew(now_s)
         found = [self._judge(rank, word, now_s) for rank, word in self._words.items()]
-        return sorted((stuck for stuck in found if stuck is not None), key=lambda stuck: -stuck.silent_s)
+        stuck = sorted((each for each in found if each is not None), key=lambda each: -each.silent_s)
+        if stuck and self._is_deaf():
+            self._begin_anew(now_s)
+            return []
+        return stuck
+
+    def _begin_anew(self, now_s: float) -> None:
+        for word in self._words.values():
+            word.heard_s = now_s
+
+    def _is_deaf(self) -> bool:
+        is_there = os.path.exists(self._journal)  # noqa: PTH110  # whatever the file system answers
+        return not is_there or find_full_disk(self._journal.parent) is not None
 
     def _take(self, line: Progress, now_s: float) -> None:
         if line.phase is Phase.NOTE:

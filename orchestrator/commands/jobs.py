@@ -141,7 +141,7 @@ class Commands:
             if job.desired.cancelled and not job.state.terminal:
                 raise Conflict(f"job {job_id} is being cancelled; retry it when it has ended")
             spec = self._patched(job, request)
-            self._check_restore(job, request.restore_from)
+            self._check_restore(replace(job, spec=spec), request.restore_from)
             if job.desired.retry_number > job.retries_done:
                 _require_same_retry(job, request, spec)
                 return None

@@ -198,6 +198,18 @@ def test_a_retry_goes_on_from_a_committed_snapshot_only(desk: Desk, name: str, m
     assert problems(error) == ["/restore_from"]
 
 
+def test_a_snapshot_is_looked_for_where_the_retry_will_look(desk: Desk, tmp_path: Path) -> None:
+    desk.add(state=JobState.FAILED)
+    commit(desk)
+    elsewhere = RetryRequest(restore_from=SNAPSHOT, patch={"snapshot": {"dir": str(tmp_path / "elsewhere")}})
+    with pytest.raises(InvalidSpec, match="has no committed snapshot"):
+        desk.commands.retry("job-1", elsewhere)
+    moved = tmp_path / "elsewhere/job-1" / SNAPSHOT / "MANIFEST.json"
+    moved.parent.mkdir(parents=True)
+    moved.touch()
+    assert desk.commands.retry("job-1", elsewhere).desired.restore_from == SNAPSHOT
+
+
 def test_what_a_job_is_filed_by_does_not_change_in_a_retry(desk: Desk) -> None:
     desk.add(state=JobState.FAILED)
     with pytest.raises(InvalidSpec) as error:

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import SupportsFloat
@@ -120,18 +120,24 @@ class Script:
             raise RuntimeError("call latest() or restore() before slot(): a snapshot continues the one before it")
         started = time.monotonic()
         self._heartbeat.beat(Phase.SNAPSHOT, done)
-        with self._saver.slot(done, strategy, wishes=self._wishes.answer()) as folder:
-            yield folder
-        now = time.monotonic()
-        self._cost.stall_s = self._cost.duration_s = now - started
-        self._cadence.saved(now)
-        self._heartbeat.beat(Phase.STEP, done)
+        try:
+            with self._saver.slot(done, strategy, wishes=self._wishes.answer()) as folder:
+                yield folder
+            self._cost.stall_s = self._cost.duration_s = time.monotonic() - started
+        finally:
+            self._cadence.saved(time.monotonic())
+            self._heartbeat.beat(Phase.STEP, done)
 
-    def save(self, objects: Mapping[str, object], done: int) -> None:
-        """A distributed checkpoint of the objects, unless this step has one."""
+    def save(self, objects: Mapping[str, object], done: int, *, is_last: bool) -> None:
+        """A distributed checkpoint of the objects, unless this step has one. What fails is told, and training goes on.
+
+        Raises SnapshotError when it was the last one.
+        """
         if self.saved_step != done:
-            with self.slot(done, _DCP) as folder:
+            with suppress(OSError), self.slot(done, _DCP) as folder:
                 _torch_side().save(objects, folder)
+        if is_last and self.saved_step != done:
+            raise SnapshotError(f"training ended at step {done}, and its last snapshot could not be written")
 
     def load(self, objects: Mapping[str, object], folder: Path) -> None:
         if not (folder / ".metadata").exists():

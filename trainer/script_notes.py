@@ -25,6 +25,7 @@ _NOTE = ".rank-"
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.2
 _PATIENCE_S = 1200.0  # as long as the trainer waits in a collective
 _LONGEST_ERROR = 300  # characters: it becomes an event's sentence
+_NOTE_BYTES = 4096  # more than a note of an error takes, which JSON may write in twelve for a character
 
 T = TypeVar("T")
 
@@ -56,6 +57,12 @@ def read(path: Path) -> dict[str, object] | None:
     return document if isinstance(document, dict) else None
 
 
+def take_room(slot: Path, rank: int) -> None:
+    """For a note that this rank has failed: a full disk must not keep the others waiting for it."""
+    with suppress(OSError):
+        (slot / f"{_NOTE}{rank}").write_bytes(b" " * _NOTE_BYTES)
+
+
 def leave_note(slot: Path, rank: int, own: Iterable[str]) -> None:
     """Say that this rank's files are written; `own` are those that it has the checksums of. Raises OSError."""
     entries = snapshot.checksum_files(slot, sorted(own))
@@ -64,10 +71,11 @@ def leave_note(slot: Path, rank: int, own: Iterable[str]) -> None:
 
 
 def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
-    """Say that this rank has failed. Where the disk has no room even for this, nothing is said."""
+    """Say that this rank has failed, in the room that it took. Where there was none, nothing is said."""
     first_line = (str(error).strip().splitlines() or ["no message"])[0][:_LONGEST_ERROR]
-    with suppress(OSError):
-        publish(slot / f"{_NOTE}{rank}", {"error": f"rank {rank}: {type(error).__name__}: {first_line}"})
+    note = json.dumps({"error": f"rank {rank}: {type(error).__name__}: {first_line}"})
+    with suppress(OSError), (slot / f"{_NOTE}{rank}").open("r+b") as file:
+        file.write(note.encode().ljust(_NOTE_BYTES))
 
 
 def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:

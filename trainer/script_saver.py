@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -44,12 +44,17 @@ class ScriptSaver:
 
     @contextmanager
     def slot(self, step: int, strategy: str, *, wishes: int) -> Iterator[Path]:
-        """A folder that all ranks write into; rank 0 commits it when all have left. Raises StaleTerm."""
+        """A folder that all ranks write into; rank 0 commits it when all have left. Raises StaleTerm and OSError."""
         if self.saved_step == step:
             raise RuntimeError(f"step {step} has its snapshot already: ask saved_step before")
         self._fence.check(self._term)
         path, started = self._folder / str(SnapshotName(step, self._term)), time.monotonic()
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            if strategy == FILES:
+                raise  # torch's checkpoint will meet it again, and tell all ranks
+        script_notes.take_room(path, self._place.rank)
         try:
             yield path
         except BaseException as error:
@@ -100,6 +105,7 @@ class ScriptSaver:
     def _give_up(self, path: Path, step: int, error: BaseException) -> None:
         if self._place.rank != 0 or self.saved_step == step:  # what is committed stays, whatever came after it
             return
-        snapshot.remove(path)
+        with suppress(OSError):  # the next generation sweeps what is left
+            snapshot.remove(path)
         evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}
         self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, f"snapshot of step {step} failed: {error}", evidence)

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -23,7 +25,11 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 from torch.optim import Optimizer
+
+from trainer.snapshot.streams import in_one_line
 
 
 def agree(flags: Sequence[bool]) -> list[bool]:
@@ -37,10 +43,14 @@ def agree(flags: Sequence[bool]) -> list[bool]:
 
 
 def save(objects: Mapping[str, object], folder: Path) -> None:
-    """Write the objects' state and fsync it. Collective."""
+    """Write the objects' state and fsync it. Collective. Raises OSError on all ranks when one of them cannot."""
     alone = not dist.is_initialized()
-    with _quiet():
-        save_checkpoint(_state_of(objects), storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=alone)
+    try:
+        with _quiet():
+            save_checkpoint(_state_of(objects), storage_writer=_Writer(folder, sync_files=True), no_dist=alone)
+    except CheckpointException as failed:
+        rank, (error, _) = next(iter(failed.failures.items()))
+        raise OSError(f"rank {rank}: {in_one_line(error, folder)}") from failed
 
 
 def load(objects: Mapping[str, object], folder: Path) -> None:
@@ -50,6 +60,15 @@ def load(objects: Mapping[str, object], folder: Path) -> None:
         load_checkpoint(state, storage_reader=FileSystemReader(folder), no_dist=not dist.is_initialized())
     for name, subject in objects.items():
         _write(subject, state[name], objects)
+
+
+class _Writer(FileSystemWriter):
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """What fails is put into one line here: an exception goes to the other ranks without those behind it."""
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            raise in_one_line(error, Path(self.path)) from error
 
 
 def _state_of(objects: Mapping[str, object]) -> dict[str, Any]:

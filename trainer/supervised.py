@@ -107,7 +107,8 @@ class Supervised:
         """Report that step `step` (from 0) is done, and find out, with all ranks, what is due after it.
 
         What `restore` was given is told by its `step_done`, if it has one, as trainer.sampler's, and saved when that is
-        due. A stop ends the script here by SystemExit.
+        due. A stop ends the script here by SystemExit. Raises SnapshotError when the last step cannot be saved, and
+        StaleTerm.
         """
         self._done = step + 1
         for subject in self._registered.values():
@@ -120,7 +121,7 @@ class Supervised:
         if self._registered:
             is_last = self._done == self._steps
             if self.should_save or is_last:
-                self._script.save(self._registered, self._done)
+                self._script.save(self._registered, self._done, is_last=is_last)
             if self.should_stop and not is_last:
                 raise SystemExit(self.STOPPED)
 

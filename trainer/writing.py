@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from trainer.agreement import through_rank_zero
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot import Place
-from trainer.snapshot.streams import Writer
+from trainer.snapshot.streams import Writer, in_one_line
 from trainer.state import KEY, RunState
 from trainer.waits import Waits
 
@@ -80,7 +80,7 @@ def write_part(plan: Plan, values: Values, directory: Place, go_on: Callable[[],
     except Abandoned:
         raise
     except Exception as error:
-        raise _in_one_line(error, directory) from error
+        raise in_one_line(error, directory) from error
     return Part(results, writer.describe(sorted({result.storage_data.relative_path for result in results})))
 
 
@@ -91,7 +91,7 @@ def write_metadata(plan: Plan, parts: list[Part], directory: Place) -> dict[str,
         writer = Writer(directory)
         writer.finish(plan.metadata, [part.results for part in parts])
     except Exception as error:
-        raise _in_one_line(error, directory) from error
+        raise in_one_line(error, directory) from error
     files = {name: entry for part in parts for name, entry in part.files.items()}
     return {**files, **writer.describe([_METADATA])}
 
@@ -114,14 +114,3 @@ def _plan_of(state: RunState) -> DefaultSavePlanner:
     planner = DefaultSavePlanner()
     planner.set_up_planner({KEY: state.state_dict()}, is_coordinator=dist.get_rank() == 0)
     return planner
-
-
-def _in_one_line(error: BaseException, directory: Place) -> OSError:
-    """The OSError behind a failed write, which torch's own writer hides behind a RuntimeError; or what there is."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno is not None:
-            return OSError(cause.errno, cause.strerror, str(cause.filename or directory))
-        cause = cause.__cause__ or cause.__context__
-    text = str(error).strip() or "no message"
-    return OSError(f"{type(error).__name__}: {text.splitlines()[0]}")

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from tests.trainer.harness import ROOT, read_lines, start_group
 from trainer import script_notes, snapshot
@@ -170,6 +172,60 @@ def test_a_disk_without_room_even_for_the_note_is_cleared_and_told(tmp_path, mon
         (folder / "half/of/it").touch()
     assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
     assert "snapshot of step 1 failed" in events(tmp_path, "snapshot.failed")[0]["sentence"]
+
+
+def refuse(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_step_whose_snapshot_finds_no_room_goes_on_and_the_next_interval_tries_again(tmp_path, monkeypatch):
+    run = attend(tmp_path, interval="2")
+    run.restore(model=nn.Linear(2, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", refuse)
+        run.step(0)
+        run.step(1)
+    assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
+    [failed] = events(tmp_path, "snapshot.failed")
+    assert failed["sentence"].startswith("snapshot of step 2 failed: rank 0: [Errno 28] No space left on device")
+    assert "\n" not in failed["sentence"]
+    run.step(2)
+    run.step(3)
+    assert committed(tmp_path) == ["step-00000004-a1-g1"]
+
+
+def test_a_snapshot_by_time_that_failed_is_not_tried_again_at_the_next_step(tmp_path, monkeypatch):
+    now_s = 0.0
+    monkeypatch.setattr("trainer.script.time", SimpleNamespace(monotonic=lambda: now_s))
+    run = attend(tmp_path, interval="60s")
+    run.restore(model=nn.Linear(2, 2))
+    monkeypatch.setattr("os.fsync", refuse)
+    for step, at_s in enumerate([60.0, 61.0, 119.0]):
+        now_s = at_s
+        run.step(step)
+    assert len(events(tmp_path, "snapshot.failed")) == 1
+
+
+def test_a_run_whose_last_snapshot_finds_no_room_has_not_finished(tmp_path, monkeypatch):
+    run = attend(tmp_path, interval="2", steps=1)
+    run.restore(model=nn.Linear(2, 2))
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(SnapshotError, match="its last snapshot could not be written"):
+        run.step(0)
+
+
+def test_a_rank_without_room_for_its_note_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(script_notes, "_PATIENCE_S", 1.0)
+    first, second = [attend(tmp_path, variables={"RANK": rank, "WORLD_SIZE": "2"}) for rank in "01"]
+    for run in (first, second):
+        run.latest()
+        run.step(0)
+    with first.slot(), monkeypatch.context() as patch:
+        patch.setattr(script_notes, "publish", refuse)
+        with second.slot():
+            pass
+    [failed] = events(tmp_path, "snapshot.failed")
+    assert failed["sentence"] == "snapshot of step 1 failed: rank 1: OSError: [Errno 28] No space left on device"
 
 
 def test_what_fails_after_the_commit_undoes_nothing(tmp_path, monkeypatch):

@@ -105,6 +105,17 @@ class Store(FileSystemBase):
         path.unlink()
 
 
+def in_one_line(error: BaseException, directory: Place) -> OSError:
+    """The OSError behind a failed write, which DCP's writer hides behind a RuntimeError; or what there is."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return OSError(cause.errno, cause.strerror, str(cause.filename or directory))
+        cause = cause.__cause__ or cause.__context__
+    text = str(error).strip() or "no message"
+    return OSError(f"{type(error).__name__}: {text.splitlines()[0]}")
+
+
 class _Checksummed(io.RawIOBase):
     """DCP writes from front to back and asks where it is."""
 

@@ -104,9 +104,9 @@ def wait_until_closed(slot: Path) -> bool:
     """On the other ranks: whether rank 0 has committed the slot; False when it gave it up."""
 
     def look() -> bool | None:
-        if (slot / layout.MANIFEST).exists():
+        if snapshot.is_there(slot / layout.MANIFEST):
             return True
-        return None if slot.exists() else False
+        return None if snapshot.is_there(slot) else False
 
     return wait_for(look, f"the commit of {slot}")
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -170,6 +171,26 @@ def test_a_later_terms_unfinished_snapshot_is_not_swept(job):
     unfinished = make_snapshot(job.snapshots, name(30, 3), is_committed=False)
     job.begin(attempt=2)
     assert unfinished.exists()
+
+
+@pytest.mark.parametrize("unseen", ["", f"{name(10)}/{MANIFEST}"])
+def test_where_the_file_system_errs_nothing_is_swept_and_nothing_begins(job, monkeypatch, unseen):
+    """With `exists` and `is_dir` as Python 3.14 has them: no error is told from no."""
+    directory, unseen_path, stat = job.commit(10), job.snapshots / unseen, os.stat
+
+    def refuse(path, *args, **options):
+        if not isinstance(path, int) and os.fspath(path) == str(unseen_path):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.stat", refuse)
+        patch.setattr(Path, "exists", lambda path: os.path.exists(path))  # noqa: PTH110
+        patch.setattr(Path, "is_dir", lambda path: os.path.isdir(path))  # noqa: PTH112
+        with pytest.raises(SnapshotError, match="Input/output error"):
+            job.begin(generation=2)
+    assert directory.is_dir()
+    assert job.restored_step(generation=2) == 10
 
 
 def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(job):

@@ -85,13 +85,15 @@ class _InFolder:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def survey(self) -> Iterator[Found]:
-        if not self._directory.exists():
+        if not is_there(self._directory):
             return
-        for path in self._directory.iterdir():
-            plain, suffix, _ = path.name.partition(_SUFFIX)
-            name = parse_snapshot_name(plain)
-            if name is not None and path.is_dir():
-                yield Found(name=name, committed=(path / MANIFEST).exists(), set_aside=bool(suffix))
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                plain, suffix, _ = entry.name.partition(_SUFFIX)
+                name = parse_snapshot_name(plain)
+                if name is not None and entry.is_dir():
+                    committed = is_there(self._directory / entry.name / MANIFEST)
+                    yield Found(name=name, committed=committed, set_aside=bool(suffix))
 
 
 class _InStore:
@@ -126,7 +128,7 @@ class _InStore:
 
 
 def is_there(path: Path) -> bool:
-    """Raises OSError where that cannot be told: `Path.exists` of Python 3.14 says no."""
+    """Raises OSError where that cannot be told, which `Path.exists` takes for no from Python 3.14 on."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -65,6 +65,7 @@ class Script:
         path = layout.beginning_file(Path(str(place.job_dir)), place.attempt, place.generation)
         self._heartbeat.beat(Phase.RESTORE)
         if place.rank == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 lineage.refuse_lost(place, folder)
                 restore = lineage.begin_term(place, folder, fence, self._heartbeat.tell).restore

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 def publish(path: Path, document: dict[str, object]) -> None:
     """Write a document that is read as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     temporary.write_text(json.dumps(document))
     temporary.rename(path)
@@ -78,15 +78,19 @@ def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
         file.write(note.encode().ljust(_NOTE_BYTES))
 
 
+def await_notes(slot: Path, ranks: Iterable[int]) -> list[dict[str, object]]:
+    """Those of these ranks, once all have left one: then nobody writes into the slot. Raises SnapshotError."""
+    paths = {rank: slot / f"{_NOTE}{rank}" for rank in ranks}
+    return [wait_for(partial(read, path), f"rank {rank} in {slot}") for rank, path in paths.items()]
+
+
 def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:
     """On rank 0: wait for all notes, remove them, and return every file of the slot, safe on disk.
 
     Raises SnapshotError when a rank has failed or never came, OSError when something cannot be read.
     """
     files: dict[str, FileEntry] = {}
-    for rank in range(world_size):
-        path = slot / f"{_NOTE}{rank}"
-        note = wait_for(lambda path=path: read(path), f"rank {rank} in {slot}")  # type: ignore[misc]  # its default
+    for note in await_notes(slot, range(world_size)):
         if "error" in note:
             raise SnapshotError(str(note["error"]))
         listed = note.get("files")

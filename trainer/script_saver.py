@@ -75,6 +75,8 @@ class ScriptSaver:
             script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
         except OSError as error:
             script_notes.leave_failure(path, rank, error)  # else the others would wait for this rank
+            if rank == 0:  # who is going to take the slot away
+                script_notes.await_notes(path, range(1, self._place.world_size))
             raise
         if rank != 0:
             self.saved_step = step if script_notes.wait_until_closed(path) else self.saved_step

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import pytest
@@ -226,6 +227,29 @@ def test_a_rank_without_room_for_its_note_keeps_nobody_waiting(tmp_path, monkeyp
             pass
     [failed] = events(tmp_path, "snapshot.failed")
     assert failed["sentence"] == "snapshot of step 1 failed: rank 1: OSError: [Errno 28] No space left on device"
+
+
+def test_rank_0_takes_a_slot_from_nobody_who_still_writes(tmp_path):
+    first, second = [attend(tmp_path, variables={"RANK": rank, "WORLD_SIZE": "2"}) for rank in "01"]
+    for run in (first, second):
+        run.latest()
+        run.step(0)
+    (layout.replica_dir(tmp_path, 1, 0) / "1" / f"{layout.FULL_DISK}0").touch()
+    with ThreadPoolExecutor() as pool:
+        with second.slot() as folder:
+            left = pool.submit(save, first, "of rank 0")
+            wait([left], timeout=0.3)
+            (folder / "late").write_text("of rank 1")
+        left.result(10)
+    assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
+    assert second.saved_step is None
+    [failed] = events(tmp_path, "snapshot.failed")
+    assert failed["sentence"].startswith("snapshot of step 1 failed: [Errno 28] No space left on device")
+
+
+def test_a_rank_that_comes_late_to_a_slot_that_was_given_up_does_not_make_it_anew(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        script_notes.leave_note(tmp_path / "gone", 1, [])
 
 
 def test_what_fails_after_the_commit_undoes_nothing(tmp_path, monkeypatch):

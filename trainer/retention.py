@@ -30,6 +30,11 @@ class Retention:
         self._keep, self._keep_every = keep, keep_every
         self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
         self._untold: set[str] = set()  # verified since it was last told
+        self._hurries = False
+
+    def hurry(self) -> None:
+        """From now on read no old snapshot, also not the one that another thread reads: then none is deleted."""
+        self._hurries = True
 
     def delete_old(self) -> None:
         """Repeating it is harmless; what cannot be read or deleted now is left to the next time."""
@@ -44,7 +49,7 @@ class Retention:
     def _is_good(self, name: SnapshotName) -> bool:
         if str(name) not in self._verified:
             try:
-                if verify_or_quarantine(self._directory / str(name), self._tell, verify=_verify) is None:
+                if verify_or_quarantine(self._directory / str(name), self._tell, verify=self._verify) is None:
                     return False
             except (OSError, SnapshotError):
                 return False
@@ -52,12 +57,11 @@ class Retention:
             self._untold.add(str(name))
         return True
 
-
-def _verify(path: Place) -> Manifest:
-    """As `snapshot.verify`, but an I/O error is no damage: whoever restores may have to set it aside, not we."""
-    try:
-        return snapshot.verify(path)
-    except DamagedSnapshot as damage:
-        if isinstance(damage.__cause__, OSError):
-            raise SnapshotError(str(damage)) from damage
-        raise
+    def _verify(self, path: Place) -> Manifest:
+        """As `snapshot.verify`, but an I/O error is no damage: whoever restores may have to set it aside, not we."""
+        try:
+            return snapshot.verify(path, lambda: not self._hurries)
+        except DamagedSnapshot as damage:
+            if isinstance(damage.__cause__, OSError):
+                raise SnapshotError(str(damage)) from damage
+            raise

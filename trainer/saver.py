@@ -38,13 +38,14 @@ _LEAVES_WITHIN_S = 10.0  # the stager, once it knows that nobody wants its snaps
 
 @dataclass
 class Flight:
-    """A snapshot in the background. The stager sets `failure` before `gathered`, and both before it is done."""
+    """A snapshot in the background. The stager sets `failure` before `gathered`, and all of them before it is done."""
 
     draft: Draft
     plan: Plan
     mailbox: Mailbox
     written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or not to be
     gathered: threading.Event = field(default_factory=threading.Event)  # on rank 0, those of all
+    closed: threading.Event = field(default_factory=threading.Event)  # on rank 0: committed, or given up
     failure: Exception | None = None
 
 
@@ -102,12 +103,19 @@ class Saver:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Await this rank's part of what is in flight, unless the group has broken: then it cannot be committed."""
         self._is_abandoned = kind is not None and not issubclass(kind, TrainerError)
+        if self._is_abandoned:
+            self._retention.hurry()
         self._stager.wait_until_done(_LEAVES_WITHIN_S if self._is_abandoned else None)
 
     @property
     def is_busy(self) -> bool:
         """Whether this rank's part of a snapshot is being made; on rank 0, whether a snapshot is."""
         return self._stager.is_busy
+
+    @property
+    def is_writing(self) -> bool:
+        """On rank 0, whether a snapshot is being made that does not count yet."""
+        return self._in_flight is not None and not self._in_flight.closed.is_set()
 
     def look_around(self) -> None:
         """On rank 0, when training runs: tell in a while what differs from the run that was restored."""
@@ -141,6 +149,7 @@ class Saver:
         """
         if keep_all:
             self._provenance.hurry()
+            self._retention.hurry()
         started = time.perf_counter()
         is_committed = self._save(state, wishes, keep_all=keep_all)
         self.cost.stood(time.perf_counter() - started, is_begun=is_committed)
@@ -236,11 +245,13 @@ class Saver:
             if dist.get_rank() == 0 and not isinstance(error, Abandoned):
                 self._committer.give_up(flight.draft, error)
         else:
+            flight.closed.set()
             if dist.get_rank() == 0:
                 self._retention.delete_old()
         finally:
             flight.written.set()
             flight.gathered.set()
+            flight.closed.set()
 
     def _write_staged(self, flight: Flight, staged: Values | Exception) -> None:
         """Write this rank's part and hand it in, or why there is none: rank 0 tells it. Raises Abandoned."""

@@ -181,7 +181,7 @@ def _train(
         save_due = is_first and (
             cadence.is_due(state.step + 1, now, is_busy=is_busy) or (not is_busy and wishes.is_due(now))
         )
-        too_late = is_first and not cadence.fits(notice_s, is_busy=is_busy)
+        too_late = is_first and not cadence.fits(notice_s, is_busy=saver.is_writing)
         wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late, own_times=own_times)
         result = take_step(config, task, trainee, feeder, state, waits, wish)
         step_s = time.perf_counter() - started

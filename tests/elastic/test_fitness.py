@@ -58,6 +58,10 @@ def test_a_worker_that_could_not_write_why_it_failed_failed_of_the_disk(small_di
     assert "No space left on device" in failure.message
 
 
+def test_a_folder_that_the_file_system_cannot_tell_of_is_not_full(tmp_path: Path) -> None:
+    assert find_full_disk(tmp_path / ("x" * 1000) / "y") is None
+
+
 def test_patience_ends_with_a_named_reason(small_disk: Path) -> None:
     fill(small_disk)
     assert find_full_disk(small_disk) is not None

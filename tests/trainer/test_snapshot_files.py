@@ -106,11 +106,11 @@ def broken_reads(monkeypatch):
     monkeypatch.setattr(files, "_PAUSE_S", 0.01)
 
     def break_(count):
-        def read(path):
+        def read(path, *go_on):
             left[path] = left.get(path, count) - 1
             if left[path] >= 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return whole(path)
+            return whole(path, *go_on)
 
         monkeypatch.setattr(files, "checksum_file", read)
 
@@ -136,6 +136,24 @@ def test_retention_leaves_what_cannot_be_read_and_deletes_nothing_for_it(job, br
     kept = [job.commit(10), job.commit(20)]
     broken_reads(2)
     Retention(job.snapshots, lineage.Fence(None), lambda *told: job.told.append(told), keep=1).delete_old()
+    assert all(directory.is_dir() for directory in kept)
+    assert job.told == []
+
+
+def test_retention_in_a_hurry_reads_no_snapshot_to_its_end_and_deletes_none(job, monkeypatch):
+    kept = [job.commit(10), job.commit(20)]
+    retention = Retention(job.snapshots, lineage.Fence(None), lambda *told: job.told.append(told), keep=1)
+    begun = []
+    read = files.Checksum.add
+
+    def hurry(checksum, content):
+        begun.append(content)
+        retention.hurry()
+        read(checksum, content)
+
+    monkeypatch.setattr(files.Checksum, "add", hurry)
+    retention.delete_old()
+    assert begun
     assert all(directory.is_dir() for directory in kept)
     assert job.told == []
 

@@ -7,6 +7,7 @@ job's restarts.
 from __future__ import annotations
 
 import errno
+import os
 import time
 import uuid
 from pathlib import Path
@@ -34,7 +35,7 @@ def find_full_disk(folder: Path) -> str | None:
 
     Without fsync: a file system says at the write that it is full, one across a network at the close.
     """
-    while not folder.exists():  # a full disk may have kept it from being made
+    while not os.access(folder, os.F_OK):  # a full disk may have kept it from being made
         folder = folder.parent
     probe = folder / f".probe-{uuid.uuid4().hex}"
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,12 +49,18 @@ class Checksum:
         return FileEntry(size_bytes=self._size_bytes, checksum=f"{ALGORITHM}:{self._hasher.hexdigest()}")
 
 
-def checksum_file(path: Place) -> FileEntry:
-    """Size and checksum of a file, read in pieces. Raises OSError."""
+def _always() -> bool:
+    return True
+
+
+def checksum_file(path: Place, go_on: Callable[[], bool] = _always) -> FileEntry:
+    """Size and checksum of a file, read in pieces. Raises OSError, and SnapshotError soon after `go_on` says no."""
     checksum = Checksum()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             checksum.add(chunk)
+            if not go_on():
+                raise SnapshotError(f"{path} was not read to its end: time is short")
     return checksum.entry
 
 
@@ -79,10 +85,13 @@ def commit(directory: Place, manifest: Manifest) -> None:
     spot(directory).commit(json.dumps(render_manifest(manifest), indent=1))
 
 
-def verify(directory: Place) -> Manifest:
-    """Check a snapshot against its manifest. Raises DamagedSnapshot, or SnapshotError when it cannot be checked."""
+def verify(directory: Place, go_on: Callable[[], bool] = _always) -> Manifest:
+    """Check a snapshot against its manifest, for as long as `go_on` says so.
+
+    Raises DamagedSnapshot, or SnapshotError when it cannot be checked.
+    """
     manifest = check_manifest(directory)
-    verify_files(directory, manifest.files)
+    verify_files(directory, manifest.files, go_on)
     return manifest
 
 
@@ -97,10 +106,10 @@ def check_manifest(directory: Place) -> Manifest:
     return manifest
 
 
-def verify_files(directory: Place, files: Mapping[str, FileEntry]) -> None:
+def verify_files(directory: Place, files: Mapping[str, FileEntry], go_on: Callable[[], bool] = _always) -> None:
     """Check some of a snapshot's files, by name. Raises what `verify` does, for the first of them that is not whole."""
     with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(lambda item: _verify_file(directory / item[0], item[1]), files.items()))
+        list(pool.map(lambda item: _verify_file(directory / item[0], item[1], go_on), files.items()))
 
 
 def list_committed(snapshots: Place) -> list[SnapshotName]:
@@ -143,11 +152,11 @@ def read_manifest(directory: Place) -> Manifest:
         raise DamagedSnapshot(MANIFEST, f"is no manifest ({error}), in {directory}") from error
 
 
-def _verify_file(path: Place, expected: FileEntry) -> None:
+def _verify_file(path: Place, expected: FileEntry, go_on: Callable[[], bool]) -> None:
     if not expected.checksum.startswith(f"{ALGORITHM}:"):
         raise SnapshotError(f"{path} has a checksum {expected.checksum!r}, this version reads {ALGORITHM} only")
     try:
-        found = _checksum_patiently(path)
+        found = _checksum_patiently(path, go_on)
     except FileNotFoundError:
         raise DamagedSnapshot(path.name, f"is missing, in {path.parent}") from None
     except OSError as error:
@@ -161,12 +170,12 @@ def _verify_file(path: Place, expected: FileEntry) -> None:
         raise DamagedSnapshot(path.name, f"has changed since the commit (checksum differs), in {path.parent}")
 
 
-def _checksum_patiently(path: Place) -> FileEntry:
+def _checksum_patiently(path: Place, go_on: Callable[[], bool]) -> FileEntry:
     """As `checksum_file`, asked once more after an I/O error: a cable or a controller may fail for a moment."""
     try:
-        return checksum_file(path)
+        return checksum_file(path, go_on)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
     time.sleep(_PAUSE_S)
-    return checksum_file(path)
+    return checksum_file(path, go_on)

@@ -63,6 +63,15 @@ def test_a_stop_waits_for_the_snapshot_in_flight_and_makes_its_own(tmp_path):
         assert {EVERY, max(group.losses())} <= set(group.committed())
 
 
+def test_a_stop_does_not_wait_until_old_snapshots_are_verified(tmp_path):
+    options = {"steps": 100_000, "snapshot_interval": 200, "snapshot_keep": 1}
+    with start_group(tmp_path, 2, entry=SLOW, variables={"ENDLESS_READS": "1"}, **options) as group:
+        group.wait_for_commit(400)  # from now on it is read again, before the first one would be deleted
+        group.processes[1].send_signal(signal.SIGTERM)
+        assert group.wait(60) == [143, 143], group.outputs()
+        assert group.committed() == [200, 400, max(group.losses())]
+
+
 def test_a_broken_group_does_not_wait_for_its_snapshot(tmp_path):
     variables = {"SECONDS_PER_TENSOR": "10"}
     with start_group(tmp_path, 2, entry=SLOW, variables=variables, steps=100_000, snapshot_interval=2) as group:

@@ -23,9 +23,9 @@ checksum_file, verify_files = files.checksum_file, files.verify_files
 read, told = [], []
 
 
-def checksum_and_tell(path):
+def checksum_and_tell(path, *go_on):
     read.append(path.name)
-    return checksum_file(path)
+    return checksum_file(path, *go_on)
 
 
 def see_otherwise(directory, share):

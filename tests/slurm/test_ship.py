@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends import ship
+from orchestrator.backends import ship, tree
 from orchestrator.domain.errors import LaunchRefused
 
 
@@ -56,7 +56,7 @@ def test_what_is_the_machine_s_own_is_not_copied_for_a_job(tmp_path: Path, folde
     """A pod's service account lies in /run, the service's key and settings in /etc: a job could print them."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("/etc")
-    with pytest.raises(LaunchRefused, match="is not copied for jobs"):
+    with pytest.raises(LaunchRefused, match="is not copied to the nodes"):
         ship.ship_workdir(tmp_path / folder, tmp_path / "root", pin=tmp_path / "pin.json")
     assert not (tmp_path / "root").exists()
 
@@ -76,7 +76,7 @@ def test_the_hash_is_of_names_modes_and_contents(code: Path, tmp_path: Path, cha
 def test_a_folder_that_is_no_code_any_more_is_refused(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ship, "_MOST_FILES", 2)
+    monkeypatch.setattr(tree, "MOST_FILES", 2)
     with pytest.raises(LaunchRefused, match="shared_paths"):
         ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "pin.json")
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.backends.ship import Workdirs
 from orchestrator.domain.spec import Placement
+from orchestrator.domain.workdir import WorkdirPolicy
 
 ATTEMPT_LABEL = "elastic-orchestrator/attempt"  # its value is the Job's name
 MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "elastic-orchestrator"
@@ -32,6 +34,7 @@ class KubernetesSite:
     agent_map: str | None = None  # the ConfigMap that has the package, for pods that share no files with the service
     agent_image: str | None = None  # whose package an init container copies into the pod
     python: str = "python3"
+    policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # of what is copied to the pods
     claim: str | None = None  # a PersistentVolumeClaim that holds the run directory
     host_path: str | None = None  # or a folder that all nodes share; neither: each pod has a folder of its own
     defaults: Placement = field(default_factory=Placement)
@@ -51,6 +54,10 @@ class KubernetesSite:
     keep_s: int = 7 * 86400  # how long a finished Job is kept
     settle_s: float = 30.0  # how late a network file system may show a record
     image_patience_s: float = 300.0  # how long an image that cannot be pulled is waited for
+
+    @property
+    def workdirs(self) -> Workdirs:
+        return Workdirs(root=self.root, service_root=self.service_root, policy=self.policy)
 
     def seen_by_service(self, path: Path) -> Path:
         return self.service_root / path.relative_to(self.root)

@@ -71,20 +71,8 @@ class Submitter:
             return plan.workdir
         if site.agent_dir is not None:
             ship.ship_agent(self._package, site.service_root)
-        return self._workdir(plan, job_dir)
-
-    def _workdir(self, plan: LaunchPlan, job_dir: Path) -> str:
-        workdir, site = Path(plan.workdir), self._site
-        if ship.is_shared(workdir, [site.root]):
-            if not site.seen_by_service(workdir).is_dir():
-                raise LaunchRefused(f"run.workdir {workdir} is no folder")
-            return plan.workdir
-        if not workdir.is_dir():
-            raise LaunchRefused(f"run.workdir {workdir} is no folder where the service runs")
-        if workdir == Path("/"):
-            return plan.workdir
         pin = job_dir / f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json"
-        return str(site.root / ship.ship_workdir(workdir, site.service_root, pin=pin))
+        return site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _bring_agent(self) -> None:
         """Where the pods share no files with the service: once, and again for a namespace that was emptied."""

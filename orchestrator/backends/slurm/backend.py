@@ -137,14 +137,8 @@ class SlurmBackend:
         rundir.write_launch(job_dir, plan.key.number, plan.policy, replicas=plan.max_nodes)
 
     def _workdir(self, plan: LaunchPlan, job_dir: Path) -> str:
-        workdir, site = Path(plan.workdir), self._site
-        here = site.seen_by_service(workdir) if ship.is_shared(workdir, [site.root]) else workdir
-        if not here.is_dir():
-            raise LaunchRefused(f"run.workdir {workdir} is no folder")
-        if ship.is_shared(workdir, (site.root, *site.shared_paths)):
-            return plan.workdir
         pin = job_dir / f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json"
-        return str(site.root / ship.ship_workdir(workdir, site.service_root, pin=pin))
+        return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _fit(self, plan: LaunchPlan) -> LaunchPlan:
         """The plan with as many nodes avoided as can be. Raises LaunchRefused where there are not enough at all: some

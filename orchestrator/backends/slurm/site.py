@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.backends.ship import Workdirs
 from orchestrator.domain.spec import Placement
+from orchestrator.domain.workdir import WorkdirPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +25,16 @@ class SlurmSite:
     prolog: str = ""  # lines of bash that prepare a node
     container_options: tuple[str, ...] | None = None  # of srun; None: no pyxis here
     shared_paths: tuple[Path, ...] = ()  # that nodes see as the service does
+    policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # of what is copied to the nodes
     notice_s: int = 60  # before the time limit
     gpus_per_node: int = 0
     listing_s: float = 1.0  # how old a listing may be
     settle_s: float = 30.0  # how late a network file system may show a record
     forget_s: float = 60.0  # between two questions about a job that Slurm does not list
+
+    @property
+    def workdirs(self) -> Workdirs:
+        return Workdirs(root=self.root, service_root=self.service_root, shared=self.shared_paths, policy=self.policy)
 
     def seen_by_service(self, path: Path) -> Path:
         return self.service_root / path.relative_to(self.root)

@@ -1,0 +1,146 @@
+"""Copies of folders that somebody else may change meanwhile. No link is followed: neither on the way to the folder,
+nor in it. What was opened is what is read, whatever its name leads to a moment later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.domain.errors import LaunchRefused
+
+LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"})
+MOST_BYTES, MOST_FILES = 256 * 1024 * 1024, 20_000
+_DEEPEST = 100  # each level holds a descriptor
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Identity = tuple[int, int]  # device and inode
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, link or folder of a tree. `opened` is a file's descriptor, `link` a link's text."""
+
+    name: str
+    status: os.stat_result
+    opened: int | None = None
+    link: str | None = None
+
+    @property
+    def executable(self) -> bool:
+        return self.opened is not None and bool(self.status.st_mode & 0o111)
+
+
+def identify(paths: Collection[Path]) -> frozenset[Identity]:
+    """What these paths are now, under whatever other name: a hard link, a bind mount."""
+    found = set()
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def open_folder(path: Path) -> int:
+    """A descriptor of an absolute path's folder. Raises OSError, also where a part of the path is a link."""
+    folder = os.open("/", _READ | os.O_DIRECTORY)
+    for part in path.parts[1:]:
+        try:
+            inner = os.open(part, _READ | os.O_DIRECTORY, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
+
+
+def walk(folder: int, *, without: Collection[Identity] = (), within: str = "", depth: int = 0) -> Iterator[Entry]:
+    """What is in an open folder, sorted, folders before what is in them. A file is open while it is yielded.
+
+    Raises OSError, and LaunchRefused for one of `without`.
+    """
+    if depth > _DEEPEST:
+        raise LaunchRefused(f"run.workdir holds folders in more than {_DEEPEST} levels")
+    for name in sorted(set(os.listdir(folder)) - LEFT_OUT):
+        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        path = f"{within}/{name}" if within else name
+        if stat.S_ISLNK(seen.st_mode):
+            yield Entry(path, seen, link=os.readlink(name, dir_fd=folder))
+        elif stat.S_ISREG(seen.st_mode) or stat.S_ISDIR(seen.st_mode):
+            yield from _opened(folder, name, path, without=without, depth=depth)
+        # sockets, pipes and devices are no code
+
+
+def digest_tree(source: Path, *, without: Collection[Identity] = (), into: int | None = None) -> str:
+    """The hash of names, modes and contents; with `into`, what was hashed is copied to that open folder.
+
+    Raises OSError, and LaunchRefused for a folder that is not only code.
+    """
+    digest, size, count = hashlib.sha256(), 0, 0
+    folder = open_folder(source)
+    try:
+        for entry in walk(folder, without=without):
+            if entry.link is None and entry.opened is None:
+                _make_folder(entry, into)
+                continue
+            name = entry.name.encode(errors="surrogateescape")
+            content = _content(entry, into, most=MOST_BYTES - size)
+            size, count = size + len(content), count + 1
+            if size > MOST_BYTES or count > MOST_FILES:
+                raise LaunchRefused(
+                    f"run.workdir {source} holds more than {MOST_BYTES >> 20} MB or {MOST_FILES} files: "
+                    "put it where the nodes see it, and name that place in the cluster's shared_paths"
+                )
+            for part in (name, b"x" if entry.executable else b"-", content):
+                digest.update(len(part).to_bytes(8, "big") + part)
+    finally:
+        os.close(folder)
+    return digest.hexdigest()[:32]
+
+
+def _opened(folder: int, name: str, path: str, *, without: Collection[Identity], depth: int) -> Iterator[Entry]:
+    opened = os.open(name, _READ, dir_fd=folder)
+    try:
+        status = os.fstat(opened)
+        if (status.st_dev, status.st_ino) in without:
+            raise LaunchRefused(f"run.workdir holds one of the service's own files, as {path}")
+        if stat.S_ISREG(status.st_mode):
+            yield Entry(path, status, opened=opened)
+        elif stat.S_ISDIR(status.st_mode):
+            yield Entry(path, status)
+            yield from walk(opened, without=without, within=path, depth=depth + 1)
+    finally:
+        os.close(opened)
+
+
+def _content(entry: Entry, into: int | None, *, most: int) -> bytes:
+    """A file's bytes, one more than `most` at the most, or a link's text; they are what is copied."""
+    if entry.opened is None:
+        text = entry.link or ""
+        if into is not None:
+            os.symlink(text, entry.name, dir_fd=into)
+        return text.encode(errors="surrogateescape")
+    with os.fdopen(os.dup(entry.opened), "rb") as file:
+        content = file.read(most + 1)
+    if into is not None:
+        _write_file(entry, content, into)
+    return content
+
+
+def _write_file(entry: Entry, content: bytes, into: int) -> None:
+    """With the source's mode, but for what would give others its owner's rights."""
+    with os.fdopen(os.open(entry.name, _CREATE, 0o600, dir_fd=into), "wb") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), entry.status.st_mode & 0o777)
+
+
+def _make_folder(entry: Entry, into: int | None) -> None:
+    if into is not None:
+        os.mkdir(entry.name, 0o700, dir_fd=into)
+        os.chmod(entry.name, entry.status.st_mode & 0o777 | 0o700, dir_fd=into)

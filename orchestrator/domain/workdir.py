@@ -1,0 +1,62 @@
+"""Which folders the service may copy to the nodes for a job. Pure: the caller resolves links first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+
+# The machine's own: what lies there was given to the service and not to its submitters.
+_MACHINE = tuple(map(PurePath, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run")))
+_JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[a-z2-7]{8}")  # a job's id: its name and a random word
+_PRIVATE = "the service's own files or the machine's are in it, or it is among them; the setting `workdirs` allows none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkdirPolicy:
+    """All paths are absolute and resolved. `allowed` None: every folder that is not private.
+
+    `private`: the service's own files and folders. `home`: of the service's user.
+    """
+
+    allowed: tuple[PurePath, ...] | None = None
+    private: tuple[PurePath, ...] = ()
+    home: PurePath | None = None
+
+    def why_refused(self, workdir: PurePath) -> str | None:
+        """Why this folder is not copied, in a phrase; None: it may be."""
+        if self._is_private(workdir):
+            return f"is not copied to the nodes: {_PRIVATE}"
+        if self.allowed is None or any(workdir.is_relative_to(folder) for folder in self.allowed):
+            return None
+        return "is not copied to the nodes: it is in none of the folders that the setting `workdirs` allows"
+
+    def _is_private(self, workdir: PurePath) -> bool:
+        for own in (*_MACHINE, *self.private):
+            if workdir.is_relative_to(own) or own.is_relative_to(workdir):
+                return True
+        if self.home is None:
+            return False
+        return self.home.is_relative_to(workdir) or _is_hidden(workdir, self.home)
+
+
+def find_job(path: PurePath, root: PurePath) -> str | None:
+    """The id of the job in whose folder a path is, where the run directory is `root`."""
+    first = path.relative_to(root).parts[:1] if path.is_relative_to(root) else ()
+    return first[0] if first and _JOB.fullmatch(first[0]) else None
+
+
+def why_not_in_root(path: PurePath, root: PurePath, *, workspaces: str) -> str | None:
+    """Why a job must not run in this folder of the run directory, in a phrase; None: it may."""
+    first, *below = path.relative_to(root).parts or ("",)
+    if first == workspaces and below:
+        return None
+    if not first or first.startswith(".") or _JOB.fullmatch(first):
+        return "is in the run directory, among what belongs to the service and to other jobs"
+    return None
+
+
+def _is_hidden(path: PurePath, home: PurePath) -> bool:
+    """Whether a path is below a hidden folder of the home, as ~/.ssh and ~/.config are."""
+    below = path.relative_to(home).parts if path.is_relative_to(home) else ()
+    return below[:1] != () and below[0].startswith(".")

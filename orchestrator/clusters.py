@@ -29,6 +29,8 @@ class Cluster:
     shares_files: bool = True  # whether its nodes see the service's files, the run directory first of all
     max_jobs: int | None = None  # at one time
     check: Callable[[LaunchPlan], Sequence[str]] | None = None  # where the cluster can tell of a plan: its objections
+    node_root: Path | None = None  # the run directory as the nodes see it, where that is another path
+    why_no_workdir: Callable[[Path], str | None] | None = None  # where the cluster provides jobs with folders
     partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
 
     def job_dir(self, job_id: str) -> Path:

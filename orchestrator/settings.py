@@ -205,6 +205,9 @@ class Settings(BaseSettings):
     proxy: ProxySettings | None = None
     secret_keys: SecretStr | None = None  # what seals secrets, between commas: the first seals, all of them open
     secret_key_file: Path | None = None  # the same, one in a line; default: made in the root
+    workdirs: tuple[Path, ...] | None = (
+        None  # from where a job's `run.workdir` is copied; default: anywhere where nobody needs a token, else nowhere
+    )
     private_storage_hosts: tuple[str, ...] = ()  # on private addresses, that a job's URLs may name
 
     @property
@@ -220,7 +223,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _config_file())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
 
 
 def use_profile(name: str) -> None:
@@ -237,7 +240,7 @@ def load_settings(config: Path | None = None) -> Settings:
     try:
         return Settings()
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{_config_file()} is no TOML: {error}") from error
+        raise ConfigurationError(f"{config_file()} is no TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
@@ -249,6 +252,7 @@ def load_settings(config: Path | None = None) -> Settings:
 _CONFIDENTIAL = (("webhooks",), ("token",), ("secret_keys",))
 
 
-def _config_file() -> Path | None:
+def config_file() -> Path | None:
+    """The one of ORCHESTRATOR_CONFIG."""
     named = os.environ.get("ORCHESTRATOR_CONFIG")
     return Path(named) if named else None

@@ -14,6 +14,7 @@ from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.bootstrap.workdirs import build_policy
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import ConfigurationError
@@ -71,6 +72,8 @@ def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, comm
         gpu_type=given.gpu_type,
         images=given.containers,
         max_jobs=given.max_jobs or settings.max_jobs,
+        node_root=own.root,
+        why_no_workdir=own.workdirs.why_refused,
         partitions=backend.partitions,
     )
     return Place(
@@ -101,6 +104,7 @@ def build_slurm_site(given: SlurmClusterSettings, settings: Settings) -> SlurmSi
         prolog=given.prolog,
         container_options=given.container_options if given.containers else None,
         shared_paths=given.shared_paths,
+        policy=build_policy(settings),
         notice_s=given.notice_s,
         gpus_per_node=given.gpus_per_node,
         settle_s=given.settle_s,
@@ -135,6 +139,8 @@ def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Sett
         images=True,
         shares_files=own.shared,
         max_jobs=given.max_jobs or settings.max_jobs,
+        node_root=own.root,
+        why_no_workdir=own.workdirs.why_refused if own.shared else None,
         check=backend.check,
     )
     return Place(
@@ -175,6 +181,7 @@ def build_kubernetes_site(given: KubernetesClusterSettings, settings: Settings, 
         agent_map=f"{_AGENT_MAP}-{folder.name[:16]}" if brings and not shared else None,
         agent_image=given.agent_image,
         python=given.python,
+        policy=build_policy(settings),
         claim=given.claim,
         host_path=given.host_path,
         defaults=given.defaults,

@@ -41,7 +41,7 @@ def make_absolute(spec: JobSpec) -> JobSpec:
 def check_submission(spec: JobSpec, cluster: Cluster) -> None:
     """Check all that can be known before the start; `spec` has an absolute workdir. Raises InvalidSpec."""
     problems = find_unsupported(spec, cluster.kind)
-    for check in (*_CHECKS, *(_ON_DISK if cluster.shares_files else ())):
+    for check in (*_CHECKS, *_list_disk_checks(spec, cluster)):
         problems.extend(check(spec, cluster))
     if not problems:
         problems.extend(_check_request(spec, cluster))
@@ -60,7 +60,11 @@ def _check_request(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
         yield FieldProblem("/placement/overlay", str(error).removeprefix("placement.overlay: "))
 
 
-def _check_workdir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+def _check_workdir(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
+    reason = _why_no_workdir(spec, cluster)
+    if reason is not None:
+        yield FieldProblem("/run/workdir", f"{spec.run.workdir} {reason}")
+        return
     found = _look(Path(spec.run.workdir))
     if found != "a directory":
         yield FieldProblem("/run/workdir", f"{spec.run.workdir} is {found}, must be a directory on the service's host")
@@ -150,13 +154,19 @@ def _check_url(field: str, url: str) -> Iterator[FieldProblem]:
 _Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
 _CHECKS: tuple[_Check, ...] = (_check_demand, _check_image)
 # Paths are looked up here: a cluster that shares no files finds out by itself.
-_ON_DISK: tuple[_Check, ...] = (
-    _check_workdir,
-    _check_script,
-    _check_data,
-    _check_snapshot_dir,
-    _check_snapshot_source,
-)
+_ELSEWHERE: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
+_ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_ELSEWHERE)
+
+
+def _list_disk_checks(spec: JobSpec, cluster: Cluster) -> tuple[_Check, ...]:
+    """Of a folder that is refused nothing is told, not even what is there."""
+    if not cluster.shares_files:
+        return ()
+    return _ON_DISK if _why_no_workdir(spec, cluster) is None else (_check_workdir, *_ELSEWHERE)
+
+
+def _why_no_workdir(spec: JobSpec, cluster: Cluster) -> str | None:
+    return None if cluster.why_no_workdir is None else cluster.why_no_workdir(Path(spec.run.workdir))
 
 
 def _look(path: Path) -> str:

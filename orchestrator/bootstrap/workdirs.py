@@ -1,0 +1,43 @@
+"""What the service may copy for jobs, as the settings have it: never what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.backends.kubernetes.access import kubeconfigs
+from orchestrator.bootstrap.access import is_open
+from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
+from orchestrator.domain.workdir import WorkdirPolicy
+from orchestrator.settings import Settings, config_file
+from orchestrator.store.engine import parse_url, sqlite_file
+
+
+def build_policy(settings: Settings) -> WorkdirPolicy:
+    """Without the setting: any folder where the caller is this machine's user, none where callers have tokens."""
+    allowed = settings.workdirs
+    if allowed is None and not is_open(settings):
+        allowed = ()
+    return WorkdirPolicy(
+        allowed=None if allowed is None else tuple(map(_resolve, allowed)),
+        private=tuple(dict.fromkeys(map(_resolve, _own_files(settings)))),
+        home=_resolve(Path.home()),
+    )
+
+
+def _own_files(settings: Settings) -> Iterator[Path]:
+    database = sqlite_file(parse_url(settings.resolved_database_url))
+    if database is not None:
+        yield from (database, database.with_name(f"{database.name}-wal"), database.with_name(f"{database.name}-shm"))
+    named = (settings.secret_key_file, settings.tls_key, settings.tls_cert, config_file())
+    hooks = (hook.secret_file for hook in settings.webhooks.values())
+    yield from (settings.root, settings.root / "secret.key", *kubeconfigs())
+    yield from (file for file in (*named, *hooks) if file is not None)
+    for given in settings.clusters.values():
+        if isinstance(given, SlurmClusterSettings | KubernetesClusterSettings):
+            roots = given.service_root, given.root, getattr(given, "kubeconfig", None)
+            yield from (root for root in roots if root is not None)
+
+
+def _resolve(path: Path) -> Path:
+    return path.expanduser().absolute().resolve()

@@ -160,6 +160,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         webhooks=hooks,
         secrets=vault.names,
         private_hosts=settings.private_storage_hosts,
+        deleted=SqlDeletionStore(database),
     )
     services = Services(
         deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, wake),

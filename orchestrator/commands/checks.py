@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from orchestrator.clusters import Cluster
+from orchestrator.commands.folders import find_foreign
 from orchestrator.commands.submission import check_submission, find_cluster, make_absolute
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.identity import LOCAL, Principal, Role
 from orchestrator.domain.job import Job
 from orchestrator.domain.reach import why_out_of_bounds
 from orchestrator.domain.spec import JobSpec
+from orchestrator.ports.endings import DeletionStore
 from orchestrator.ports.jobs import JobStore
 from trainer.contract.location import is_url
 
@@ -30,6 +32,7 @@ class Checks:
     webhooks: Collection[str] = ()
     secrets: Callable[[str], Collection[str]] = _no_secrets
     private_hosts: Collection[str] = ()
+    deleted: DeletionStore | None = None
     caller: Principal = LOCAL
 
     def acting(self, caller: Principal) -> Checks:
@@ -45,6 +48,7 @@ class Checks:
         """
         try:
             stored = make_absolute(spec)
+            self._check_folders(stored, known)
             check_submission(stored, find_cluster(spec, self.clusters))
             self._check_dependencies(stored, job_id, () if known is None else known.after)
             self._check_webhooks(stored, () if known is None else known.notify)
@@ -53,6 +57,22 @@ class Checks:
         except InvalidSpec as error:
             raise InvalidSpec([FieldProblem(prefix + p.pointer, p.message) for p in error.problems]) from error
         return stored
+
+    def _check_folders(self, spec: JobSpec, known: JobSpec | None) -> None:
+        cluster = find_cluster(spec, self.clusters)
+        found = find_foreign(
+            spec, cluster, self._project_of, lambda project: self.caller.may(Role.VIEWER, project), known=known
+        )
+        problems = list(dict.fromkeys(found))
+        if problems:
+            raise InvalidSpec(problems)
+
+    def _project_of(self, job_id: str) -> str | None:
+        try:
+            return self.jobs.get(job_id).spec.project
+        except NotFound:
+            deletion = None if self.deleted is None else self.deleted.deletion(job_id)
+            return None if deletion is None else deletion.project
 
     def _check_dependencies(self, spec: JobSpec, job_id: str | None, known: Collection[str]) -> None:
         """What is waited for has to exist for the caller, and not to wait for the job itself, however indirectly."""

@@ -40,14 +40,13 @@ class WorkdirPolicy:
         return self.home.is_relative_to(workdir) or _is_hidden(workdir, self.home)
 
 
-def find_job(path: PurePath, root: PurePath) -> str | None:
-    """The id of the job in whose folder a path is, where the run directory is `root`."""
-    first = path.relative_to(root).parts[:1] if path.is_relative_to(root) else ()
-    return first[0] if first and _JOB.fullmatch(first[0]) else None
+def name_jobs(path: str) -> list[str]:
+    """The parts of a path or URL that may be jobs' ids."""
+    return [part for part in path.split("/") if _JOB.fullmatch(part)]
 
 
-def why_not_in_root(path: PurePath, root: PurePath, *, workspaces: str) -> str | None:
-    """Why a job must not run in this folder of the run directory, in a phrase; None: it may."""
+def why_not_in_root(path: PurePath, root: PurePath, *, workspaces: str | None = None) -> str | None:
+    """Why a job must not name this folder of the run directory, in a phrase; None: it may."""
     first, *below = path.relative_to(root).parts or ("",)
     if first == workspaces and below:
         return None

@@ -203,7 +203,9 @@ def build_world(
     logs = Logs(reader, history, clusters, mask_of=identity.vault.mask_of_project)
     jobs = SqlJobStore(database)
     hooks = Hooks(SqlWebhookStore(database), identity.vault, clock, subscribe=database.subscribe)
-    checks = Checks(jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names)
+    checks = Checks(
+        jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names, deleted=SqlDeletionStore(database)
+    )
     services = Services(
         hooks=hooks,
         deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),

@@ -1,19 +1,26 @@
-"""Who asks and whether he may: asked of every route before anything of the request is read."""
+"""Who asks and whether he may: asked of every route before its body is read."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
+from orchestrator.api.agents import require_agent
 from orchestrator.api.deps import Services, get_services
 from orchestrator.api.errors import HttpProblem
+from orchestrator.api.guesses import (
+    WHO,
+    count_guess,
+    counting_guesses,
+    find_bearer,
+    require_few_guesses,
+    require_pace,
+)
 from orchestrator.domain.access import JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import Forbidden, NotFound, OrchestratorError, StoreUnavailable, Unauthenticated
 from orchestrator.domain.identity import Principal, Role
 from orchestrator.identity.gate import Credentials
@@ -24,8 +31,6 @@ LOOK_AGAIN_S = 60.0  # at who holds a stream open
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip")
 _REQUESTS = "one caller may not send so many requests; come again when Retry-After says"
-_GUESSES = "too many tokens that do not hold have come from this address; come again when Retry-After says"
-_WHO = "send a token as `Authorization: Bearer ...`; an admin makes one with `orchestrator token create`"
 
 
 async def authorise(request: Request) -> None:
@@ -34,11 +39,10 @@ async def authorise(request: Request) -> None:
     rule = find_rule(request.method, request.scope["route"].path)
     if rule is not None and rule.scope is Scope.PUBLIC:
         if request.method not in _SAFE_METHODS:  # signing in is a guess like another
-            _require_pace(services.identity.strangers.take(_peer(request)), _GUESSES)
+            count_guess(request, services)
         return
     if rule is not None and rule.scope is Scope.WORKER:
-        _require_some_token(request, services)
-        _count(services, f"agent {_bearer(request)}")
+        await _identify_agent(request, services)
         return
     caller = await identify(request, services)
     if caller is not None:
@@ -76,41 +80,22 @@ def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Await
 async def identify(request: Request, services: Services) -> Principal | None:
     """None: nobody known. Raises Unauthenticated for a token that does not hold, HttpProblem 429 for too many such."""
     gate = services.identity.gate
-    given = _credentials(request, gate.proxy_header)
-    with _counting_guesses(request, services):
+    with counting_guesses(request, services):
+        given = _credentials(request, gate.proxy_header)
         known = gate.recall(given)
         if known is None:
-            _require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+            require_few_guesses(request, services)
         caller = await run_in_threadpool(gate.identify, given) if known is None else known.value
     if caller is not None and given.cookie is not None and request.method not in _SAFE_METHODS:
         _require_our_page(request)
     return caller
 
 
-@contextmanager
-def _counting_guesses(request: Request, services: Services) -> Iterator[None]:
-    """By the address that they came from: after too many of them the store is not asked about the next one."""
-    try:
-        yield
-    except Unauthenticated:
-        services.identity.strangers.take(_peer(request))
-        raise
-
-
 def _count(services: Services, caller: str) -> None:
     """Raises HttpProblem 429 for one who asks faster than he may."""
     pace = services.identity.pace
     if pace is not None:
-        _require_pace(pace.take(caller), _REQUESTS)
-
-
-def _require_pace(wait_s: float, what: str) -> None:
-    if wait_s:
-        raise HttpProblem("too-many", what, wait_s=wait_s)
-
-
-def _peer(request: Request) -> str:
-    return "nowhere" if request.client is None else request.client.host
+        require_pace(pace.take(caller), _REQUESTS)
 
 
 async def get_caller(request: Request) -> Principal:
@@ -128,51 +113,31 @@ def require_role(caller: Principal, needed: Role, project: str) -> None:
         raise Forbidden(f"this takes the role {needed} in project {project}, which {caller.name} does not have")
 
 
-async def require_worker(request: Request, services: Services, key: AttemptKey) -> None:
-    """The report's own token. Raises Unauthenticated, AttemptOver, StoreUnavailable."""
-    token = _bearer(request)
-    if token is None:  # an open service: see _require_some_token
-        return
-    workers = services.identity.workers
-    stay = workers.recall(key)
-    if stay is None:
-        if not workers.knows(token):
-            _require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
-        stay = await run_in_threadpool(workers.find, key)
-    with _counting_guesses(request, services):
-        workers.require(token, key, stay.value)
-
-
-def _require_some_token(request: Request, services: Services) -> None:
-    """Before a report of megabytes is read: what never was an attempt's token is a guess, from where many came."""
-    token = _bearer(request)
-    if token is not None and not services.identity.workers.knows(token):
-        _require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+async def _identify_agent(request: Request, services: Services) -> None:
+    with counting_guesses(request, services):
+        token = find_bearer(request)
     if token is None:
-        gate = services.identity.gate
-        if gate.recall(_credentials(request, None, with_cookie=False)) is None or not gate.is_open:
-            raise Unauthenticated("a report needs the token of the attempt that it is about")
+        _require_open(request, services)
+    else:
+        await require_agent(request, services, token)
+
+
+def _require_open(request: Request, services: Services) -> None:
+    """Of a report without a token. Raises Unauthenticated."""
+    gate = services.identity.gate
+    if gate.recall(_credentials(request, None, with_cookie=False)) is None or not gate.is_open:
+        raise Unauthenticated("a report needs the token of the attempt that it is about")
 
 
 def _credentials(request: Request, proxy_header: str | None, *, with_cookie: bool = True) -> Credentials:
     headers = request.headers
     return Credentials(
         peer=None if request.client is None else request.client.host,
-        bearer=_bearer(request),
+        bearer=find_bearer(request),
         cookie=request.cookies.get(SESSION_COOKIE) if with_cookie and "cookie" in headers else None,
         user=None if proxy_header is None else _only_value(request, proxy_header),
         forwarded=any(name in headers for name in _FORWARDING),
     )
-
-
-def _bearer(request: Request) -> str | None:
-    given = request.headers.get("authorization")
-    if given is None:
-        return None
-    scheme, _, token = given.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthenticated(_WHO)
-    return token.strip()
 
 
 def _only_value(request: Request, header: str) -> str | None:
@@ -198,7 +163,7 @@ def _raise_for(verdict: Verdict, request: Request, rule: Rule | None) -> None:
     if verdict is Verdict.ALLOWED:
         return
     if verdict is Verdict.UNAUTHENTICATED:
-        raise Unauthenticated(_WHO)
+        raise Unauthenticated(WHO)
     if verdict is Verdict.HIDDEN:
         raise NotFound(_absent(request))
     if rule is None or rule.role is None:

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.deps import read_body
+from orchestrator.api.body_stream import read_body
 from orchestrator.api.documents import parse_document
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec

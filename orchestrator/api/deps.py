@@ -1,9 +1,7 @@
-"""What handlers are given: the services behind them, and known query parameters only; the bytes of a body, within
-limits of size and time."""
+"""What handlers are given: the services behind them, and known query parameters only."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,7 +11,6 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from orchestrator.api.errors import HttpProblem
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.jobs import Commands
 from orchestrator.commands.plans import Plans
@@ -36,9 +33,6 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
 from orchestrator.wire.reports import DesiredView, ReportBody
 from orchestrator.wire.webhooks import WebhookView
-
-BODY_S = 60.0  # for a whole body to arrive
-_DRAINED_BYTES = 64 * 1024 * 1024  # of a body too long: read and forgotten, so that its sender gets the answer
 
 
 class ReportIntake(Protocol):
@@ -120,23 +114,3 @@ IdempotencyKey = Annotated[
 ]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Cursor = Annotated[str | None, Query(max_length=512)]
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes, counted while it arrives. Raises HttpProblem 413, or 408 for one that takes
-    too long: whoever sends a byte a minute must not hold a connection for days."""
-    body = bytearray()
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size <= limit:
-                    body += chunk
-                elif size > _DRAINED_BYTES:
-                    break
-    except TimeoutError as error:
-        raise HttpProblem("too-slow", f"the body did not arrive within {BODY_S:.0f} s") from error
-    if size > limit:
-        raise HttpProblem("too-large", f"the body is larger than {limit} bytes, the most that is accepted here")
-    return bytes(body)

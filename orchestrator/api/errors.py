@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
 from orchestrator.domain.errors import (
+    AttemptOver,
     Conflict,
     FieldProblem,
     Forbidden,
@@ -25,6 +26,7 @@ from orchestrator.domain.errors import (
 )
 from orchestrator.domain.validation import pointer_to
 from orchestrator.wire.problems import FieldError, Problem
+from orchestrator.wire.reports import DesiredView, ReportRefusal
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
@@ -101,6 +103,8 @@ def problem_of(error: Exception) -> Problem | None:
         return _problem_of_parameters(error)
     if isinstance(error, HTTPException):
         return _problem_of_status(error)
+    if isinstance(error, AttemptOver):
+        return _refusal_of_report(error)
     for kind, name in _BY_ERROR:
         if isinstance(error, kind):
             fields = list(error.problems) if isinstance(error, InvalidSpec) else []
@@ -128,6 +132,11 @@ def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
 
     for kind in (OrchestratorError, HttpProblem, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
+
+
+def _refusal_of_report(error: AttemptOver) -> ReportRefusal:
+    """Refused, and yet told what is desired: an agent that was cut off for an hour has to hear that it is over."""
+    return ReportRefusal(**vars(build_problem("forbidden", str(error))), desired=DesiredView(state="stop"))
 
 
 def _problem_of_parameters(error: RequestValidationError) -> Problem:

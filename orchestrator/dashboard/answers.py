@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from orchestrator.api.access import Caller
-from orchestrator.api.deps import read_body
+from orchestrator.api.body_stream import read_body
 from orchestrator.api.errors import HttpProblem
 from orchestrator.dashboard.keeping import Recent
 from orchestrator.dashboard.pages import RELEASE, render_page

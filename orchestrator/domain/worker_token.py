@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptKey
 
+_SHAPE = re.compile(r"orw_[0-9a-f]{64}", re.ASCII)
 LATE = timedelta(seconds=60)  # after an attempt's end: what its agents had to say last may still be on its way
 
 
@@ -33,6 +35,11 @@ def derive_worker_key(key: bytes) -> bytes:
 def issue_worker_token(worker_key: bytes, key: AttemptKey, nonce: str) -> str:
     message = f"{key.job_id}\0{key.number}\0{nonce}".encode()
     return "orw_" + hmac.new(worker_key, message, hashlib.sha256).hexdigest()
+
+
+def looks_like_worker_token(token: str) -> bool:
+    """Whether it has the shape of one; it costs no key and no question to the store."""
+    return _SHAPE.fullmatch(token) is not None
 
 
 def is_genuine(token: str, worker_keys: Sequence[bytes], key: AttemptKey, nonce: str) -> bool:

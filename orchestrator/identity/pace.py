@@ -25,6 +25,10 @@ class Pace:
         self._lock = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}  # what was left, and when
 
+    def __len__(self) -> int:
+        """How many callers are remembered."""
+        return len(self._buckets)
+
     def take(self, caller: str) -> float:
         """Count a request. 0: it may pass; else it was not counted, and one may pass in so many seconds."""
         with self._lock:

@@ -31,6 +31,7 @@ from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.node import NodeFailure
 from orchestrator.domain.shares import Prices
 from orchestrator.identity.gate import Gate
+from orchestrator.identity.pace import Pace
 from orchestrator.identity.places import JobPlaces
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
@@ -242,6 +243,7 @@ def _build_identity(database: Database, clock: StandingClock, *, is_open: bool, 
         places=places,
         workers=Workers(reader, clock, [WORKER_KEY], monotonic=_always_later()),
         vault=Vault(SqlSecretStore(database), places, clock, [SEAL]),
+        strangers=Pace(1e6),  # the tests of it have their own
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.api import deps
+from orchestrator.api import body_stream
 from orchestrator.backends.local.render import render_processes
 from orchestrator.domain import identity
 from orchestrator.domain.attempt import AttemptKey, AttemptState
@@ -223,7 +223,7 @@ def test_a_token_in_an_address_is_refused_and_not_repeated(closed: World, addres
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs", "/api/v1/tokens", "/api/v1/secrets", "/api/v1/reports", "/sign-in"])
 def test_a_body_that_does_not_come_is_not_waited_for(world: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deps, "BODY_S", 0.01)
+    monkeypatch.setattr(body_stream, "BODY_S", 0.01)
     kind = "application/x-www-form-urlencoded" if path == "/sign-in" else "application/json"
     sent = asyncio.run(ask_slowly(world, path, kind))
     assert sent[0]["status"] == 408

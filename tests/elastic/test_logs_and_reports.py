@@ -30,6 +30,7 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answers)
         self.accepted: list[dict[str, object]] = []
         self.tokens: set[str | None] = set()
+        self.attempts: set[str | None] = set()
         self.failing = 0  # so many more reports
         self.refusal = 503
         self.desired: dict[str, object] = {"state": "run"}
@@ -49,6 +50,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.tokens.add(self.headers["Authorization"])
+        self.server.attempts.add(self.headers["Orchestrator-Attempt"])
         failing, self.server.failing = self.server.failing > 0, max(0, self.server.failing - 1)
         if not failing:
             self.server.accepted.append(report)
@@ -123,6 +125,7 @@ def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, servi
     ends = [0] + [report["progress_to"] for report in service.accepted]
     assert [report["progress_from"] for report in service.accepted] == ends[:-1]
     assert service.tokens == {"Bearer secret"}
+    assert service.attempts == {f"{record.job_id}/{record.attempt}"}
     last = service.accepted[-1]
     assert isinstance(last["exit_record"], dict)
     assert last["exit_record"]["outcome"] == "succeeded"

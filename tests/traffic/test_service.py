@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from deploy.dev.traffic.exchange import Exchange
+from orchestrator.api.agents import parse_head
 from orchestrator.api.app import create_app
-from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job import JobState
 from orchestrator.intake.intake import Intake
 from orchestrator.store.journals import SqlJournalStore
@@ -144,6 +145,14 @@ def test_the_service_answers_old_requests_as_it_did(replay: Replay, version: str
         asked += 1
     assert asked > 50
     require_known(replay, said_by_agents(version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_attempt_of_an_old_report_is_found_before_the_report_is_read(version: str) -> None:
+    """Agents of the first release name it in the body alone; the service checks the token by it."""
+    for report in said_by_agents(version):
+        document = json.loads(report.body)
+        assert parse_head(report.body.encode()) == AttemptKey(document["job_id"], document["attempt"])
 
 
 def require_known(replay: Replay, agents: list[Exchange]) -> None:

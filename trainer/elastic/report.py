@@ -112,6 +112,7 @@ class Reporter:
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
+            headers[env.ATTEMPT_HEADER] = f"{self._record.job_id}/{self._record.attempt}"
         request = urllib.request.Request(self._url, json.dumps(document).encode(), headers, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=max(0.1, timeout_s)) as response:

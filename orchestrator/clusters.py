@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.node import Partition
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from trainer.contract import layout
 
@@ -36,6 +38,15 @@ class Cluster:
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id
 
-    def snapshots_dir(self, job: Job) -> Path:
+    def folder(self, job_id: str) -> JobFolder:
+        """What the service opens of it goes through here."""
+        return JobFolder(self.job_root, job_id)
+
+    def has_snapshot(self, job: Job, name: str) -> bool:
+        """Whether a committed one of this name is where the job keeps its own. Raises OSError."""
         named = job.spec.snapshot.dir
-        return layout.snapshots_dir(self.job_dir(job.id)) if named is None else Path(named) / job.id
+        folder = self.folder(job.id) if named is None else JobFolder(Path(named), job.id)
+        below = layout.snapshots_dir(Path()) if named is None else Path()
+        with folder.open() as opened:
+            status = opened.status(below / name / layout.MANIFEST)
+        return status is not None and stat.S_ISREG(status.st_mode)

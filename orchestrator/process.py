@@ -23,6 +23,7 @@ from orchestrator.bootstrap.database import open_database
 from orchestrator.bootstrap.service import Service, build
 from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import ConfigurationError
+from orchestrator.jobfolder.folder import Folder
 from orchestrator.settings import Settings
 from orchestrator.telemetry.lines import configure_logging
 
@@ -81,8 +82,9 @@ def check_settings(settings: Settings) -> Settings:
     try:
         root.mkdir(parents=True, exist_ok=True)
         root = root.resolve()
-        rundir.write_document(root / ".writable", {})
-        (root / ".writable").unlink(missing_ok=True)  # another service that starts may have removed it
+        with Folder.of(root) as folder:
+            rundir.write_document(folder, Path(".writable"), {})
+            folder.remove(Path(".writable"))  # another service that starts may have removed it
     except OSError as error:
         raise ConfigurationError(f"the run directory {root} cannot be written: {error.strerror}") from error
     return settings.model_copy(update={"root": root})
@@ -152,13 +154,14 @@ def _listener(settings: Settings) -> Iterator[socket.socket]:
 def _announced(root: Path, url: str) -> Iterator[None]:
     """`service.json` while the service runs, so that clients on this machine find it. Of several, the last counts."""
     version = importlib.metadata.version("elastic-orchestrator")
-    path, announcement = root / "service.json", {"url": url, "pid": os.getpid(), "version": version}
-    rundir.write_document(path, announcement)
-    try:
-        yield
-    finally:
-        if rundir.read_document(path) == announcement:
-            path.unlink(missing_ok=True)
+    path, announcement = Path("service.json"), {"url": url, "pid": os.getpid(), "version": version}
+    with Folder.of(root) as folder:
+        rundir.write_document(folder, path, announcement)
+        try:
+            yield
+        finally:
+            if rundir.read_document(folder, path) == announcement:
+                folder.remove(path)
 
 
 def _bracketed(host: str) -> str:

@@ -5,18 +5,17 @@ Documents appear whole (temporary file, fsync, rename). Journals grow; a torn la
 
 from __future__ import annotations
 
-import errno
+import io
 import json
-import os
 import re
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.event import EventKind
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, parse_agent_record
@@ -28,109 +27,63 @@ from trainer.contract.progress import Progress, parse_progress
 Document = TypeVar("Document")
 
 MAX_READ_BYTES = 4 * 1024 * 1024  # of one journal in one go
-MAX_DOCUMENT_BYTES = 1024 * 1024
-MAX_REPLICAS = 100_000
+MAX_DOCUMENT_BYTES = 256 * 1024
+MAX_INCARNATIONS = 32  # of one replica: an attempt whose agents begin more often is judged by the newest
+_MAX_NAMES = 1000  # of one replica's folder
 # What a text that is no document of ours may raise while it is parsed.
-UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError, AttributeError)
-_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError)
+_HERE = Path()  # names of a layout below the folder that is open
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _OURS = frozenset(kind.value for kind in EventKind)
-_WITHDRAWN = "withdrawn"  # in place of a submission's token
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+_WITHDRAWN = b"withdrawn"  # in place of a submission's token
 
 
-def write_document(path: Path, document: Mapping[str, object], *, private: bool = False) -> None:
+def write_document(folder: Folder, path: Path, document: Mapping[str, object], *, private: bool = False) -> None:
     """Write a JSON document so that readers see the old one or the new one; a `private` one is its owner's alone.
 
     Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk needs no litter
-        raise
+    folder.write(path, json.dumps(document).encode(), private=private)
 
 
-def open_regular(path: Path) -> BinaryIO | None:
-    """Open a regular file; None when it is not there or is anything else, which must not hold the reader.
-
-    Raises OSError for a failing disk: that a file cannot be read is no evidence that it is not there.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in _NOT_THERE:
-            return None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        return None
-    return os.fdopen(descriptor, "rb")
-
-
-def read_document(path: Path) -> dict[str, object] | None:
+def read_document(folder: Folder, path: Path) -> dict[str, object] | None:
     """The document, or None when there is none or it is no JSON object. Raises OSError for a failing disk."""
-    file = open_regular(path)
-    if file is None:
-        return None
-    with file:
-        content = file.read(MAX_DOCUMENT_BYTES)
+    content = folder.read(path, limit=MAX_DOCUMENT_BYTES)
     try:
-        document = json.loads(content)
+        document = None if content is None else json.loads(content)
     except UNREADABLE:
         return None
     return document if isinstance(document, dict) else None
 
 
-def write_launch(job_dir: Path, attempt: int, policy: LaunchPolicy, *, replicas: int) -> None:
+def write_launch(job: JobFolder, attempt: int, policy: LaunchPolicy, *, replicas: int) -> None:
     document = {"version": 1, "replicas": replicas, "policy": render_policy(policy)}
-    write_document(layout.attempt_dir(job_dir, attempt) / layout.LAUNCH, document)
+    with job.made() as folder:
+        write_document(folder, layout.attempt_dir(_HERE, attempt) / layout.LAUNCH, document)
 
 
-def read_replicas(job_dir: Path, attempt: int) -> int | None:
-    """How many replicas were to be launched, or None before that was written."""
-    document = read_document(layout.attempt_dir(job_dir, attempt) / layout.LAUNCH)
-    replicas = None if document is None else document.get("replicas")
-    return replicas if isinstance(replicas, int) and 1 <= replicas <= MAX_REPLICAS else None
-
-
-def write_desired(job_dir: Path, attempt: int, desired: DesiredDocument) -> None:
+def write_desired(job: JobFolder, attempt: int, desired: DesiredDocument) -> None:
     """Idempotent, and cheap where it is written already."""
-    path, document = layout.attempt_dir(job_dir, attempt) / layout.DESIRED, render_desired(desired)
-    if read_document(path) != document:
-        write_document(path, document)
+    path, document = layout.attempt_dir(_HERE, attempt) / layout.DESIRED, render_desired(desired)
+    with job.made() as folder:
+        if read_document(folder, path) != document:
+            write_document(folder, path, document)
 
 
-def fence(job_dir: Path, attempt: int) -> None:
+def fence(job: JobFolder, attempt: int) -> None:
     """From now on no attempt before `attempt` may commit a snapshot. Idempotent."""
-    path = layout.fence_dir(job_dir) / Term(attempt, 0).file_name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(exist_ok=True)
+    with job.made() as folder:
+        folder.touch(layout.fence_dir(_HERE) / Term(attempt, 0).file_name)
 
 
-def withdraw(job_dir: Path, attempt: int) -> bool:
+def withdraw(job: JobFolder, attempt: int) -> bool:
     """Claim the attempt for nobody, so that every agent of it is refused; False when one holds the claim. Idempotent.
 
     The claim appears whole: agents pass over an empty one.
     """
-    path = layout.attempt_dir(job_dir, attempt) / layout.CLAIM
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(_WITHDRAWN)
-        os.link(temporary, path)
-    except FileExistsError:
-        return path.read_text().strip() == _WITHDRAWN
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+    path = layout.attempt_dir(_HERE, attempt) / layout.CLAIM
+    with job.made() as folder:
+        return folder.create(path, _WITHDRAWN) or folder.read(path, limit=MAX_DOCUMENT_BYTES) == _WITHDRAWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,68 +93,87 @@ class LocalRunDirectories:
     root: Path
 
     def fence(self, job_id: str, attempt: int) -> None:
-        fence(self.root / job_id, attempt)
+        fence(JobFolder(self.root, job_id), attempt)
 
     def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
-        write_desired(self.root / job_id, attempt, desired)
+        write_desired(JobFolder(self.root, job_id), attempt, desired)
 
     def withdraw(self, job_id: str, attempt: int) -> bool:
-        return withdraw(self.root / job_id, attempt)
+        return withdraw(JobFolder(self.root, job_id), attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a replica's agent, on disk."""
+    """One life of a replica's agent, on disk. `folder` is the attempt's, open, and `path` is relative to it."""
 
     replica: int
     number: int
+    folder: Folder
     path: Path
 
     def agent(self) -> AgentRecord | None:
-        return _parsed(self.path / layout.AGENT, parse_agent_record)
+        return _parsed(self.folder, self.path / layout.AGENT, parse_agent_record)
 
     def exit(self) -> ExitRecord | None:
-        return _parsed(self.path / layout.EXIT, parse_exit_record)
+        return _parsed(self.folder, self.path / layout.EXIT, parse_exit_record)
 
 
-def incarnations(job_dir: Path, attempt: int) -> Iterator[Incarnation]:
-    """Every incarnation of every replica, by replica, then by number."""
-    for replica, folder in _numbered(layout.attempt_dir(job_dir, attempt), "replica-"):
-        for number, path in _numbered(folder, ""):
-            yield Incarnation(replica, number, path)
+def open_attempt(job: JobFolder, attempt: int) -> Folder:
+    """An absent folder where there is none. Raises OSError."""
+    with job.open() as folder:
+        return folder.within(layout.attempt_dir(_HERE, attempt))
 
 
-def was_claimed(job_dir: Path, attempt: int) -> bool:
-    return (layout.attempt_dir(job_dir, attempt) / layout.CLAIM).exists()
+def incarnations(attempt: Folder, replicas: Iterable[int]) -> Iterator[Incarnation]:
+    """The newest incarnations of these replicas, in their order, then by number. `attempt` is open.
+
+    Which replicas there are was decided at the launch: the folder does not say.
+    """
+    for replica in replicas:
+        folder = Path(f"replica-{replica}")
+        names = attempt.folders(folder, limit=_MAX_NAMES)
+        numbers = sorted(int(name) for name in names if _NUMBER.match(name))
+        for number in numbers[-MAX_INCARNATIONS:]:
+            yield Incarnation(replica, number, attempt, folder / str(number))
+
+
+def was_claimed(attempt: Folder) -> bool:
+    return attempt.status(Path(layout.CLAIM)) is not None
 
 
 def read_news(
-    job_dir: Path, key: AttemptKey, known: Mapping[tuple[int, int], JournalOffsets]
+    job: JobFolder, key: AttemptKey, replicas: int, known: Mapping[tuple[int, int], JournalOffsets]
 ) -> Iterator[JournalBatch]:
     """What the attempt's replicas wrote since the offsets in `known`; replicas without news are left out."""
-    for life in incarnations(job_dir, key.number):
-        stored = known.get((life.replica, life.number), JournalOffsets())
-        exit_record = None if stored.exited else life.exit()  # before the journals: then they are complete
-        progress = read_journal(life.path / layout.PROGRESS, stored.progress)
-        events = read_journal(life.path / layout.EVENTS, stored.events)
-        if progress.more or events.more:
-            exit_record = None  # the last word comes last
-        if exit_record is None and progress.end == stored.progress and events.end == stored.events:
-            continue
-        yield JournalBatch(
-            key=key,
-            replica=life.replica,
-            incarnation=life.number,
-            progress=parse_progress_lines(progress.lines),
-            progress_to=progress.end,
-            events=parse_event_lines(events.lines),
-            events_to=events.end,
-            exit_record=exit_record,
-            progress_from=progress.start,
-            events_from=events.start,
-            progress_cut=progress.start < stored.progress,
-            events_cut=events.start < stored.events,
-        )
+    with open_attempt(job, key.number) as attempt:
+        for life in incarnations(attempt, range(replicas)):
+            news = _news_of(life, key, known.get((life.replica, life.number), JournalOffsets()))
+            if news is not None:
+                yield news
+
+
+def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> JournalBatch | None:
+    exit_record = None if stored.exited else life.exit()  # before the journals: then they are complete
+    progress = read_journal(life.folder, life.path / layout.PROGRESS, stored.progress)
+    events = read_journal(life.folder, life.path / layout.EVENTS, stored.events)
+    if progress.more or events.more:
+        exit_record = None  # the last word comes last
+    if exit_record is None and progress.end == stored.progress and events.end == stored.events:
+        return None
+    return JournalBatch(
+        key=key,
+        replica=life.replica,
+        incarnation=life.number,
+        progress=parse_progress_lines(progress.lines),
+        progress_to=progress.end,
+        events=parse_event_lines(events.lines),
+        events_to=events.end,
+        exit_record=exit_record,
+        progress_from=progress.start,
+        events_from=events.start,
+        progress_cut=progress.start < stored.progress,
+        events_cut=events.start < stored.events,
+    )
 
 
 def goes_on(batch: JournalBatch) -> bool:
@@ -223,13 +195,15 @@ class Chunk:
     more: bool = False
 
 
-def read_journal(path: Path, offset: int) -> Chunk:
+def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
     """Whole lines from `offset` on, at most MAX_READ_BYTES. A file that was cut is read from its beginning."""
-    file = None if _holds(path, offset) else open_regular(path)
+    status = folder.status(path)
+    # Where it is just so long there is no news in it, and no need to open it.
+    file = None if status is None or status.st_size == offset else folder.open(path)
     if file is None:
         return Chunk([], offset, offset)
     with file:
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, io.SEEK_END)
         start = offset if offset <= size else 0
         file.seek(start)
         content = file.read(MAX_READ_BYTES)
@@ -240,14 +214,6 @@ def read_journal(path: Path, offset: int) -> Chunk:
         return Chunk([], start, start + len(content) if more else start, more)
     lines, end = split_lines(whole, start)
     return Chunk(lines, start, end, more)
-
-
-def _holds(path: Path, size: int) -> bool:
-    """Whether the file is just so long: then there is no news in it, and no need to open it."""
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False  # opening it tells why
 
 
 def split_lines(whole: bytes, offset: int) -> tuple[list[Line], int]:
@@ -280,24 +246,9 @@ def _line(line: bytes, parse: Callable[[dict[str, object]], Document]) -> Docume
         return None
 
 
-def _parsed(path: Path, parse: Callable[[dict[str, object]], Document]) -> Document | None:
-    document = read_document(path)
+def _parsed(folder: Folder, path: Path, parse: Callable[[dict[str, object]], Document]) -> Document | None:
+    document = read_document(folder, path)
     try:
         return None if document is None else parse(document)
     except UNREADABLE:
         return None
-
-
-def _numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
-    """Sub-folders named by the prefix and a whole number of at most nine digits."""
-    try:
-        with os.scandir(folder) as entries:
-            named = [entry for entry in entries if entry.name.startswith(prefix)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    numbers = [(entry.name.removeprefix(prefix), entry) for entry in named]
-    return sorted(
-        (int(number), folder / entry.name)
-        for number, entry in numbers
-        if _NUMBER.match(number) and entry.is_dir(follow_symlinks=False)
-    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_line, make_spec, settle
@@ -17,6 +18,7 @@ from orchestrator.domain.job import JobState
 from orchestrator.domain.launch import LaunchPlan, NativeRequest, Site
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.intake.intake import Intake
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from orchestrator.rundir import LocalRunDirectories
 from orchestrator.store.engine import Database
@@ -50,9 +52,11 @@ class SteadyCluster:
     def submit(self, plan: LaunchPlan) -> str:
         raise AssertionError("nothing is started here")
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         replica = (ReplicaSighting(replica=0, liveness=Liveness.ALIVE, evidence="replica 0's agent runs"),)
-        return {key: Sighting(key=key, presence=Presence.RUNNING, evidence="runs", replicas=replica) for key in keys}
+        return {
+            key: Sighting(key=key, presence=Presence.RUNNING, evidence="runs", replicas=replica) for key in launched
+        }
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         raise AssertionError("nothing is cancelled here")
@@ -87,7 +91,7 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
     lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
     assert lease is not None
     store = SqlSupervisorStore(database, lease)
-    intake = Intake(SqlJournalStore(database), SqlJobReader(database), clock, lambda job_id: root / job_id)
+    intake = Intake(SqlJournalStore(database), SqlJobReader(database), clock, partial(JobFolder, root))
     site = Site(
         root=root, python="python", child="child.py", rendezvous_host="127.0.0.1", gpus_per_node=0, report_url=None,
         stop_timeout_s=10, log_limit_bytes=1 << 20,

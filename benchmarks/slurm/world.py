@@ -66,7 +66,7 @@ class World:
 
     def look(self) -> None:
         """The cluster's part of a pass: one listing, and the traces in the run directories."""
-        self._backend.observe(self._keys)
+        self._backend.observe(dict.fromkeys(self._keys, _NODES))
 
 
 def _store_jobs(database: Database, count: int) -> list[AttemptKey]:

@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 import io
 import os
-import shutil
+import re
 import uuid
 import zipfile
 from collections.abc import Collection
@@ -20,8 +20,11 @@ from orchestrator import rundir
 from orchestrator.backends.tree import Identity, digest_tree, identify, open_folder, walk
 from orchestrator.domain.errors import ConfigurationError, LaunchRefused
 from orchestrator.domain.workdir import WorkdirPolicy, why_not_in_root
+from orchestrator.jobfolder.folder import Folder, JobFolder
+from orchestrator.jobfolder.removal import remove
 
 AGENTS, WORKDIRS, WORKSPACES = ".agents", ".workdirs", ".workspaces"  # below the root; clients fill the last one
+_PINNED = re.compile(rf"{re.escape(WORKDIRS)}/[0-9a-f]{{32}}")
 
 
 def find_package() -> Path:
@@ -39,7 +42,7 @@ def agent_folder(package: Path) -> Path:
 
 def ship_agent(package: Path, root: Path) -> None:
     """Idempotent. Raises OSError."""
-    _place(package, root / AGENTS, inside=package.name)
+    _place(package, root, AGENTS, inside=package.name)
 
 
 def pack_agent(package: Path) -> bytes:
@@ -61,6 +64,24 @@ def is_shared(workdir: Path, shared: Collection[Path]) -> bool:
     return any(workdir == path or path in workdir.parents for path in shared)
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Which copy of its workdir a job has, in a file of its folder. The job may have written anything there."""
+
+    job: JobFolder
+    name: str
+
+    def read(self) -> Path | None:
+        with self.job.open() as folder:
+            document = rundir.read_document(folder, Path(self.name))
+        pinned = None if document is None else document.get("folder")
+        return Path(pinned) if isinstance(pinned, str) and _PINNED.fullmatch(pinned) else None
+
+    def write(self, copy: Path) -> None:
+        with self.job.made() as folder:
+            rundir.write_document(folder, Path(self.name), {"folder": str(copy)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workdirs:
     """How a cluster's nodes get a job's workdir. `root` and `shared` are as the nodes see them."""
@@ -79,7 +100,7 @@ class Workdirs:
             return None  # nothing is copied
         return self.policy.why_refused(place.resolve())
 
-    def provide(self, workdir: Path, *, pin: Path) -> str:
+    def provide(self, workdir: Path, *, pin: Pin) -> str:
         """The workdir as the nodes see it, after a copy where they would not. Raises OSError, LaunchRefused."""
         place = Path(os.path.normpath(workdir))
         below = is_shared(place, [self.root])
@@ -97,50 +118,47 @@ class Workdirs:
             raise LaunchRefused(f"run.workdir {workdir} {reason}")
 
 
-def ship_workdir(workdir: Path, root: Path, *, pin: Path, policy: WorkdirPolicy | None = None) -> Path:
+def ship_workdir(workdir: Path, root: Path, *, pin: Pin, policy: WorkdirPolicy | None = None) -> Path:
     """The workdir's place below the root: what it held when `pin`, which says so from then on, was written first.
 
     Later attempts of a job get what its first one had. Raises OSError, and LaunchRefused for one that is too large or
     that the policy refuses.
     """
-    pinned = rundir.read_document(pin)
-    if pinned is not None and (root / str(pinned["folder"])).is_dir():
-        return Path(str(pinned["folder"]))
+    pinned = pin.read()
+    if pinned is not None and _is_there(root, pinned):
+        return pinned
     policy = policy or WorkdirPolicy()
     source = workdir.resolve()
     reason = policy.why_refused(source)
     if reason is not None:
         raise LaunchRefused(f"run.workdir {workdir} {reason}")
     own = identify([Path(path) for path in (*policy.private, root) if path != source])
-    folder = Path(WORKDIRS) / _place(source, root / WORKDIRS, without=own)
-    rundir.write_document(pin, {"folder": str(folder)})
+    folder = Path(WORKDIRS) / _place(source, root, WORKDIRS, without=own)
+    pin.write(folder)
     return folder
 
 
-def _place(source: Path, beside: Path, *, inside: str = "", without: Collection[Identity] = ()) -> str:
-    """Copy the source to the folder `beside`, under the hash of what was copied, which is returned."""
+def _is_there(root: Path, path: Path) -> bool:
+    with Folder.of(root) as top, top.within(path) as folder:
+        return folder.exists
+
+
+def _place(source: Path, root: Path, beside: str, *, inside: str = "", without: Collection[Identity] = ()) -> str:
+    """Copy the source to a folder in the root, under the hash of what was copied, which is returned."""
     name = digest_tree(source, without=without)
-    if (beside / name).is_dir():
-        os.utime(beside / name)  # used again: housekeeping removes what has not been used for long
-        return name
-    beside.mkdir(parents=True, exist_ok=True)
-    temporary = beside / f".{name}.{uuid.uuid4().hex}"
-    try:
-        (temporary / inside).mkdir(parents=True)
-        copied = _copy(source, temporary / inside, without=without)  # it may have changed since
-        with contextlib.suppress(OSError):  # another process was faster: the content is the same
-            temporary.rename(beside / copied)
-        return copied
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _copy(source: Path, target: Path, *, without: Collection[Identity]) -> str:
-    into = open_folder(target.resolve())
-    try:
-        return digest_tree(source, without=without, into=into)
-    finally:
-        os.close(into)
+    with Folder.of(root, make=True) as top, top.making(Path(beside)) as folder:
+        if folder.use(Path(name)):  # again: housekeeping removes what has not been used for long
+            return name
+        temporary = f".{name}.{uuid.uuid4().hex}"
+        try:
+            with folder.making(Path(temporary, inside)) as target:
+                copied = digest_tree(source, without=without, into=target.fileno())  # it may have changed since
+            with contextlib.suppress(OSError):  # another process was faster: the content is the same
+                folder.hand_over(Path(temporary), folder, copied)
+            return copied
+        finally:
+            with contextlib.suppress(OSError):
+                remove(folder, temporary, lambda: True)
 
 
 def _pack_file(archive: zipfile.ZipFile, name: str, opened: int) -> None:

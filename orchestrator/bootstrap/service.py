@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -39,6 +40,8 @@ from orchestrator.domain.worker_token import derive_worker_key
 from orchestrator.identity.vault import Vault
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.jobfolder.removal import LocalJobFolders
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.queries.accounts import Accounts
@@ -72,7 +75,6 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.tally import Tally
 from orchestrator.telemetry.traces import Traces
 from orchestrator.upkeep.housekeeping import Housekeeper
-from orchestrator.upkeep.removal import LocalJobFolders
 from orchestrator.upkeep.trash import TrashSweeper
 from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.webhooks.outbox import Outbox
@@ -126,7 +128,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     )
     hooks.reseal()
     hooks.refresh()
-    intake = Intake(SqlJournalStore(database), reader, clock, lambda job_id: settings.root / job_id, masks=vault.masks)
+    intake = Intake(SqlJournalStore(database), reader, clock, partial(JobFolder, settings.root), masks=vault.masks)
     reception = Reception(intake)
     keep = keep_of(settings)
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -230,7 +232,7 @@ def _supervision(
 
     def supervise(lease: Lease, in_office: Callable[[], None]) -> Reconciler:
         store = SqlSupervisorStore(database, lease)
-        intake = Intake(journals, reader, clock, cluster.job_dir, masks=vault.masks, between=in_office)
+        intake = Intake(journals, reader, clock, cluster.folder, masks=vault.masks, between=in_office)
         cooldown_s = settings.node_cooldown_s
         observer = Observer(
             cluster.name,

@@ -30,7 +30,6 @@ from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import HistoryReader
 from orchestrator.ports.jobs import JobReader, JobStore
 from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
-from trainer.contract import layout
 from trainer.contract.location import is_url
 from trainer.contract.manifest import parse_snapshot_name
 
@@ -216,7 +215,7 @@ class Commands:
         """By the files, where the service sees them; else by what the job's journals told."""
         cluster = find_cluster(job.spec, self._checks.clusters)
         if cluster.shares_files and not is_url(job.spec.snapshot.dir or ""):
-            return (cluster.snapshots_dir(job) / name / layout.MANIFEST).is_file()
+            return cluster.has_snapshot(job, name)
         return self._history is not None and self._history.has_snapshot(job.id, name)
 
 

@@ -51,6 +51,11 @@ class AttemptKey:
         return f"{self.job_id}-a{self.number}"
 
 
+def most_nodes(nodes: str) -> int:
+    """Of Attempt.nodes: so many replicas are launched."""
+    return int(nodes.rpartition(":")[2])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One attempt. `rendezvous_id` is `<job>-a<number>-<nonce>`; `port` is reserved while the attempt lives."""
@@ -82,7 +87,7 @@ class Attempt:
 
     @property
     def max_nodes(self) -> int:
-        return int(self.nodes.rpartition(":")[2])
+        return most_nodes(self.nodes)
 
     @property
     def rendezvous_id(self) -> str:

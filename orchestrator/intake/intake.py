@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
@@ -12,6 +11,7 @@ from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.masking import Mask
 from orchestrator.domain.wish import desired_of_attempt
 from orchestrator.intake.reading import Reading
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.jobs import JobReader, Wished
 from orchestrator.ports.journals import JournalBatch, JournalStore
@@ -37,7 +37,7 @@ class Intake:
         journals: JournalStore,
         jobs: JobReader,
         clock: Clock,
-        job_dir: Callable[[str], Path],
+        folder: Callable[[str], JobFolder],
         *,
         masks: Masks = _no_secrets,
         between: Callable[[], None] = lambda: None,
@@ -45,20 +45,19 @@ class Intake:
         self._journals = journals
         self._jobs = jobs
         self._clock = clock
-        self._job_dir = job_dir
+        self._folder = folder
         self._masks = masks
         self._between = between
         self._behind: Sequence[AttemptKey] = ()
 
-    def collect(self, keys: Collection[AttemptKey]) -> dict[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
         """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
 
         What is too much for one pass is finished by the next ones, which begin with those that this one did not come
         to. Raises StoreUnavailable.
         """
-        reading = Reading(self._journals, self._job_dir, self._store, self._between)
-        everyone = dict.fromkeys(keys)
-        reading.read({key: None for key in self._behind if key in everyone} | everyone)
+        reading = Reading(self._journals, self._folder, self._store, self._between)
+        reading.read({key: launched[key] for key in self._behind if key in launched} | dict(launched))
         self._behind = reading.behind
         return reading.unread
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalStore
 
 log = structlog.get_logger()
@@ -29,48 +29,49 @@ class Reading:
     def __init__(
         self,
         journals: JournalStore,
-        job_dir: Callable[[str], Path],
+        folder: Callable[[str], JobFolder],
         store: Callable[[Sequence[JournalBatch]], None],
         between: Callable[[], None],
     ) -> None:
         self.unread: dict[AttemptKey, str] = {}  # and why
         self.behind: list[AttemptKey] = []  # those of them that the pass did not come to
         self._journals = journals
-        self._job_dir = job_dir
+        self._folder = folder
         self._store = store
         self._between = between
         self._part: dict[AttemptKey, list[JournalBatch]] = {}
         self._part_bytes = 0
         self._room = _PASS_BYTES
 
-    def read(self, keys: Collection[AttemptKey]) -> None:
-        """Take in what the attempts' run directories hold beyond the store. Raises StoreUnavailable."""
+    def read(self, launched: Mapping[AttemptKey, int]) -> None:
+        """Take in what the run directories of the attempts, each with its number of replicas, hold beyond the store.
+        Raises StoreUnavailable."""
         for _ in range(_MOST_READINGS):
-            keys = self._read_once(keys)
-            if not keys:
+            launched = self._read_once(launched)
+            if not launched:
                 break
 
-    def _read_once(self, keys: Collection[AttemptKey]) -> list[AttemptKey]:
+    def _read_once(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, int]:
         """Take in a part of each journal; returns the attempts of which one goes on."""
-        offsets = self._journals.offsets(keys)
+        offsets = self._journals.offsets(launched)
         going_on = set()
-        for batch in self._news(keys, offsets):
+        for batch in self._news(launched, offsets):
             self._take(batch)
             if rundir.goes_on(batch):
                 going_on.add(batch.key)
         self._store_part()
-        return [key for key in keys if key in going_on and key not in self.unread]
+        return {key: launched[key] for key in launched if key in going_on and key not in self.unread}
 
     def _news(
-        self, keys: Collection[AttemptKey], offsets: Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]
+        self, launched: Mapping[AttemptKey, int], offsets: Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]
     ) -> Iterator[JournalBatch]:
-        for key in keys:
+        for key, replicas in launched.items():
             if self._room <= 0:
                 self.behind.append(key)
                 self.unread[key] = _TOO_MUCH
                 continue
             try:
-                for batch in rundir.read_news(self._job_dir(key.job_id), key, offsets.get(key, {})):
+                for batch in rundir.read_news(self._folder(key.job_id), key, replicas, offsets.get(key, {})):
                     yield batch
                     if self._room <= 0:
                         self.unread[key] = _TOO_MUCH

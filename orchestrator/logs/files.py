@@ -1,19 +1,19 @@
 """Log files of a run directory: finding them, opening them safely, and lines that are safe to show.
 
-A job's processes own these files, so nothing in them is trusted: links, pipes, endless lines and control characters
-are all met here. Paths are made of whole numbers only.
+A job's processes own these files, so nothing in them is trusted: endless lines and control characters are met here.
+Paths are made of whole numbers only, and are relative to the job's folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import layout
 
 MAX_LINE_BYTES = 64 * 1024
@@ -21,6 +21,9 @@ BLOCK_BYTES = 64 * 1024
 # C0 and C1 controls but tab, and the characters that reorder or break a line for the eye.
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _OLDER = ".1"
+_HERE = Path()  # names of a layout below the job's folder
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_MOST_LOGS = 10_000  # the newest
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,45 +47,50 @@ class Source:
 
 
 def find_worker_logs(
-    job_dir: Path, attempt: int, *, replica: int | None = None, local_rank: int | None = None
+    job: JobFolder, attempt: int, *, replica: int | None = None, local_rank: int | None = None
 ) -> list[Source]:
     """Logs of the attempt's workers, all or of one replica or local rank, oldest first."""
-    found = []
-    for number in _replicas(job_dir, attempt, replica):
-        for incarnation, life in _numbered(layout.replica_dir(job_dir, attempt, number), ""):
-            for generation, folder in _numbered(life, "g"):
-                for local, worker in _numbered(folder, "local-"):
+    try:
+        with job.open() as folder:
+            return sorted(_worker_logs(folder, attempt, replica, local_rank))[-_MOST_LOGS:]
+    except OSError:
+        return []
+
+
+def _worker_logs(folder: Folder, attempt: int, replica: int | None, local_rank: int | None) -> Iterator[Source]:
+    for number in _replicas(folder, attempt, replica):
+        for incarnation, life in _numbered(folder, layout.replica_dir(_HERE, attempt, number), ""):
+            for generation, formed in _numbered(folder, life, "g"):
+                for local, worker in _numbered(folder, formed, "local-"):
                     if local_rank is None or local == local_rank:
-                        found.append(Source(generation, incarnation, number, local, worker / layout.WORKER_LOG))
-    return sorted(found)
+                        yield Source(generation, incarnation, number, local, worker / layout.WORKER_LOG)
 
 
-def find_agent_logs(job_dir: Path, attempt: int, *, replica: int | None = None) -> list[Source]:
-    numbers = _replicas(job_dir, attempt, replica)
-    return [Source(0, 0, n, None, layout.replica_dir(job_dir, attempt, n) / layout.AGENT_LOG) for n in sorted(numbers)]
-
-
-def open_log(job_dir: Path, path: Path) -> BinaryIO | None:
-    """Open a regular file inside the job's directory, which has no link in its path; None when it is not there or is
-    anything else."""
+def find_agent_logs(job: JobFolder, attempt: int, *, replica: int | None = None) -> list[Source]:
     try:
-        # O_NONBLOCK: a pipe in a log's place must not hold the reader.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with job.open() as folder:
+            numbers = sorted(_replicas(folder, attempt, replica))
+    except OSError:
+        return []
+    return [Source(0, 0, n, None, layout.replica_dir(_HERE, attempt, n) / layout.AGENT_LOG) for n in numbers]
+
+
+def open_log(job: JobFolder, path: Path) -> BinaryIO | None:
+    """Open a regular file of the job's; None when it is not there, cannot be read or is anything else."""
+    try:
+        with job.open() as folder:
+            return folder.open(path)
     except OSError:
         return None
-    if not _is_file_in(job_dir, descriptor):
-        os.close(descriptor)
-        return None
-    return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _is_file_in(folder: Path, descriptor: int) -> bool:
-    """Asked of what is open: a name could be made to lead elsewhere meanwhile."""
+def look_at_log(job: JobFolder, path: Path) -> os.stat_result | None:
+    """None for a log that is not there or cannot be looked at."""
     try:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        return stat.S_ISREG(os.fstat(descriptor).st_mode) and path.is_relative_to(folder)
+        with job.open() as folder:
+            return folder.status(path)
     except OSError:
-        return False
+        return None
 
 
 def end_of_lines(file: BinaryIO) -> int:
@@ -175,17 +183,14 @@ def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
-def _replicas(job_dir: Path, attempt: int, replica: int | None) -> list[int]:
+def _replicas(folder: Folder, attempt: int, replica: int | None) -> list[int]:
     if replica is not None:
         return [replica]
-    return [number for number, _ in _numbered(layout.attempt_dir(job_dir, attempt), "replica-")]
+    return [number for number, _ in _numbered(folder, layout.attempt_dir(_HERE, attempt), "replica-")]
 
 
-def _numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
-    """Sub-folders named by the prefix and a whole number."""
-    try:
-        with os.scandir(folder) as entries:
-            numbers = [entry.name.removeprefix(prefix) for entry in entries if entry.name.startswith(prefix)]
-    except OSError:
-        return []
-    return [(int(number), folder / f"{prefix}{number}") for number in numbers if re.fullmatch(r"\d{1,9}", number, re.A)]
+def _numbered(folder: Folder, path: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Sub-folders named by the prefix and a whole number, those with the highest ones where they are many."""
+    numbers = [name.removeprefix(prefix) for name in folder.folders(path) if name.startswith(prefix)]
+    found = sorted(int(number) for number in numbers if _NUMBER.fullmatch(number))
+    return [(number, path / f"{prefix}{number}") for number in found[-_MOST_LOGS:]]

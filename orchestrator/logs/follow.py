@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.logs.files import BLOCK_BYTES, LineCutter, Source, end_of_lines, open_log
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.logs.files import BLOCK_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
 from orchestrator.logs.reader import LogRequest, Logs, Selection, matches, tail
 
 MAX_POLL_BYTES = 1024 * 1024  # of one file in one poll
@@ -32,13 +33,10 @@ class _Reading:
         """Where the last line begins that was not given yet."""
         return self.offset - self.cutter.pending
 
-    def is_stale(self, path: Path) -> bool:
+    def is_stale(self, folder: JobFolder, path: Path) -> bool:
         """Whether there may be more than was read, or something else in its place."""
-        try:
-            status = path.lstat()
-        except OSError:
-            return False
-        return (status.st_ino, status.st_size) != (self.inode, self.offset)
+        status = look_at_log(folder, path)
+        return status is not None and (status.st_ino, status.st_size) != (self.inode, self.offset)
 
 
 class Follower:
@@ -104,7 +102,7 @@ class Follower:
 
     def _begin(self, selection: Selection) -> None:
         for source in selection.sources:
-            file = open_log(selection.job_dir, source.path)
+            file = open_log(selection.folder, source.path)
             if file is not None:
                 with file, contextlib.suppress(OSError):
                     self._readings[source] = _Reading(end_of_lines(file), os.fstat(file.fileno()).st_ino)
@@ -124,13 +122,14 @@ class Follower:
         """`thorough`: from files too that look as they were. On NFS a look may be a minute old, and opening is not."""
         if self._selection is None:
             return []
-        job_dir, lines = self._selection.job_dir, list[str]()
-        stale = [each for each in self._selection.sources if thorough or self._readings[each].is_stale(each.path)]
+        folder, lines = self._selection.folder, list[str]()
+        sources = self._selection.sources
+        stale = [each for each in sources if thorough or self._readings[each].is_stale(folder, each.path)]
         limit = min(MAX_POLL_BYTES, max(BLOCK_BYTES, _ALL_POLL_BYTES // max(1, len(stale))))
         self.behind = False
         for source in stale:
             reading = self._readings[source]
-            lines.extend(self._labelled(source, _read(job_dir, source, reading, limit)))
+            lines.extend(self._labelled(source, _read(folder, source, reading, limit)))
             self.behind |= reading.is_behind
         return lines
 
@@ -142,9 +141,9 @@ class Follower:
         return [label + line for line in map(selection.mask.hide, lines) if self._wanted(line)]
 
 
-def _read(job_dir: Path, source: Source, reading: _Reading, limit: int) -> list[str]:
+def _read(folder: JobFolder, source: Source, reading: _Reading, limit: int) -> list[str]:
     reading.is_behind = False
-    file = open_log(job_dir, source.path)
+    file = open_log(folder, source.path)
     if file is None:
         return []
     lines: list[str] = []

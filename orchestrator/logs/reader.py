@@ -14,10 +14,12 @@ from typing import Literal
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.masking import NOTHING, Mask
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.files import (
     Source,
     find_agent_logs,
     find_worker_logs,
+    look_at_log,
     open_log,
     read_lines,
     start_of_last_lines,
@@ -50,7 +52,7 @@ class LogRequest:
 class Selection:
     """The logs that a request is about, as they are now."""
 
-    job_dir: Path
+    folder: JobFolder
     attempt: int
     sources: Sequence[Source]
     over: bool  # nothing more will be written
@@ -94,33 +96,32 @@ class Logs:
         attempt = request.attempt or newest
         if attempt is None:
             return None
-        job_dir = self._job_dir(job_id, course)
-        sources = _written_since(self._sources(job_id, job_dir, attempt, request), request.since)
+        folder = self._folder(job_id, course)
+        sources = _written_since(folder, self._sources(job_id, folder, attempt, request), request.since)
         over = course.rests or attempt != newest
-        return Selection(job_dir, attempt, sources, over, self._mask_of(course.project))
+        return Selection(folder, attempt, sources, over, self._mask_of(course.project))
 
     def rests(self, job_id: str) -> bool:
         """Whether the job has ended and no retry is wished."""
         return self._jobs.course(job_id).rests
 
-    def _job_dir(self, job_id: str, course: JobCourse) -> Path:
+    def _folder(self, job_id: str, course: JobCourse) -> JobFolder:
         cluster = self._clusters.get(course.cluster)
         if cluster is None:
             raise NotFound(f"cluster {course.cluster} is no longer configured; its logs cannot be found")
-        folder = cluster.job_dir(job_id)
-        return folder.parent.resolve() / folder.name
+        return cluster.folder(job_id)
 
-    def _sources(self, job_id: str, job_dir: Path, attempt: int, request: LogRequest) -> list[Source]:
+    def _sources(self, job_id: str, folder: JobFolder, attempt: int, request: LogRequest) -> list[Source]:
         if request.stream == "agent":
-            return find_agent_logs(job_dir, attempt, replica=request.replica)
+            return find_agent_logs(folder, attempt, replica=request.replica)
         replica, local_rank = self._place(job_id, attempt, request)
-        workers = find_worker_logs(job_dir, attempt, replica=replica, local_rank=local_rank)
-        if request.rank is not None and not workers and find_worker_logs(job_dir, attempt):
+        workers = find_worker_logs(folder, attempt, replica=replica, local_rank=local_rank)
+        if request.rank is not None and not workers and find_worker_logs(folder, attempt):
             raise NotFound(f"attempt {attempt} of job {job_id} has no log of rank {request.rank}")
         if request.stream == "stacks":
-            return _newest_stacks(workers)
+            return _newest_stacks(folder, workers)
         # Before the first worker has started, what there is to read is the agent's.
-        return workers or find_agent_logs(job_dir, attempt, replica=replica)
+        return workers or find_agent_logs(folder, attempt, replica=replica)
 
     def _place(self, job_id: str, attempt: int, request: LogRequest) -> tuple[int | None, int | None]:
         if request.rank is None:
@@ -139,24 +140,22 @@ class Logs:
                 return
 
 
-def _written_since(sources: list[Source], since: datetime | None) -> list[Source]:
+def _written_since(folder: JobFolder, sources: list[Source], since: datetime | None) -> list[Source]:
     if since is None:
         return sources
-    return [source for source in sources if _last_written(source) >= since.timestamp()]
+    return [source for source in sources if _last_written(folder, source) >= since.timestamp()]
 
 
-def _newest_stacks(workers: Sequence[Source]) -> list[Source]:
+def _newest_stacks(folder: JobFolder, workers: Sequence[Source]) -> list[Source]:
     """Where each worker's newest stacks lie, of those that have some."""
     saved = [replace(source, path=source.path.with_name(layout.STACKS)) for source in workers]
-    newest = {(source.replica, source.local_rank): source for source in saved if _has_content(source.path)}
+    newest = {(source.replica, source.local_rank): source for source in saved if _has_content(folder, source.path)}
     return sorted(newest.values())
 
 
-def _has_content(path: Path) -> bool:
-    try:
-        return path.lstat().st_size > 0
-    except OSError:
-        return False
+def _has_content(folder: JobFolder, path: Path) -> bool:
+    status = look_at_log(folder, path)
+    return status is not None and status.st_size > 0
 
 
 def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int] | None = None) -> list[str]:
@@ -170,7 +169,8 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
             break
         found = _read_fairly(selection, sources, room, request, ends)
         # The worker that wrote last comes last: that is where the reader looks.
-        for source in sorted(sources, key=_last_written, reverse=True):
+        written = {source: _last_written(selection.folder, source) for source in sources}
+        for source in sorted(sources, key=written.__getitem__, reverse=True):
             label = source.label(selection.attempt) if selection.prefixed else ""
             kept.extendleft(label + line for line in reversed(found[source]))
     return list(_keep_last(kept, request.tail))
@@ -197,11 +197,9 @@ def _read_fairly(
     return found
 
 
-def _last_written(source: Source) -> float:
-    try:
-        return source.path.stat().st_mtime
-    except OSError:
-        return 0.0
+def _last_written(folder: JobFolder, source: Source) -> float:
+    status = look_at_log(folder, source.path)
+    return 0.0 if status is None else status.st_mtime
 
 
 def matches(request: LogRequest) -> Callable[[str], bool]:
@@ -219,7 +217,7 @@ def _tail_of_source(
 
 
 def _tail_of_file(selection: Selection, path: Path, count: int, grep: str | None, end: int | None) -> Sequence[str]:
-    file, hide = open_log(selection.job_dir, path), selection.mask.hide
+    file, hide = open_log(selection.folder, path), selection.mask.hide
     if file is None or count <= 0:
         return []
     with file:

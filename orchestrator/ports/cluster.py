@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from orchestrator.domain.attempt import AttemptKey
@@ -20,8 +20,9 @@ class Backend(Protocol):
     def submit(self, plan: LaunchPlan) -> str:
         """Start the attempt; return the cluster's handle. Of two starts of one attempt the second exits by itself."""
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
-        """Look at all the attempts in one go. One that the backend cannot judge is UNKNOWN, never left out."""
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
+        """Look at all the attempts, each with its number of replicas, in one go. One that the backend cannot judge is
+        UNKNOWN, never left out."""
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         """Ask the attempt to end, or with `force` end it and all that it left. Idempotent; an ended one is no error."""
@@ -48,6 +49,6 @@ class RunDirectories(Protocol):
 class Journals(Protocol):
     """What agents leave behind, read for the supervisor."""
 
-    def collect(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, str]:
-        """Store what the attempts told since the last call; of those that cannot be read, says why. Raises
-        StoreUnavailable."""
+    def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
+        """Store what the attempts, each with its number of replicas, told since the last call; of those that cannot be
+        read, says why. Raises StoreUnavailable."""

@@ -42,8 +42,8 @@ class SupervisorStore(Protocol):
     StoreUnavailable.
     """
 
-    def live(self, cluster: str) -> Sequence[AttemptKey]:
-        """The live attempts of the cluster."""
+    def live(self, cluster: str) -> Mapping[AttemptKey, int]:
+        """The live attempts of the cluster, each with the most replicas that were launched."""
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Every job of the cluster that is not at rest: not terminal, or terminal with a retry wished."""

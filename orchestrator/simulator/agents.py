@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.ports.clock import Clock
 from trainer.contract import layout
@@ -71,12 +70,13 @@ class FakeAgent:
         self.incarnation = 1 + len(list(self._replica_dir.iterdir()))
         identity = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host=self.node)
         record = AgentRecord(process=identity, claim=self.token, incarnation=self.incarnation, at=self._now())
-        rundir.write_document(self.folder / layout.AGENT, render_agent_record(record))
+        self._write(layout.AGENT, render_agent_record(record))
         self.journal(EventKind.AGENT_STARTED, 0)
 
     def hear(self) -> bool:
         """Read what is desired; whether the agent is to stop, and would."""
-        document = parse_desired(rundir.read_document(self._attempt_dir / layout.DESIRED) or {})
+        desired = self._attempt_dir / layout.DESIRED
+        document = parse_desired(json.loads(desired.read_text()) if desired.exists() else {})
         self.desired = newest(self.desired, document)
         stop = self.told_to_stop or self.desired.state is DesiredState.STOP
         return stop and self.state is AgentState.WORKING and not self.deaf
@@ -111,7 +111,7 @@ class FakeAgent:
     def exit(self, outcome: Outcome, failure: Failure | None = None, *, generation: int = 1) -> None:
         """Leave a record, then go."""
         record = ExitRecord(outcome=outcome, at=self._now(), generation=generation, restarts=0, failure=failure)
-        rundir.write_document(self.folder / layout.EXIT, render_exit_record(record))
+        self._write(layout.EXIT, render_exit_record(record))
         self.exit_record = record
         self.state = AgentState.ENDED
 
@@ -129,6 +129,10 @@ class FakeAgent:
         except FileExistsError:
             return path.read_text() == self.token
         return True
+
+    def _write(self, name: str, document: Mapping[str, object]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(json.dumps(document))
 
     def _append(self, name: str, document: Mapping[str, object]) -> None:
         with (self.folder / name).open("a") as file:

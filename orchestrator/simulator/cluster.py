@@ -6,7 +6,7 @@ in `breaches`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -97,12 +97,12 @@ class FakeCluster:
         self._acknowledged.add(plan.key)
         return token
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         self._require_answer()
         happens, self.before_look = self.before_look, lambda: None
         happens()
         stale, self.stale = self.stale, False
-        seen = {key: self._stale(key) if stale else self._sight(key) for key in keys}
+        seen = {key: self._stale(key) if stale else self._sight(key) for key in launched}
         self._answers |= {key: (self._clock.now(), sighting) for key, sighting in seen.items()}
         return seen
 

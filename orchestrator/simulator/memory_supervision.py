@@ -65,12 +65,13 @@ class MemorySupervisorStore:
         self._clock = clock
         self._lease = lease
 
-    def live(self, cluster: str) -> Sequence[AttemptKey]:
+    def live(self, cluster: str) -> Mapping[AttemptKey, int]:
         """In the order of the jobs' ids."""
         tables = self._store.answering()
         here = (job_id for job_id in tables.at_work if tables.jobs[job_id].spec.cluster == cluster)
         attempts = (tables.attempt_of(job_id) for job_id in here)
-        return sorted(attempt.key for attempt in attempts if attempt is not None and not attempt.state.terminal)
+        live = [attempt for attempt in attempts if attempt is not None and not attempt.state.terminal]
+        return {attempt.key: attempt.max_nodes for attempt in sorted(live, key=lambda attempt: attempt.key)}
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Oldest job first."""

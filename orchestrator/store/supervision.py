@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState, most_nodes
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job import JobState
 from orchestrator.domain.lease import Lease
@@ -59,15 +59,15 @@ class SqlSupervisorStore:
         self._lease = lease
         self._overview = Overview(database)
 
-    def live(self, cluster: str) -> Sequence[AttemptKey]:
+    def live(self, cluster: str) -> Mapping[AttemptKey, int]:
         with self._database.read() as session:
             rows = session.execute(
-                select(AttemptRow.job_id, AttemptRow.number)
+                select(AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes)
                 .join(JobRow, JobRow.id == AttemptRow.job_id)
                 .where(AttemptRow.state.in_(_LIVE_ATTEMPTS), JobRow.cluster == cluster)
                 .order_by(AttemptRow.job_id)
             )
-            return [AttemptKey(job_id, number) for job_id, number in rows]
+            return {AttemptKey(job_id, number): most_nodes(nodes) for job_id, number, nodes in rows}
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Oldest job first."""

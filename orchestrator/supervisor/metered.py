@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from orchestrator.domain.attempt import AttemptKey
@@ -31,9 +31,9 @@ class MeteredBackend:
         with self._timed("submit"):
             return self._backend.submit(plan)
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         with self._timed("observe"):
-            return self._backend.observe(keys)
+            return self._backend.observe(launched)
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         with self._timed("cancel"):

@@ -7,10 +7,8 @@ Whatever is cut short, by a crash or an error, is done again by a later piece.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import structlog
 from orchestrator.domain.errors import Unavailable
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.retention import Keep, Left, before, last_needed, tell_removal
+from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.endings import EndedJob, EndedJobs, Forgetting
 from trainer.contract import layout
@@ -93,31 +92,33 @@ class Housekeeper:
             case Left.EVENTS:
                 return bool(self._forgetting.forget_events(job.job_id, limit=_ROWS))
             case Left.LOGS:
-                folder = self._root / job.job_id
+                folder = Path(job.job_id)
                 self._discard(job, event, [layout.attempt_dir(folder, 1).parent, layout.cache_dir(folder)])
             case Left.FOLDER:
-                if self._discard(job, event, [self._root / job.job_id]):
+                if self._discard(job, event, [Path(job.job_id)]):
                     self._forgetting.forget_snapshots(job.job_id)
         return False
 
-    def _discard(self, job: EndedJob, event: Event, folders: list[Path]) -> bool:
-        there = [folder for folder in folders if folder.is_dir()]
-        if not there or self._jobs.is_needed(job.job_id):
-            return False
-        self._jobs.tell(job.job_id, event)
-        for folder in there:
-            discard(folder, self._root)
+    def _discard(self, job: EndedJob, event: Event, paths: list[Path]) -> bool:
+        with Folder.of(self._root) as root:
+            there = [path for path in paths if root.status(path) is not None]
+            if not there or self._jobs.is_needed(job.job_id):
+                return False
+            self._jobs.tell(job.job_id, event)
+            for path in there:
+                discard(root, path)
         return True
 
     def _tidy_shipped(self, now: datetime) -> bool:
         limit = last_needed(self._keep.shipped_days, now, self._jobs.oldest_live())
         if limit is None:
             return False
-        old = [path for name in SHIPPED for path in _unused(self._root / name, limit)]
-        in_use = self._jobs.workdirs(since=limit) if old else ()
-        for path in old[:_JOBS]:
-            if not any(Path(used).is_relative_to(path) for used in in_use):
-                discard(path, self._root)
+        with Folder.of(self._root) as root:
+            old = [path for name in SHIPPED for path in _unused(root, Path(name), limit)]
+            in_use = self._jobs.workdirs(since=limit) if old else ()
+            for path in old[:_JOBS]:
+                if not any(Path(used).is_relative_to(self._root / path) for used in in_use):
+                    discard(root, path)
         return False
 
     def _tidy_deliveries(self, now: datetime) -> bool:
@@ -125,16 +126,13 @@ class Housekeeper:
         return limit is not None and bool(self._forgetting.forget_deliveries(before=limit, limit=_ROWS))
 
 
-def discard(path: Path, root: Path) -> None:
+def discard(root: Folder, path: Path) -> None:
     """Move it out of the way, whole or not at all; somebody else may have done so. Raises OSError."""
-    trash = root / TRASH
-    trash.mkdir(exist_ok=True)
-    with suppress(FileNotFoundError):
-        path.rename(trash / f"{uuid.uuid4().hex}")
+    with root.making(Path(TRASH)) as trash:
+        root.hand_over(path, trash, uuid.uuid4().hex)
 
 
-def _unused(folder: Path, limit: datetime) -> Iterator[Path]:
+def _unused(root: Folder, path: Path, limit: datetime) -> Iterator[Path]:
     """What was last used before, the oldest first."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        times = [(entry.stat(follow_symlinks=False).st_mtime, entry.name) for entry in entries]
-        yield from (folder / name for mtime, name in sorted(times) if mtime < limit.timestamp())
+    found = [(status.st_mtime, name) for name in root.names(path) if (status := root.status(path / name)) is not None]
+    yield from (path / name for mtime, name in sorted(found) if mtime < limit.timestamp())

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import structlog
 
+from orchestrator.jobfolder.folder import Folder
+from orchestrator.jobfolder.removal import remove
 from orchestrator.upkeep.housekeeping import TRASH
 
 log = structlog.get_logger()
 
 _EVERY_S = 60.0
+_LONGEST_S = 300.0  # for one folder: a process may still fill it
 
 
 class TrashSweeper:
     """Any number of them, in one process or several, may sweep the same root."""
 
-    def __init__(self, roots: Collection[Path], *, every_s: float = _EVERY_S) -> None:
+    def __init__(
+        self, roots: Collection[Path], *, every_s: float = _EVERY_S, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
         self._roots = sorted(set(roots))
         self._every_s = every_s
         self._ending = threading.Event()
@@ -36,19 +42,20 @@ class TrashSweeper:
     def sweep(self) -> None:
         """Remove what lies there now."""
         for root in self._roots:
-            for path in self._found(root / TRASH):
-                if self._ending.is_set():
-                    return
-                remove(path)
+            try:
+                with Folder.of(root) as folder, folder.within(Path(TRASH)) as trash:
+                    for name in sorted(trash.names()):
+                        self._remove(trash, name)
+            except OSError as error:
+                log.warning("trash cannot be read", root=str(root), reason=str(error))
 
-    def _found(self, trash: Path) -> list[Path]:
+    def _remove(self, trash: Folder, name: str) -> None:
+        """What cannot be removed is logged and left for the next round, and so is what takes too long."""
+        deadline = self._monotonic() + _LONGEST_S
         try:
-            return sorted(trash.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+            remove(trash, name, lambda: not self._ending.is_set() and self._monotonic() < deadline)
         except OSError as error:
-            log.warning("trash cannot be read", folder=str(trash), reason=str(error))
-            return []
+            log.warning("trash not removed", name=name, reason=str(error))
 
     def _run(self) -> None:
         while not self._ending.wait(self._every_s):
@@ -57,16 +64,3 @@ class TrashSweeper:
             except Exception:
                 # The thread's edge: one bad folder must not fill the disk for ever.
                 log.exception("trash not swept")
-
-
-def remove(path: Path) -> None:
-    """A folder with all below it, or a file. No link is followed. What cannot be removed is told and left."""
-    try:
-        if path.is_symlink() or not path.is_dir():
-            path.unlink(missing_ok=True)
-        else:
-            shutil.rmtree(path)
-    except FileNotFoundError:
-        return  # another one was faster
-    except OSError as error:
-        log.warning("trash not removed", path=str(path), reason=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,7 +38,7 @@ class QuietBackend:
     def submit(self, plan: LaunchPlan) -> str:
         raise AssertionError("the API starts nothing")
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         raise AssertionError("the API observes nothing")
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:

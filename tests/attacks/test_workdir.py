@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.backends import ship
-from orchestrator.backends.ship import Workdirs
+from orchestrator.backends.ship import Pin, Workdirs
 from orchestrator.client import Client
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.workdir import WorkdirPolicy
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.wire.jobs import JobView
 from tests.attacks.clusters import ADMIN, shared_root, team_service
 from tests.jobs import ended, until
@@ -70,7 +71,7 @@ class Place:
         return Workdirs(root=Path("/nodes/runs"), service_root=self.runs, policy=policy)
 
     def shipped(self, workdir: Path, policy: WorkdirPolicy | None = None) -> str:
-        return self.workdirs(policy).provide(workdir, pin=self.folder / "pin.json")
+        return self.workdirs(policy).provide(workdir, pin=Pin(JobFolder(self.folder, "job"), "pin.json"))
 
     def leaked(self) -> list[Path]:
         copies = [path for path in (self.runs / ship.WORKDIRS).rglob("*") if path.is_file() and not path.is_symlink()]
@@ -155,7 +156,7 @@ def test_a_folder_that_is_swapped_for_a_link_all_the_time_gives_nothing_away(pla
     try:
         for number in range(150):
             try:
-                place.workdirs().provide(place.code, pin=place.folder / f"pin-{number}.json")
+                place.workdirs().provide(place.code, pin=Pin(JobFolder(place.folder, "job"), f"pin-{number}.json"))
             except (OSError, LaunchRefused):
                 continue  # it noticed
     finally:
@@ -179,7 +180,7 @@ def test_what_changes_while_it_is_copied_is_not_another_ones_code(place: Place) 
     thread.start()
     try:
         for number in range(100):
-            place.workdirs().provide(place.code, pin=place.folder / f"pin-{number}.json")
+            place.workdirs().provide(place.code, pin=Pin(JobFolder(place.folder, "job"), f"pin-{number}.json"))
     finally:
         over.set()
         thread.join()

@@ -15,7 +15,7 @@ from tests.contract.backends import BackendWorld
 
 
 def look(world: BackendWorld, plan: LaunchPlan) -> Sighting:
-    return world.backend.observe([plan.key])[plan.key]
+    return world.backend.observe({plan.key: plan.max_nodes})[plan.key]
 
 
 def until(world: BackendWorld, plan: LaunchPlan, holds: Callable[[Sighting], bool]) -> Sighting:
@@ -46,10 +46,10 @@ class BackendContract:
 
     def test_whoever_is_asked_for_is_in_the_answer(self, world: BackendWorld) -> None:
         keys = [AttemptKey("never-was", number) for number in (1, 2, 3)]
-        seen = world.backend.observe(keys)
+        seen = world.backend.observe(dict.fromkeys(keys, 1))
         assert {key: seen[key].presence for key in keys} == dict.fromkeys(keys, Presence.ABSENT)
         assert all(seen[key].evidence for key in keys)
-        assert world.backend.observe([]) == {}
+        assert world.backend.observe({}) == {}
 
     def test_a_started_attempt_is_seen_and_so_is_its_end(self, world: BackendWorld) -> None:
         plan = world.plan("short", seconds=2)

@@ -217,8 +217,8 @@ def test_a_submission_that_was_cut_off_is_absent_and_is_made_whole_by_the_next(
     job = api.store.get("jobs", NAME)
     assert job is not None
     assert job["spec"]["suspend"] is True
-    until(lambda: "cut off" in backend.observe([PLAN.key])[PLAN.key].evidence)
-    assert backend.observe([PLAN.key])[PLAN.key].presence is Presence.ABSENT
+    until(lambda: "cut off" in backend.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].evidence)
+    assert backend.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence is Presence.ABSENT
     backend.submit(PLAN)
     job = api.store.get("jobs", NAME)
     assert job is not None
@@ -258,7 +258,7 @@ def test_a_job_of_kueue_s_stays_suspended_until_it_is_admitted(api: FakeApi, bac
     job = api.store.get("jobs", NAME)
     assert job is not None
     assert job["spec"]["suspend"] is True
-    seen = backend.observe([plan.key])[plan.key]
+    seen = backend.observe({plan.key: plan.max_nodes})[plan.key]
     assert (seen.presence, "Kueue" in seen.evidence) == (Presence.PENDING, True)
 
 
@@ -282,10 +282,10 @@ def test_a_full_quota_is_waiting_and_no_failure(api: FakeApi, backend: Kubernete
 
 
 def test_a_server_that_does_not_answer_says_nothing_of_any_attempt(api: FakeApi, backend: KubernetesBackend) -> None:
-    assert backend.observe([PLAN.key])[PLAN.key].presence is Presence.ABSENT
+    assert backend.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence is Presence.ABSENT
     api.close()
     with pytest.raises(BackendUnavailable):
-        until(lambda: backend.observe([PLAN.key]) == {})  # never: it raises once the watch breaks off
+        until(lambda: backend.observe({PLAN.key: PLAN.max_nodes}) == {})  # never: it raises once the watch breaks off
     with pytest.raises(BackendUnavailable):
         backend.slots()  # so that nobody is admitted
 
@@ -294,13 +294,13 @@ def test_without_the_right_to_see_nodes_and_events_jobs_are_supervised(
     api: FakeApi, backend: KubernetesBackend
 ) -> None:
     api.store.denied |= {("nodes", "list"), ("events", "list")}
-    assert backend.observe([PLAN.key])[PLAN.key].presence is Presence.ABSENT
+    assert backend.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence is Presence.ABSENT
 
 
 def test_without_the_right_to_see_jobs_nothing_is_concluded(api: FakeApi, backend: KubernetesBackend) -> None:
     api.store.denied.add(("jobs", "list"))
     with pytest.raises(BackendUnavailable, match="no right"):
-        backend.observe([PLAN.key])
+        backend.observe({PLAN.key: PLAN.max_nodes})
 
 
 def test_a_thousand_jobs_need_one_watch_for_each_kind_and_no_call_of_their_own(
@@ -308,7 +308,7 @@ def test_a_thousand_jobs_need_one_watch_for_each_kind_and_no_call_of_their_own(
 ) -> None:
     keys = [AttemptKey(f"job-{number}", 1) for number in range(1000)]
     for _ in range(5):
-        assert len(backend.observe(keys)) == 1000
+        assert len(backend.observe(dict.fromkeys(keys, 1))) == 1000
     assert sorted(verb for _, _, verb in api.store.calls if verb != "list") == ["watch"] * 4
     assert sum(verb == "list" for _, _, verb in api.store.calls) == 4
 
@@ -318,9 +318,9 @@ def test_another_service_finds_the_job_by_its_name(
 ) -> None:
     backend.submit(PLAN)
     other = build(own, client)
-    assert other.observe([PLAN.key])[PLAN.key].presence in (Presence.PENDING, Presence.RUNNING)
+    assert other.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence in (Presence.PENDING, Presence.RUNNING)
     other.cancel(PLAN.key, force=True)
-    until(lambda: other.observe([PLAN.key])[PLAN.key].presence in (Presence.GONE, Presence.ABSENT))
+    until(lambda: other.observe({PLAN.key: PLAN.max_nodes})[PLAN.key].presence in (Presence.GONE, Presence.ABSENT))
     other.close()
 
 

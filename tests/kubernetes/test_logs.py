@@ -11,6 +11,7 @@ import pytest
 from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.printed import Held, Printed, parse_stamp
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.files import find_worker_logs
 from tests.kubernetes.fake_api import FakeApi
 from trainer.contract import layout
@@ -42,9 +43,14 @@ def until(holds: Callable[[], bool]) -> None:
 # On the disk
 
 
+def below(folder: Path) -> tuple[JobFolder, Path]:
+    """A replica's folder, here the job's own."""
+    return JobFolder(folder.parent, folder.name), Path()
+
+
 def test_a_stream_that_begins_anew_at_an_earlier_second_adds_what_is_new(tmp_path: Path) -> None:
     before = [line(1.5, "one"), line(2.1, "two"), line(2.1, "at the same moment")]
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         assert printed.since is None
         printed.keep(before)
         assert printed.since == "2026-11-22T12:00:02Z"
@@ -55,23 +61,24 @@ def test_a_stream_that_begins_anew_at_an_earlier_second_adds_what_is_new(tmp_pat
 
 def test_lines_are_put_where_their_workers_would_have_written_them(tmp_path: Path) -> None:
     folder = layout.replica_dir(tmp_path, 1, 3)
-    with Printed(folder, limit_bytes=1 << 20) as printed:
+    with Printed(*below(folder), limit_bytes=1 << 20) as printed:
         marked = [render_printed(Writer(1, 2, each), b"loss %d" % each).decode() for each in (0, 1)]
         printed.keep([line(1, "elasticrun: up"), line(2, marked[0]), line(3, marked[1]), line(4, marked[0])])
-    (first, second) = find_worker_logs(tmp_path, 1)
+    job, _ = below(tmp_path)
+    (first, second) = find_worker_logs(job, 1)
     assert (first.replica, first.generation, first.local_rank, second.local_rank) == (3, 2, 0, 1)
-    assert first.path.read_text() == "loss 0\nloss 0\n"
+    assert (tmp_path / first.path).read_text() == "loss 0\nloss 0\n"
     assert kept(folder) == ["elasticrun: up"]
 
 
 def test_what_a_crash_left_behind_the_last_account_is_cut_off(tmp_path: Path) -> None:
     marked = render_printed(Writer(1, 1, 0), b"loss").decode()
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         printed.keep([line(1, "one"), line(2, marked)])
     for name in (layout.AGENT_LOG, "1/g1/local-0/log"):  # written, and the service died before it wrote that down
         with (tmp_path / name).open("a") as file:
             file.write("two\n")
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         printed.keep([line(1, "one"), line(2, marked), line(3, "two"), line(4, marked)])
     assert kept(tmp_path) == ["one", "two"]
     assert kept(tmp_path, "1/g1/local-0/log") == ["loss", "loss"]
@@ -81,21 +88,21 @@ def test_a_crash_before_the_first_line_of_a_file_is_told_loses_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(self: Printed, name: str, content: bytes) -> None:
-        (self._folder / name).write_bytes(content)
+        self._folder.write(Path(name), content)
         raise OSError("the service is killed here")
 
     monkeypatch.setattr(Printed, "_append", die)
-    with pytest.raises(OSError, match="killed"), Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with pytest.raises(OSError, match="killed"), Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         printed.keep([line(1, "one")])
     monkeypatch.undo()
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         assert printed.since is None
         printed.keep([line(1, "one")])
     assert kept(tmp_path) == ["one"]
 
 
 def test_a_long_log_keeps_its_newest_part(tmp_path: Path) -> None:
-    with Printed(tmp_path, limit_bytes=200) as printed:
+    with Printed(*below(tmp_path), limit_bytes=200) as printed:
         for number in range(100):
             printed.keep([line(number / 10, f"line {number:03}")])
     both = kept(tmp_path, f"{layout.AGENT_LOG}.1") + kept(tmp_path)
@@ -107,7 +114,7 @@ def test_who_prints_more_names_than_workers_ever_had_fills_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.printed._MOST_FILES", 3)
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         for number in range(9):
             printed.keep([line(number, render_printed(Writer(1, number, 0), b"x").decode())])
     assert len(list(tmp_path.glob("1/g*/local-0/log"))) == 3
@@ -115,15 +122,15 @@ def test_who_prints_more_names_than_workers_ever_had_fills_no_disk(
 
 
 def test_two_services_do_not_write_down_one_pod(tmp_path: Path) -> None:
-    with Printed(tmp_path, limit_bytes=1 << 20), pytest.raises(Held):
-        Printed(tmp_path, limit_bytes=1 << 20)
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20), pytest.raises(Held):
+        Printed(*below(tmp_path), limit_bytes=1 << 20)
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         assert printed.since is None
 
 
 def test_an_account_that_cannot_be_read_begins_anew_and_what_is_no_line_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "printed.json").write_text('{"at_ns": "x"}')
-    with Printed(tmp_path, limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path), limit_bytes=1 << 20) as printed:
         printed.keep([b"", b"unable to retrieve container logs", line(1, "one"), line(2, "")])
     assert kept(tmp_path) == ["one", ""]
 
@@ -174,7 +181,7 @@ def pod(api: FakeApi, folder: Path, name: str = "train-0", *, ended: bool = Fals
         api.store.put("pods", {"metadata": meta, "status": {"phase": "Running"}}, "ADDED")
         with api.store.changed:
             api.store.printing.add(name)
-    return Followed(f"uid-{name}", name, folder / name, ended=ended)
+    return Followed(f"uid-{name}", name, *below(folder / name), ended=ended)
 
 
 def prints(api: FakeApi, seconds: float, text: str, name: str = "train-0") -> None:
@@ -236,11 +243,11 @@ def test_what_has_ended_is_read_to_its_end_and_not_asked_for_again(
     followed = pod(api, tmp_path)
     end(api)
     keeper = opened()
-    keeper.want(Followed(followed.uid, followed.pod, followed.replica_dir, ended=True))
+    keeper.want(Followed(followed.uid, followed.pod, followed.job, followed.place, ended=True))
     until(lambda: kept(tmp_path / "train-0") == ["last words"])
     until(lambda: "uid-train-0" in keeper._done)
     for _ in range(20):
-        keeper.want(Followed(followed.uid, followed.pod, followed.replica_dir, ended=True))
+        keeper.want(Followed(followed.uid, followed.pod, followed.job, followed.place, ended=True))
     assert len(api.store.log_streams) == 1
 
 
@@ -268,7 +275,7 @@ def test_a_pod_that_is_gone_from_the_cluster_is_given_up(
 ) -> None:
     monkeypatch.setattr("orchestrator.backends.kubernetes.logs._PAUSE_S", 0.01)
     keeper = opened()
-    keeper.want(Followed("uid-gone", "gone", tmp_path / "gone", ended=True))
+    keeper.want(Followed("uid-gone", "gone", *below(tmp_path / "gone"), ended=True))
     until(lambda: "uid-gone" in keeper._done)
     assert kept(tmp_path / "gone") == []
 
@@ -285,7 +292,7 @@ def test_a_pod_of_which_nobody_speaks_any_more_is_followed_no_longer(
     until(lambda: kept(tmp_path / "train-0") == ["one"])
     clock[0] += 61
     until(lambda: not keeper._streams)
-    with Printed(tmp_path / "train-0", limit_bytes=1 << 20) as printed:
+    with Printed(*below(tmp_path / "train-0"), limit_bytes=1 << 20) as printed:
         assert printed.since is not None
     keeper.close()
 

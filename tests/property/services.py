@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from orchestrator.domain.errors import BackendUnavailable, LeaseLost, Refused, S
 from orchestrator.domain.launch import LaunchPlan, Site
 from orchestrator.domain.lease import Lease
 from orchestrator.intake.intake import Intake
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.clock import SkewedClock, VirtualClock
@@ -74,7 +76,7 @@ class Service:
         self.office = Office(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
         self._reconciler: Reconciler | None = None
         journals = _StruckJournals(world.store, self.faults)
-        self.intake = Intake(journals, world.store, self.clock, lambda job_id: world.root / job_id)
+        self.intake = Intake(journals, world.store, self.clock, partial(JobFolder, world.root))
 
     def retire(self) -> None:
         """Stop in good order, and begin anew."""

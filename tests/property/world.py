@@ -26,6 +26,7 @@ from orchestrator.domain.job import Job
 from orchestrator.domain.launch import Site, build_plan
 from orchestrator.domain.situation import Situation
 from orchestrator.intake import reading
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.simulator.clock import SkewedClock, VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt
@@ -150,10 +151,10 @@ class World:
             self._patches.enter_context(patch.object(module, "log", Ears(self.ledger)))
         read_news = rundir.read_news
 
-        def read(job_dir: Path, *arguments: object) -> object:
-            if job_dir.name in self.unreadable:
+        def read(job: JobFolder, *arguments: object) -> object:
+            if job.name in self.unreadable:
                 raise OSError("the file system does not answer")
-            return read_news(job_dir, *arguments)  # type: ignore[arg-type]
+            return read_news(job, *arguments)  # type: ignore[arg-type]
 
         self._patches.enter_context(patch.object(rundir, "read_news", read))
         # Durability is the file system's affair: here every write is for good.

@@ -110,7 +110,7 @@ def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(s
     scripted.nodes(n1="idle", n2="down")
     scripted.script("squeue", 'case "$*" in *" -j "*) echo "Invalid job id specified" >&2; exit 1 ;; esac')
     scripted.script("sacct", f"echo '17|{plan.key}|NODE_FAIL|0:15|n[1-2]|1795193279|1795193299'")
-    seen = scripted.backend.observe([plan.key])[plan.key]
+    seen = scripted.backend.observe({plan.key: plan.max_nodes})[plan.key]
     assert seen.presence is Presence.GONE
     assert [one.node for one in seen.replicas] == [None, "n2"]
     assert seen.cause is not None
@@ -127,7 +127,7 @@ def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scri
     (folder / "allocation-17").write_text("2 n[1-2]\n")
     scripted.nodes(n1="idle", n2="down")
     scripted.list_job(State="NODE_FAIL", Name=str(plan.key), NodeList="n[1-2]")
-    seen = scripted.backend.observe([plan.key])[plan.key]
+    seen = scripted.backend.observe({plan.key: plan.max_nodes})[plan.key]
     assert [one.node for one in seen.replicas] == [None, "n2"]
 
 
@@ -137,7 +137,7 @@ def test_the_jobs_listed_are_those_of_the_user_that_the_service_runs_as(
     monkeypatch.setenv("LOGNAME", "somebody-else")
     scripted = Scripted(tmp_path)
     scripted.script("squeue", "")
-    scripted.backend.observe([scripted.plan("1").key])
+    scripted.backend.observe({scripted.plan("1").key: 1})
     assert f" -u {os.getuid()} " in (tmp_path / "squeue.calls").read_text()
 
 

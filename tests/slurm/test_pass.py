@@ -32,7 +32,7 @@ class Crowd:
         self.backend = SlurmBackend(site, client, package=root)
 
     def count(self) -> Counter[Presence]:
-        return Counter(each.presence for each in self.backend.observe(KEYS).values())
+        return Counter(each.presence for each in self.backend.observe(dict.fromkeys(KEYS, 1)).values())
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def test_fifty_thousand_other_jobs_of_the_same_user_change_nothing(crowd: Crowd)
 def test_jobs_that_disappear_together_raise_no_storm(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path, foreign=0)
     crowd.slurm.list_ours([])
-    first = crowd.backend.observe(KEYS)
+    first = crowd.backend.observe(dict.fromkeys(KEYS, 1))
     assert set(first) == set(KEYS)
     counted = Counter(call.split()[0] for call in crowd.slurm.calls())
     assert (counted["sacct"], counted["squeue"] <= 1 + 5) == (1, True)
     assert first[KEYS[-1]].presence is Presence.UNKNOWN
-    crowd.backend.observe(KEYS)
+    crowd.backend.observe(dict.fromkeys(KEYS, 1))
     counted = Counter(call.split()[0] for call in crowd.slurm.calls())
     assert (counted["sacct"], counted["squeue"] <= 1 + 5) == (0, True), "accounting that is disabled is asked once"
 
@@ -70,10 +70,10 @@ def test_an_answer_that_is_none_raises_and_says_nothing_of_any_job(tmp_path: Pat
     crowd = Crowd(tmp_path, foreign=0)
     crowd.slurm.list_ours(["garbage" + SEPARATOR + "more"])
     with pytest.raises(BackendUnavailable, match="is none"):
-        crowd.backend.observe(KEYS)
+        crowd.backend.observe(dict.fromkeys(KEYS, 1))
     with pytest.raises(BackendUnavailable):
         crowd.backend.slots()
-    assert crowd.backend.observe([]) == {}
+    assert crowd.backend.observe({}) == {}
 
 
 def test_a_whole_pass_of_the_supervisor_asks_slurm_once(tmp_path: Path) -> None:

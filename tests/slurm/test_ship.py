@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.backends import ship, tree
 from orchestrator.domain.errors import LaunchRefused
+from orchestrator.jobfolder.folder import JobFolder
 
 
 @pytest.fixture
@@ -25,10 +26,14 @@ def code(tmp_path: Path) -> Path:
     return folder
 
 
+def pin_of(folder: Path, name: str) -> ship.Pin:
+    return ship.Pin(JobFolder(folder, "job"), name)
+
+
 def test_a_workdir_is_packed_once_for_its_content_without_what_is_no_code(code: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    first = ship.ship_workdir(code, root, pin=tmp_path / "one.json")
-    second = ship.ship_workdir(code, root, pin=tmp_path / "two.json")
+    first = ship.ship_workdir(code, root, pin=pin_of(tmp_path, "one.json"))
+    second = ship.ship_workdir(code, root, pin=pin_of(tmp_path, "two.json"))
     assert first == second
     assert sorted(str(path.relative_to(root / first)) for path in (root / first).rglob("*")) == [
         "link",
@@ -41,11 +46,11 @@ def test_a_workdir_is_packed_once_for_its_content_without_what_is_no_code(code: 
 
 
 def test_later_attempts_get_what_the_first_one_had_and_a_new_pin_what_is_there_now(code: Path, tmp_path: Path) -> None:
-    root, pin = tmp_path / "root", tmp_path / "pin.json"
+    root, pin = tmp_path / "root", pin_of(tmp_path, "pin.json")
     first = ship.ship_workdir(code, root, pin=pin)
     (code / "train.py").write_text("print(2)\n")
     assert ship.ship_workdir(code, root, pin=pin) == first
-    fresh = ship.ship_workdir(code, root, pin=tmp_path / "retry.json")
+    fresh = ship.ship_workdir(code, root, pin=pin_of(tmp_path, "retry.json"))
     assert fresh != first
     assert (root / first / "train.py").read_text() == "print(1)\n"
     assert (root / fresh / "train.py").read_text() == "print(2)\n"
@@ -57,20 +62,20 @@ def test_what_is_the_machine_s_own_is_not_copied_for_a_job(tmp_path: Path, folde
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to("/etc")
     with pytest.raises(LaunchRefused, match="is not copied to the nodes"):
-        ship.ship_workdir(tmp_path / folder, tmp_path / "root", pin=tmp_path / "pin.json")
+        ship.ship_workdir(tmp_path / folder, tmp_path / "root", pin=pin_of(tmp_path, "pin.json"))
     assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.parametrize("change", ["name", "mode", "content"])
 def test_the_hash_is_of_names_modes_and_contents(code: Path, tmp_path: Path, change: str) -> None:
-    before = ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "a.json")
+    before = ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "a.json"))
     if change == "name":
         (code / "train.py").rename(code / "main.py")
     elif change == "mode":
         (code / "train.py").chmod(0o755)
     else:
         (code / "train.py").write_text("print(3)\n")
-    assert ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "b.json") != before
+    assert ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "b.json")) != before
 
 
 def test_a_folder_that_is_no_code_any_more_is_refused(
@@ -78,7 +83,7 @@ def test_a_folder_that_is_no_code_any_more_is_refused(
 ) -> None:
     monkeypatch.setattr(tree, "MOST_FILES", 2)
     with pytest.raises(LaunchRefused, match="shared_paths"):
-        ship.ship_workdir(code, tmp_path / "root", pin=tmp_path / "pin.json")
+        ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "pin.json"))
 
 
 def test_the_agents_package_lies_where_a_path_finds_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -41,9 +41,9 @@ class SlowCluster:
     def submit(self, plan: LaunchPlan) -> str:
         raise AssertionError("nothing is submitted here")
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         self._work()
-        return {key: Sighting(key=key, presence=Presence.PENDING, evidence="queued") for key in keys}
+        return {key: Sighting(key=key, presence=Presence.PENDING, evidence="queued") for key in launched}
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         self._work()
@@ -62,7 +62,7 @@ def _metered(cluster: SlowCluster) -> tuple[MeteredBackend, Metrics]:
 def test_calls_pass_through_with_their_time() -> None:
     cluster = SlowCluster()
     backend, metrics = _metered(cluster)
-    assert backend.observe([KEY])[KEY].presence is Presence.PENDING
+    assert backend.observe({KEY: 1})[KEY].presence is Presence.PENDING
     assert backend.slots() == 7
     backend.cancel(KEY, force=True)
     assert cluster.cancelled == [(KEY, True)]
@@ -74,7 +74,7 @@ def test_calls_pass_through_with_their_time() -> None:
 def test_an_error_is_counted_with_its_time_and_raised() -> None:
     backend, metrics = _metered(SlowCluster(error=BackendUnavailable("squeue did not answer")))
     with pytest.raises(BackendUnavailable, match="squeue"):
-        backend.observe([KEY])
+        backend.observe({KEY: 1})
     labels = {"cluster": "lab", "call": "observe"}
     assert value(metrics, "orchestrator_backend_call_errors_total", **labels, error="BackendUnavailable") == 1
     assert value(metrics, "orchestrator_backend_call_seconds_count", **labels) == 1

@@ -156,7 +156,7 @@ def test_a_job_that_is_being_cancelled_is_retried_once_it_has_ended(desk: Desk) 
 
 
 def commit(desk: Desk, name: str = SNAPSHOT) -> None:
-    folder = desk.cluster.snapshots_dir(desk.store.get("job-1")) / name
+    folder = desk.cluster.job_dir("job-1") / "snapshots" / name
     folder.mkdir(parents=True)
     (folder / layout.MANIFEST).write_text("{}")
 

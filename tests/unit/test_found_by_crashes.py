@@ -16,6 +16,7 @@ from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.launch import Site
 from orchestrator.domain.observation import Presence
 from orchestrator.domain.situation import Situation
+from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.cluster import Backend
 from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.settings import Settings
@@ -74,13 +75,14 @@ def test_an_attempt_is_not_withdrawn_without_the_lease(tmp_path: Path) -> None:
 
     with pytest.raises(LeaseLost):
         ended_unseen(tmp_path, cancelled_before_its_submission(), in_office=lost)
-    assert rundir.withdraw(tmp_path / KEY.job_id, KEY.number), "nobody has begun it"
+    assert rundir.LocalRunDirectories(tmp_path).withdraw(KEY.job_id, KEY.number), "nobody has begun it"
 
 
 def test_an_attempt_may_be_withdrawn_again(tmp_path: Path) -> None:
-    assert rundir.withdraw(tmp_path, 1)
-    assert rundir.withdraw(tmp_path, 1)
-    assert [path.name for path in layout.attempt_dir(tmp_path, 1).iterdir()] == [layout.CLAIM]
+    folders = rundir.LocalRunDirectories(tmp_path)
+    assert folders.withdraw("train-abc", 1)
+    assert folders.withdraw("train-abc", 1)
+    assert [path.name for path in layout.attempt_dir(tmp_path / "train-abc", 1).iterdir()] == [layout.CLAIM]
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -95,10 +97,10 @@ def test_two_services_that_start_at_once_do_not_trip_over_each_other(
 ) -> None:
     write = rundir.write_document
 
-    def write_and_lose(path: Path, document: Mapping[str, object]) -> None:
+    def write_and_lose(folder: Folder, path: Path, document: Mapping[str, object]) -> None:
         """The other one tries the same, and has cleaned up first."""
-        write(path, document)
-        path.unlink()
+        write(folder, path, document)
+        folder.remove(path)
 
     monkeypatch.setattr(rundir, "write_document", write_and_lose)
     assert process.check_settings(Settings(root=tmp_path)).root == tmp_path.resolve()

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -15,12 +16,14 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.intake import reading
 from orchestrator.intake.intake import Intake
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.jobs import JobReader
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.simulator.clock import VirtualClock
 
 LINE = json.dumps({"at": "2026-11-20T12:00:00Z", "rank": 0, "phase": "step", "step": 1}) + "\n"
 KEYS = [AttemptKey(f"job-{number}", 1) for number in range(6)]
+LAUNCHED = dict.fromkeys(KEYS, 2)
 LINES = 10  # of each of two replicas
 
 
@@ -71,7 +74,7 @@ def intake(journals: Journals, calls: list[None], tmp_path: Path) -> Intake:
         journals,
         cast(JobReader, None),
         VirtualClock(),
-        lambda job_id: tmp_path / job_id,
+        partial(JobFolder, tmp_path),
         between=lambda: calls.append(None),
     )
 
@@ -81,14 +84,14 @@ def test_a_backlog_is_stored_in_parts_with_a_sign_of_life_after_each(
 ) -> None:
     part = 3 * LINES * len(LINE)
     monkeypatch.setattr(reading, "_PART_BYTES", part)
-    assert intake.collect(KEYS) == {}
+    assert intake.collect(LAUNCHED) == {}
     assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
     assert [sum(batch.length for batch in batches) for batches in journals.transactions] == [part] * 4
     assert len(calls) == 4
 
 
 def test_many_short_journals_are_stored_together(journals: Journals, intake: Intake) -> None:
-    assert intake.collect(KEYS) == {}
+    assert intake.collect(LAUNCHED) == {}
     assert len(journals.transactions) == 1
 
 
@@ -96,11 +99,11 @@ def test_what_is_too_much_for_one_pass_comes_first_in_the_next(
     journals: Journals, intake: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PASS_BYTES", 5 * LINES * len(LINE))  # two attempts and a half
-    unread = intake.collect(KEYS)
+    unread = intake.collect(LAUNCHED)
     assert list(unread) == KEYS[2:]
     assert "more to read than one pass" in unread[KEYS[2]]
-    assert list(intake.collect(KEYS)) == [KEYS[5], *KEYS[:3]]
-    assert intake.collect(KEYS) == {}
+    assert list(intake.collect(LAUNCHED)) == [KEYS[5], *KEYS[:3]]
+    assert intake.collect(LAUNCHED) == {}
     assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
 
 
@@ -109,7 +112,7 @@ def test_those_who_tell_much_do_not_keep_the_others_from_being_heard(
 ) -> None:
     monkeypatch.setattr(reading, "_PASS_BYTES", 4 * LINES * len(LINE))
     for _ in range(3):
-        intake.collect(KEYS)
+        intake.collect(LAUNCHED)
         for journal in (tmp_path / KEYS[0].job_id).rglob("progress.jsonl"):
             with journal.open("a") as file:
                 file.write(LINE * 2 * LINES)
@@ -121,13 +124,13 @@ def test_a_lost_lease_ends_the_reading(journals: Journals, tmp_path: Path, monke
         raise LeaseLost("it is over")
 
     monkeypatch.setattr(reading, "_PART_BYTES", 1)
-    mine = Intake(journals, cast(JobReader, None), VirtualClock(), lambda job_id: tmp_path / job_id, between=lost)
+    mine = Intake(journals, cast(JobReader, None), VirtualClock(), partial(JobFolder, tmp_path), between=lost)
     with pytest.raises(LeaseLost):
-        mine.collect(KEYS)
+        mine.collect(LAUNCHED)
     assert len(journals.transactions) == 1
 
 
 def test_one_attempt_that_the_store_refuses_keeps_nobody_else_out(journals: Journals, intake: Intake) -> None:
     journals.refused = {KEYS[3].job_id}
-    assert intake.collect(KEYS) == {KEYS[3]: "refused"}
+    assert intake.collect(LAUNCHED) == {KEYS[3]: "refused"}
     assert journals.lines() == {key.job_id: 0 if key is KEYS[3] else 2 * LINES for key in KEYS}

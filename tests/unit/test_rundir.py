@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract.fence import Term
 
@@ -24,8 +25,12 @@ def life(tmp_path: Path) -> Path:
     return folder
 
 
+def job_of(folder: Path) -> JobFolder:
+    return JobFolder(folder.parent, folder.name)
+
+
 def news(job_dir: Path, known: JournalOffsets | None = None) -> list[JournalBatch]:
-    return list(rundir.read_news(job_dir, KEY, {} if known is None else {(0, 1): known}))
+    return list(rundir.read_news(job_of(job_dir), KEY, 2, {} if known is None else {(0, 1): known}))
 
 
 def test_whole_lines_are_read_and_a_torn_last_one_waits(tmp_path: Path, life: Path) -> None:
@@ -78,8 +83,9 @@ def test_a_cause_of_an_unknown_kind_is_kept_as_unknown(tmp_path: Path, life: Pat
 )
 def test_an_agent_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path, process: str) -> None:
     (life / "agent.json").write_text(f'{{"claim": "c", "incarnation": 1, "process": {process}}}')
-    (found,) = rundir.incarnations(tmp_path, 1)
-    assert found.agent() is None
+    with rundir.open_attempt(job_of(tmp_path), 1) as attempt:
+        (found,) = rundir.incarnations(attempt, [0])
+        assert found.agent() is None
 
 
 @pytest.mark.parametrize("name", ["progress.jsonl", "events.jsonl", "exit.json", "agent.json"])
@@ -103,13 +109,8 @@ def test_folders_that_are_no_replicas_are_passed_over(tmp_path: Path, life: Path
     (attempt / "replica-x").mkdir()
     (attempt / "replica-1").write_text("a file")
     (attempt / "replica-0" / "2").symlink_to("2")
-    assert [(found.replica, found.number) for found in rundir.incarnations(tmp_path, 1)] == [(0, 1)]
-
-
-@pytest.mark.parametrize("replicas", ['"abc"', "-1", "0", "1" + "0" * 9, "null", "1.5"])
-def test_a_number_of_replicas_beyond_reason_is_none(tmp_path: Path, life: Path, replicas: str) -> None:
-    (tmp_path / "attempts/1/launch.json").write_text(f'{{"replicas": {replicas}}}')
-    assert rundir.read_replicas(tmp_path, 1) is None
+    with rundir.open_attempt(job_of(tmp_path), 1) as folder:
+        assert [(found.replica, found.number) for found in rundir.incarnations(folder, range(2))] == [(0, 1)]
 
 
 def test_a_journal_that_was_cut_is_read_from_its_beginning(tmp_path: Path, life: Path) -> None:
@@ -133,6 +134,7 @@ def test_the_exit_record_waits_for_the_end_of_long_journals(
 
 
 def test_a_fence_holds_off_every_attempt_before_it(tmp_path: Path) -> None:
-    rundir.fence(tmp_path, 3)
-    rundir.fence(tmp_path, 3)
-    assert [path.name for path in (tmp_path / "fence").iterdir()] == [Term(3, 0).file_name]
+    folders = rundir.LocalRunDirectories(tmp_path)
+    folders.fence("train-abc", 3)
+    folders.fence("train-abc", 3)
+    assert [path.name for path in (tmp_path / "train-abc/fence").iterdir()] == [Term(3, 0).file_name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -84,17 +84,17 @@ class World:
 
     # What an Observer asks: the backend and the journals
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         if self.presence is None:
             raise BackendUnavailable("no answer")
-        answer = {key: Sighting(key=key, presence=self.presence, evidence="seen") for key in keys}
+        answer = {key: Sighting(key=key, presence=self.presence, evidence="seen") for key in launched}
         self.before_answer()
         return answer
 
     def slots(self) -> int | None:
         return 4
 
-    def collect(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, str]:
+    def collect(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, str]:
         return {}
 
     # What a Reconciler asks: the actor

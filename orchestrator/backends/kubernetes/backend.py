@@ -38,6 +38,7 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout
 from trainer.contract.pod import parse_last_words
 
@@ -120,8 +121,8 @@ class KubernetesBackend:
         self._jobs.put(job)
         return f"{self._site.namespace}/{job['metadata']['name']}"
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
-        if not keys:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
+        if not launched:
             return {}
         self._start()
         self._require_fresh()
@@ -130,15 +131,15 @@ class KubernetesBackend:
         nodes = self._nodes_now()
         warnings = tuple(self._warnings.objects()) if self._watchers["events"].problem() is None else ()
         seen: dict[AttemptKey, Sighting] = {}
-        for key in keys:
+        for key, replicas in launched.items():
             name = render_name(key)
             view = View(job=jobs.get(name), pods=tuple(pods.get(name, ())), nodes=nodes, warnings=warnings)
             try:
-                seen[key] = self._sight(key, name, view)
+                seen[key] = self._sight(key, replicas, view)
             except OSError as error:
                 words = f"the run directory cannot be written or read: {error}"
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
-        self._forget({render_name(key) for key in keys}, pods)
+        self._forget({render_name(key) for key in launched}, pods)
         return seen
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
@@ -191,18 +192,18 @@ class KubernetesBackend:
             return None
         return {node.name: node for node in self._nodes.objects()}
 
-    def _sight(self, key: AttemptKey, name: str, view: View) -> Sighting:
-        job_dir = self._job_dir(key)
+    def _sight(self, key: AttemptKey, replicas: int, view: View) -> Sighting:
+        job = JobFolder(self._site.service_root, key.job_id)
         if not self._site.shared:
-            self._keep(key, job_dir, view.pods)
-        traces = read_traces(job_dir, key)
-        sighting = sight(key, view, traces, self._terms(name))
+            self._keep(key, job, view.pods)
+        traces = read_traces(job, key, replicas)
+        sighting = sight(key, view, traces, self._terms(render_name(key)))
         if sighting.presence is Presence.RUNNING and key not in self._memory.began:
-            note_beginning(layout.attempt_dir(job_dir, key.number))
+            note_beginning(job, key.number)
             self._memory.began.add(key)
         return sighting
 
-    def _keep(self, key: AttemptKey, job_dir: Path, pods: Sequence[PodObject]) -> None:
+    def _keep(self, key: AttemptKey, job: JobFolder, pods: Sequence[PodObject]) -> None:
         """Where the pods share no folder with the service: the last words of those that have ended, and all logs."""
         for pod in pods:
             container = pod.container
@@ -210,10 +211,10 @@ class KubernetesBackend:
                 continue
             words = parse_last_words(container.message)
             if words is not None and words.replica == pod.index:
-                keep_last_words(job_dir, key.number, words)
+                keep_last_words(job, key.number, words)
             over = pod.removed or container.terminated is not None
-            folder = layout.replica_dir(job_dir, key.number, pod.index)
-            self._logs.want(Followed(pod.uid, pod.name, folder, ended=over))
+            place = layout.replica_dir(Path(), key.number, pod.index)
+            self._logs.want(Followed(pod.uid, pod.name, job, place, ended=over))
 
     def _forget(self, wanted: Collection[str], pods: Mapping[str, Sequence[PodObject]]) -> None:
         """Of attempts that have ended nobody asks again."""
@@ -228,6 +229,3 @@ class KubernetesBackend:
             image_patience_s=self._site.image_patience_s,
             ours=name in self._memory.deleted,
         )
-
-    def _job_dir(self, key: AttemptKey) -> Path:
-        return self._site.service_root / key.job_id

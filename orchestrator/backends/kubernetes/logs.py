@@ -18,6 +18,7 @@ from orchestrator.backends.kubernetes.client import KubernetesClient, LogStream
 from orchestrator.backends.kubernetes.printed import Held, Printed
 from orchestrator.backends.kubernetes.site import CONTAINER
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.jobfolder.folder import JobFolder
 
 log = structlog.get_logger()
 
@@ -32,11 +33,12 @@ _TRIES_AFTER_END = 5
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A pod whose container runs, or has ended, and the replica's folder in the service's run directory."""
+    """A pod whose container runs, or has ended, and where its replica's folder is below the job's."""
 
     uid: str
     pod: str
-    replica_dir: Path
+    job: JobFolder
+    place: Path
     ended: bool
 
 
@@ -132,7 +134,7 @@ class _Follower(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Printed(self._pod.replica_dir, limit_bytes=self._limit_bytes) as printed:
+            with Printed(self._pod.job, self._pod.place, limit_bytes=self._limit_bytes) as printed:
                 self._follow(printed)
         except Held:
             return  # another service does it; it is tried again for as long as this pod is wanted

@@ -12,16 +12,17 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import layout
 from trainer.contract.printed import parse_printed
 
 _STATE = "printed.json"
+_STATE_BYTES = 1024 * 1024
 _OLDER = ".1"
 _MOST_FILES = 4096  # of one replica: who prints more names than workers ever had shall not fill the service's disk
 _ALL_BYTES, _LEAST_BYTES = 256 * 1024 * 1024, 256 * 1024  # of many files each may hold less
@@ -45,16 +46,16 @@ class Printed:
     Raises Held while another process has it open, and OSError.
     """
 
-    def __init__(self, replica_dir: Path, *, limit_bytes: int) -> None:
-        self._folder, self._limit_bytes = replica_dir, limit_bytes
-        replica_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(replica_dir / f".{_STATE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def __init__(self, job: JobFolder, place: Path, *, limit_bytes: int) -> None:
+        with job.made() as folder:
+            self._folder, self._limit_bytes = folder.making(place), limit_bytes
+        self._lock = self._folder.append(Path(f".{_STATE}.lock"), lock=True)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._lock)
-            raise Held(str(replica_dir)) from error
-        self._state = _read(replica_dir / _STATE)
+            self._close()
+            raise Held(f"{job.name}/{place}") from error
+        self._state = _read(self._folder)
         self._cut_off()
         self._again = self._state.same  # lines of the last moment that will come once more
 
@@ -62,7 +63,11 @@ class Printed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+        self._close()
+
+    def _close(self) -> None:
+        self._lock.close()
+        self._folder.close()
 
     @property
     def since(self) -> str | None:
@@ -126,31 +131,25 @@ class Printed:
         )
 
     def _append(self, name: str, content: bytes) -> None:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
+        with self._folder.append(Path(name)) as file:
             file.write(content)
-            self._state.sizes[name] = file.tell()
+            self._state.sizes[name] = file.seek(0, os.SEEK_END)
 
     def _bound(self, name: str) -> None:
-        path = self._folder / name
         share = max(_LEAST_BYTES, _ALL_BYTES // len(self._state.sizes))
         if self._state.sizes[name] > min(self._limit_bytes, share) // 2:
-            path.replace(path.with_name(path.name + _OLDER))
+            path = Path(name)
+            self._folder.rename(path, path.name + _OLDER)
             self._state.sizes[name] = 0
 
     def _cut_off(self) -> None:
         for name, size in self._state.sizes.items():
-            with suppress(FileNotFoundError):
-                if (self._folder / name).stat().st_size > size:
-                    os.truncate(self._folder / name, size)
+            self._folder.truncate(Path(name), size)
 
     def _write_state(self, **before: int) -> None:
         """Without waiting for the disk: it is the death of the service that this is for, not the machine's."""
-        path = self._folder / _STATE
-        temporary = path.with_name(f".{_STATE}.tmp")
-        temporary.write_text(json.dumps({**vars(self._state), **before}))
-        temporary.replace(path)
+        content = json.dumps({**vars(self._state), **before}).encode()
+        self._folder.write(Path(_STATE), content, sync=False)
 
 
 def parse_stamp(text: str) -> int | None:
@@ -166,10 +165,11 @@ def parse_stamp(text: str) -> int | None:
     return None if moment.tzinfo is None else int(moment.timestamp()) * _SECOND_NS + int(fraction.ljust(9, "0"))
 
 
-def _read(path: Path) -> _State:
+def _read(folder: Folder) -> _State:
     """A document that cannot be read begins anew: then lines may stand twice, and none is lost."""
     try:
-        document = json.loads(path.read_text())
+        content = folder.read(Path(_STATE), limit=_STATE_BYTES)
+        document = json.loads(content or b"null")
         sizes = {str(name): int(size) for name, size in document["sizes"].items()}
         return _State(at_ns=int(document["at_ns"]), same=int(document["same"]), sizes=sizes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -22,7 +22,8 @@ from orchestrator.backends.kubernetes.site import (
 from orchestrator.backends.kubernetes.traces import note_submission
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan
-from trainer.contract import env, layout
+from orchestrator.jobfolder.folder import JobFolder
+from trainer.contract import env
 
 _BRING_AGAIN_S = 600.0
 
@@ -52,27 +53,30 @@ class Submitter:
     def submit(self, plan: LaunchPlan) -> dict[str, Any]:
         """The Job, made whole. Idempotent: its name is the attempt's. Raises what the client does."""
         require_fitting(plan, self._site, self._client)
-        job_dir = self._site.service_root / plan.key.job_id
+        folder = JobFolder(self._site.service_root, plan.key.job_id)
         try:
-            workdir = self._prepare(plan, job_dir)
+            workdir = self._prepare(plan, folder)
         except OSError as error:
             raise BackendUnavailable(f"the run directory of {plan.key} cannot be written: {error}") from error
         self._bring_agent()
         job = self._create(render_manifests(plan, self._site, workdir=workdir))
         with suppress(OSError):  # it is found by its name as well
-            note_submission(layout.attempt_dir(job_dir, plan.key.number), job["metadata"]["uid"])
+            note_submission(folder, plan.key.number, job["metadata"]["uid"])
         return job
 
-    def _prepare(self, plan: LaunchPlan, job_dir: Path) -> str:
+    def _prepare(self, plan: LaunchPlan, folder: JobFolder) -> str:
         """Write what the pods need and find in a shared run directory; returns the workdir as they see it."""
         site = self._site
-        rundir.write_launch(job_dir, plan.key.number, plan.policy, replicas=plan.max_nodes)
+        rundir.write_launch(folder, plan.key.number, plan.policy, replicas=plan.max_nodes)
         if not site.shared:
             return plan.workdir
         if site.agent_dir is not None:
             ship.ship_agent(self._package, site.service_root)
-        pin = job_dir / f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json"
-        return site.workdirs.provide(Path(plan.workdir), pin=pin)
+        return self._workdir(plan, folder)
+
+    def _workdir(self, plan: LaunchPlan, folder: JobFolder) -> str:
+        pin = ship.Pin(folder, f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json")
+        return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _bring_agent(self) -> None:
         """Where the pods share no files with the service: once, and again for a namespace that was emptied."""

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends.kubernetes.sight import Traces
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout
 from trainer.contract.exit_record import render_exit_record
 from trainer.contract.pod import LastWords
 
 _SUBMITTED, _BEGAN = "submitted-", "began"
+_MOST_NAMES = 1000  # of what a job could make without end
 
 
-def note_submission(attempt_dir: Path, uid: str) -> None:
+def note_submission(job: JobFolder, attempt: int, uid: str) -> None:
     """Remember that there was a Job of the attempt. Raises OSError."""
-    attempt_dir.mkdir(parents=True, exist_ok=True)
-    (attempt_dir / f"{_SUBMITTED}{uid}").touch()
+    _note(job, attempt, f"{_SUBMITTED}{uid}")
 
 
-def note_beginning(attempt_dir: Path) -> None:
+def note_beginning(job: JobFolder, attempt: int) -> None:
     """Remember that a pod of the attempt was seen at work. Raises OSError."""
-    attempt_dir.mkdir(parents=True, exist_ok=True)
-    (attempt_dir / _BEGAN).touch()
+    _note(job, attempt, _BEGAN)
 
 
-def keep_last_words(job_dir: Path, attempt: int, words: LastWords) -> None:
+def keep_last_words(job: JobFolder, attempt: int, words: LastWords) -> None:
     """Put a pod's exit record where an agent that shares this folder would have put it. Idempotent. Raises OSError."""
-    folder = layout.replica_dir(job_dir, attempt, words.replica) / str(words.incarnation)
-    if not (folder / layout.EXIT).exists():
-        rundir.write_document(folder / layout.EXIT, render_exit_record(words.record))
+    path = layout.replica_dir(Path(), attempt, words.replica) / str(words.incarnation) / layout.EXIT
+    with job.made() as folder:
+        if folder.status(path) is None:
+            rundir.write_document(folder, path, render_exit_record(words.record))
 
 
-def read_traces(job_dir: Path, key: AttemptKey) -> Traces:
+def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
     """Raises OSError."""
-    names: set[str] = set()
-    with suppress(FileNotFoundError):
-        names = set(os.listdir(layout.attempt_dir(job_dir, key.number)))  # noqa: PTH208  # names alone
-    lives = list(rundir.incarnations(job_dir, key.number)) if any(n.startswith("replica-") for n in names) else []
-    return Traces(
-        replicas=rundir.read_replicas(job_dir, key.number) or 1,
-        submitted=any(name.startswith(_SUBMITTED) for name in names),
-        began=_BEGAN in names or layout.CLAIM in names or bool(lives),
-        recorded=frozenset(life.replica for life in lives if life.exit() is not None),
-    )
+    with rundir.open_attempt(job, key.number) as attempt:
+        names = attempt.names(limit=_MOST_NAMES + 8 * replicas)
+        lives = list(rundir.incarnations(attempt, range(replicas))) if attempt.exists else []
+        return Traces(
+            replicas=replicas,
+            submitted=any(name.startswith(_SUBMITTED) for name in names),
+            began=bool(lives) or any(attempt.status(Path(name)) is not None for name in (_BEGAN, layout.CLAIM)),
+            recorded=frozenset(life.replica for life in lives if life.exit() is not None),
+        )
+
+
+def _note(job: JobFolder, attempt: int, name: str) -> None:
+    with job.made() as folder:
+        folder.touch(layout.attempt_dir(Path(), attempt) / name)

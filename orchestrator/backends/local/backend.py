@@ -18,6 +18,7 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import env, layout
 
 _LAST_WORDS_BYTES = 4096
@@ -38,32 +39,32 @@ class LocalBackend:
     def submit(self, plan: LaunchPlan) -> str:
         """Start one agent per replica. One claim token for this call: agents of another call will refuse to work."""
         _require_startable(plan)
-        job_dir = Path(plan.job_dir)
-        claim = uuid.uuid4().hex
+        job, claim = self._job(plan.key), uuid.uuid4().hex
         try:
-            rundir.write_launch(job_dir, plan.key.number, plan.policy, replicas=len(plan.commands))
-            for replica, command in enumerate(plan.commands):
-                folder = layout.replica_dir(job_dir, plan.key.number, replica)
-                folder.mkdir(parents=True, exist_ok=True)
-                environment = {**_inherited(), **plan.secrets, **plan.environments[replica], env.CLAIM: claim}
-                log = folder / layout.AGENT_LOG
-                self._children.append(client.spawn(command, environment, cwd=plan.workdir, log=log))
+            rundir.write_launch(job, plan.key.number, plan.policy, replicas=len(plan.commands))
+            with job.made() as folder:
+                for replica, command in enumerate(plan.commands):
+                    environment = {**_inherited(), **plan.secrets, **plan.environments[replica], env.CLAIM: claim}
+                    log = layout.replica_dir(Path(), plan.key.number, replica) / layout.AGENT_LOG
+                    with folder.append(log) as output:
+                        started = client.spawn(command, environment, cwd=plan.workdir, output=output)
+                    self._children.append(started)
         except OSError as error:
             raise BackendUnavailable(f"could not start {plan.key} on this machine: {error}") from error
         return f"local:{plan.key}"
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         self._reap()
-        return {key: self._observe(key) for key in keys}
+        return {key: self._observe(key, replicas) for key, replicas in launched.items()}
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         """Ask the agents to stop, or kill every process that carries the attempt's mark."""
-        processes = list(client.marked(key, self._root / key.job_id))
+        processes = list(client.marked(key, self._job_dir(key)))
         if force:
             for process in processes:
                 client.send_signal(process, signal.SIGKILL)
             return
-        agents = self._agents(key)
+        agents = self._agents(key, {process.replica for process in processes})
         for process in processes:
             if process.pid in agents:
                 client.send_signal(process, signal.SIGTERM)
@@ -71,48 +72,42 @@ class LocalBackend:
     def slots(self) -> int:
         return self._slots
 
-    def _observe(self, key: AttemptKey) -> Sighting:
+    def _observe(self, key: AttemptKey, replicas: int) -> Sighting:
         """Look cheaply first; only when not every agent is at work, search all processes for the attempt's mark."""
-        sighting = self._look(key, search=False)
+        sighting = self._look(key, replicas, search=False)
         if sighting.presence is Presence.RUNNING and all(seen.liveness == "alive" for seen in sighting.replicas):
             return sighting
-        return self._look(key, search=True)
+        return self._look(key, replicas, search=True)
 
-    def _look(self, key: AttemptKey, *, search: bool) -> Sighting:
-        job_dir = self._root / key.job_id
+    def _look(self, key: AttemptKey, replicas: int, *, search: bool) -> Sighting:
         try:
-            lives = {life.replica: life for life in rundir.incarnations(job_dir, key.number)}  # the last of each
-            replicas = rundir.read_replicas(job_dir, key.number) or 1
-            marks = [process.replica for process in client.marked(key, job_dir)] if search else None
-            traces = [
-                _traces(replica, lives.get(replica), None if marks is None else marks.count(replica))
-                for replica in range(replicas)
-            ]
-            sighting = sight(key, traces, claimed=rundir.was_claimed(job_dir, key.number), machine=self._machine)
-            if sighting.presence is Presence.ABSENT:
-                return replace(sighting, evidence=sighting.evidence + self._last_words(job_dir, key))
-            return sighting
+            with rundir.open_attempt(self._job(key), key.number) as attempt:
+                found = rundir.incarnations(attempt, range(replicas))
+                lives = {life.replica: life for life in found}  # the last of each
+                marks = [process.replica for process in client.marked(key, self._job_dir(key))] if search else None
+                traces = [
+                    _traces(replica, lives.get(replica), None if marks is None else marks.count(replica))
+                    for replica in range(replicas)
+                ]
+                sighting = sight(key, traces, claimed=rundir.was_claimed(attempt), machine=self._machine)
+                if sighting.presence is Presence.ABSENT:
+                    return replace(sighting, evidence=sighting.evidence + _last_words(attempt))
+                return sighting
         except OSError as error:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
 
-    def _last_words(self, job_dir: Path, key: AttemptKey) -> str:
-        """What an agent that never came up printed last."""
-        file = rundir.open_regular(layout.replica_dir(job_dir, key.number, 0) / layout.AGENT_LOG)
-        if file is None:
-            return ""
-        with file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-            lines = file.read(_LAST_WORDS_BYTES).decode(errors="replace").strip().splitlines()
-        return f"; its last words: {lines[-1][:200]}" if lines else ""
-
-    def _agents(self, key: AttemptKey) -> set[int]:
+    def _agents(self, key: AttemptKey, replicas: Collection[int]) -> set[int]:
         """Pids of the attempt's agents, as recorded and as started by this service."""
-        recorded = {
-            record.process.pid
-            for life in rundir.incarnations(self._root / key.job_id, key.number)
-            if (record := life.agent()) is not None
-        }
+        with rundir.open_attempt(self._job(key), key.number) as attempt:
+            records = [life.agent() for life in rundir.incarnations(attempt, replicas)]
+        recorded = {record.process.pid for record in records if record is not None}
         return recorded | {child.pid for child in self._children}
+
+    def _job(self, key: AttemptKey) -> JobFolder:
+        return JobFolder(self._root, key.job_id)
+
+    def _job_dir(self, key: AttemptKey) -> Path:
+        return self._root / key.job_id
 
     def _reap(self) -> None:
         """Collect ended children, so that a dead agent is not seen as a zombie for ever."""
@@ -128,6 +123,17 @@ def _traces(replica: int, life: rundir.Incarnation | None, processes: int | None
         exit_record=None if life is None else life.exit(),
         processes=processes,
     )
+
+
+def _last_words(attempt: Folder) -> str:
+    """What an agent that never came up printed last."""
+    file = attempt.open(Path(f"replica-0/{layout.AGENT_LOG}"))
+    if file is None:
+        return ""
+    with file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        lines = file.read(_LAST_WORDS_BYTES).decode(errors="replace").strip().splitlines()
+    return f"; its last words: {lines[-1][:200]}" if lines else ""
 
 
 def _require_startable(plan: LaunchPlan) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from orchestrator.domain.attempt import AttemptKey
 from trainer.contract import env
 from trainer.contract.agent_record import ProcessIdentity
 
 _PROC = Path("/proc")
+_NUMBER = re.compile(rb"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +34,19 @@ class MarkedProcess:
     replica: int
 
 
-def spawn(command: Sequence[str], environment: Mapping[str, str], *, cwd: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, its output appended to `log`. Raises OSError."""
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            env=dict(environment),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], *, cwd: str, output: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own. Raises OSError."""
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def boot_id() -> str:
@@ -72,7 +76,7 @@ def marked(key: AttemptKey, job_dir: Path) -> Iterator[MarkedProcess]:
         if not wanted <= variables or found is None or found[0] != "live":
             continue
         replica = next((entry.removeprefix(prefix) for entry in variables if entry.startswith(prefix)), b"0")
-        yield MarkedProcess(pid, found[1], int(replica) if replica.isdigit() else 0)
+        yield MarkedProcess(pid, found[1], int(replica) if _NUMBER.fullmatch(replica) else 0)
 
 
 def send_signal(process: MarkedProcess, number: signal.Signals) -> None:

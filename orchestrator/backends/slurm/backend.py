@@ -30,6 +30,7 @@ from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.node import Partition
 from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env, layout
 from trainer.contract.node import render_node_launch as render_document
 
@@ -76,24 +77,23 @@ class SlurmBackend:
     def submit(self, plan: LaunchPlan) -> str:
         """Of two Slurm jobs for one attempt the second's agents are refused: the claim is the Slurm job's id."""
         plan = self._fit(plan)
-        attempt_dir = layout.attempt_dir(self._job_dir(plan.key), plan.key.number)
         try:
-            self._prepare(plan, attempt_dir)
+            self._prepare(plan)
         except OSError as error:
             raise BackendUnavailable(f"the run directory of {plan.key} cannot be written: {error}") from error
         number = self._submit(plan)
         with suppress(OSError):  # it is found by its name as well
-            note_submission(attempt_dir, number)
+            note_submission(self._job(plan.key), plan.key.number, number)
         self._memory.listed_at = float("-inf")
         return str(number)
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
-        jobs = self._list() if keys else {}
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
+        jobs = self._list() if launched else {}
         seen: dict[AttemptKey, Sighting] = {}
         missing: dict[AttemptKey, Traces] = {}
-        for key in keys:
+        for key, replicas in launched.items():
             try:
-                traces = self._read(key, jobs.get(str(key), ()))
+                traces = self._read(key, jobs.get(str(key), ()), replicas)
             except OSError as error:
                 words = f"the run directory cannot be read: {error}"
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
@@ -126,18 +126,20 @@ class SlurmBackend:
         """What there is to run on, as Slurm said a moment ago. Raises BackendUnavailable."""
         return summarise(self._nodes())
 
-    def _prepare(self, plan: LaunchPlan, attempt_dir: Path) -> None:
+    def _prepare(self, plan: LaunchPlan) -> None:
         """Write what the nodes need. The document with the job's environment is for its owner's eyes alone."""
-        site, job_dir = self._site, self._job_dir(plan.key)
+        site, job = self._site, self._job(plan.key)
         ship.ship_agent(self._package, site.service_root)
-        for replica in range(plan.max_nodes):
-            (attempt_dir / f"replica-{replica}").mkdir(parents=True, exist_ok=True)
-        document = render_node_launch(plan, site, workdir=self._workdir(plan, job_dir))
-        rundir.write_document(attempt_dir / layout.NODE_LAUNCH, render_document(document), private=True)
-        rundir.write_launch(job_dir, plan.key.number, plan.policy, replicas=plan.max_nodes)
+        document = render_node_launch(plan, site, workdir=self._workdir(plan, job))
+        with job.made() as folder:
+            for replica in range(plan.max_nodes):
+                folder.making(layout.replica_dir(Path(), plan.key.number, replica)).close()
+            place = layout.attempt_dir(Path(), plan.key.number) / layout.NODE_LAUNCH
+            rundir.write_document(folder, place, render_document(document), private=True)
+        rundir.write_launch(job, plan.key.number, plan.policy, replicas=plan.max_nodes)
 
-    def _workdir(self, plan: LaunchPlan, job_dir: Path) -> str:
-        pin = job_dir / f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json"
+    def _workdir(self, plan: LaunchPlan, job: JobFolder) -> str:
+        pin = ship.Pin(job, f"workdir-{plan.environments[0].get(env.RETRY, '0')}.json")
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _fit(self, plan: LaunchPlan) -> LaunchPlan:
@@ -181,16 +183,16 @@ class SlurmBackend:
         self._memory.jobs, self._memory.listed_at = dict(jobs), self._monotonic()
         return self._memory.jobs
 
-    def _read(self, key: AttemptKey, jobs: Sequence[SlurmJob]) -> Traces | None:
+    def _read(self, key: AttemptKey, jobs: Sequence[SlurmJob], replicas: int) -> Traces | None:
         """None: nothing needs to be read, since it only waits."""
         if len(jobs) == 1 and meaning(jobs[0]).standing is Standing.WAITS and jobs[0].restarts == 0:
             return None
-        return read_traces(self._job_dir(key), key)
+        return read_traces(self._job(key), key, replicas)
 
     def _sight(self, key: AttemptKey, jobs: Sequence[SlurmJob], traces: Traces) -> Sighting:
         job = choose(jobs, traces)
         if meaning(job).standing is Standing.OVER:
-            traces = look_closely(traces, self._job_dir(key), key, job.id)
+            traces = look_closely(traces, self._job(key), key, job.id)
         sighting = self._judge(key, job, traces)
         short = len(job.nodes) < traces.replicas
         if sighting.presence is Presence.RUNNING and meaning(job).standing is Standing.RUNS and short:
@@ -230,15 +232,15 @@ class SlurmBackend:
 
     def _ask(self, key: AttemptKey, traces: Traces, books: Mapping[int, SlurmJob]) -> Sighting:
         number = traces.holder or max(traces.known)
-        job_dir, booked = self._job_dir(key), books.get(number)
+        job, booked = self._job(key), books.get(number)
         found = self._client.job(number)
         if found is not None:
             words = f"Slurm knows job {number}, though its listing does not show it"
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
-        traces = look_closely(traces, job_dir, key, number)
+        traces = look_closely(traces, job, key, number)
         if booked is not None and meaning(booked).standing is Standing.OVER:
             return self._judge(key, booked, traces)
-        sign = last_sign(job_dir, key)
+        sign = last_sign(job, key, traces.replicas)
         quiet = sign is None or self._now() - sign >= 2 * self._site.settle_s
         return sight_forgotten(key, traces, quiet=quiet)
 
@@ -281,5 +283,5 @@ class SlurmBackend:
             broken=broken or {},
         )
 
-    def _job_dir(self, key: AttemptKey) -> Path:
-        return self._site.service_root / key.job_id
+    def _job(self, key: AttemptKey) -> JobFolder:
+        return JobFolder(self._site.service_root, key.job_id)

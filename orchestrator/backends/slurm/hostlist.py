@@ -6,16 +6,17 @@ import re
 from collections.abc import Iterator
 
 _MOST = 100_000
+_MOST_BRACKETS = 8  # of one name: dimensions of a machine
+_TOO_LONG = f"more than {_MOST} hosts"
 _BRACKET = re.compile(r"\[([0-9,-]+)\]")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def parse_hostlist(text: str) -> tuple[str, ...]:
     """Every name, in order. Raises ValueError for what is no list of hosts, or one that is far too long."""
     names: list[str] = []
     for part in _split(text):
-        names += _expand(part)
-        if len(names) > _MOST:
-            raise ValueError(f"more than {_MOST} hosts in {text[:100]!r}")
+        names += _expand(part, _MOST - len(names))
     return tuple(names)
 
 
@@ -33,26 +34,28 @@ def _split(text: str) -> Iterator[str]:
         yield text[begin:]
 
 
-def _expand(part: str) -> list[str]:
-    match = _BRACKET.search(part)
-    if match is None:
-        if "[" in part or "]" in part:
-            raise ValueError(f"{part!r} is no list of hosts")
-        return [part]
-    before, after = part[: match.start()], _expand(part[match.end() :]) if match.end() < len(part) else [""]
-    return [before + number + rest for number in _numbers(match[1]) for rest in after]
+def _expand(part: str, room: int) -> list[str]:
+    """At most `room` names."""
+    pieces = _BRACKET.split(part)  # text, the inside of a bracket, text, ...
+    if any("[" in text or "]" in text for text in pieces[::2]) or len(pieces) > 2 * _MOST_BRACKETS + 1:
+        raise ValueError(f"{part[:100]!r} is no list of hosts")
+    names = [pieces[0]]
+    for inside, after in zip(pieces[1::2], pieces[2::2], strict=True):
+        numbers = _numbers(inside, room // max(1, len(names)))
+        names = [name + number + after for name in names for number in numbers]
+    if len(names) > room:
+        raise ValueError(_TOO_LONG)
+    return names
 
 
-def _numbers(text: str) -> list[str]:
+def _numbers(text: str, room: int) -> list[str]:
     found: list[str] = []
     for piece in text.split(","):
-        low, dash, high = piece.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise ValueError(f"[{text}] is no range of hosts")
-        if not dash:
-            found.append(low)
-            continue
-        if int(high) - int(low) > _MOST:
-            raise ValueError(f"[{text}] is too long")
+        match = _RANGE.fullmatch(piece)
+        if match is None:
+            raise ValueError(f"[{text[:100]}] is no range of hosts")
+        low, high = match[1], match[2] or match[1]
+        if len(found) + int(high) - int(low) >= room:
+            raise ValueError(_TOO_LONG)
         found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
     return found

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.backends.slurm.sight import Traces
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import layout
 from trainer.contract.node import Departure, parse_departure, parse_departure_name
 
@@ -21,108 +22,122 @@ _NUMBERED = re.compile(rf"({_SUBMITTED}|{_ALLOCATION})([0-9]{{1,12}})\Z")
 _LOOK = ".look"
 _LOG = "slurm-{}.log"  # of the batch script, by the Slurm job's id
 _LAST_WORDS_BYTES = 4096
+_TEXT_BYTES = 256 * 1024  # of a list of nodes
+_MOST_NAMES, _MOST_READ = 1000, 100  # of what a job could make without end
 # Without control groups Slurm kills a step that uses too much (JobAcctGatherParams=OverMemoryKill in slurm.conf(5)),
 # with them the kernel kills in it.
 _MEMORY = re.compile(r"(?:slurmstepd|srun)\S*: error: .*(?:[Ee]xceeded .*memory limit|oom-kill event|Out Of Memory)")
 
 
-def note_submission(attempt_dir: Path, number: int) -> None:
+def note_submission(job: JobFolder, attempt: int, number: int) -> None:
     """Remember which Slurm job was made of the attempt. Raises OSError."""
-    (attempt_dir / f"{_SUBMITTED}{number}").touch()
+    with job.made() as folder:
+        folder.touch(layout.attempt_dir(Path(), attempt) / f"{_SUBMITTED}{number}")
 
 
-def read_traces(job_dir: Path, key: AttemptKey) -> Traces:
+def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
     """What costs one listing, and a reading of what is in it. Raises OSError."""
-    folder = layout.attempt_dir(job_dir, key.number)
-    replicas = rundir.read_replicas(job_dir, key.number) or 1
-    submitted: set[int] = set()
-    allocations: dict[int, tuple[str, ...]] = {}
-    departures: dict[int, Departure] = {}
+    with rundir.open_attempt(job, key.number) as attempt:
+        found = _Found()
+        for name in sorted(attempt.names(limit=_MOST_NAMES + 8 * replicas)):
+            found.add(attempt, name, replicas)
+        mine = {replica: one for replica, one in found.departures.items() if found.claim in (None, one.claim)}
+        return Traces(
+            replicas=replicas,
+            claim=found.claim,
+            submitted=frozenset(found.submitted),
+            allocations={number: nodes for number, nodes in found.allocations.items() if nodes},
+            departures=mine,
+            recorded=_recorded(attempt, replicas) if any(one.recorded for one in mine.values()) else frozenset(),
+        )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the names in an attempt's folder lead to. A job can make any number of them: only so many are read."""
+
+    submitted: set[int] = field(default_factory=set)
+    allocations: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    departures: dict[int, Departure] = field(default_factory=dict)
     claim: str | None = None
-    for name in _names(folder):
+    claims: int = 0
+
+    def add(self, attempt: Folder, name: str, replicas: int) -> None:
         numbered = _NUMBERED.match(name)
         if numbered is not None and numbered[1] == _SUBMITTED:
-            submitted.add(int(numbered[2]))
-        elif numbered is not None:
-            allocations[int(numbered[2])] = _allocation(folder / name)
-        elif parse_departure_name(name) is not None:
-            departure = _departure(folder / name)
-            if departure is not None:
-                departures[departure.replica] = departure
-        elif name == layout.CLAIM or name.startswith(f"{layout.CLAIM}-"):
-            claim = _text(folder / name) or claim
-    mine = {replica: one for replica, one in departures.items() if claim in (None, one.claim)}
-    return Traces(
-        replicas=replicas,
-        claim=claim,
-        submitted=frozenset(submitted),
-        allocations={number: nodes for number, nodes in allocations.items() if nodes},
-        departures=mine,
-        recorded=_recorded(job_dir, key) if any(one.recorded for one in mine.values()) else frozenset(),
-    )
+            self.submitted.add(int(numbered[2]))
+        elif numbered is not None and len(self.allocations) < _MOST_READ:
+            self.allocations[int(numbered[2])] = _allocation(attempt, name)
+        elif (replica := parse_departure_name(name)) is not None and replica < replicas:
+            departure = _departure(attempt, name)
+            if departure is not None and departure.replica == replica:
+                self.departures[replica] = departure
+        elif (name == layout.CLAIM or name.startswith(f"{layout.CLAIM}-")) and self.claims < _MOST_READ:
+            self.claims += 1
+            self.claim = _text(attempt, name) or self.claim
 
 
-def look_closely(traces: Traces, job_dir: Path, key: AttemptKey, number: int) -> Traces:
+def look_closely(traces: Traces, job: JobFolder, key: AttemptKey, number: int) -> Traces:
     """The same for a Slurm job that is over: all records, and what was printed last. Raises OSError."""
-    folder = layout.attempt_dir(job_dir, key.number)
-    recorded, memory_words = _recorded(job_dir, key), ""
-    if len(recorded) < len(traces.allocations.get(number, ())):
-        _refresh(job_dir, key)
-        recorded = _recorded(job_dir, key)
-        logs = [*sorted(folder.glob(f"replica-*/{layout.AGENT_LOG}")), folder / _LOG.format(number)]
-        memory_words = next((words for log in logs if (words := _memory_words(_tail(log)))), "")
-    last_words = _last_words(_tail(folder / _LOG.format(number)))
+    with rundir.open_attempt(job, key.number) as attempt:
+        recorded, memory_words = _recorded(attempt, traces.replicas), ""
+        own_log = Path(_LOG.format(number))
+        if len(recorded) < len(traces.allocations.get(number, ())):
+            _refresh(attempt, traces.replicas)
+            recorded = _recorded(attempt, traces.replicas)
+            logs = [*(Path(f"replica-{each}", layout.AGENT_LOG) for each in range(traces.replicas)), own_log]
+            memory_words = next((words for log in logs if (words := _memory_words(_tail(attempt, log)))), "")
+        last_words = _last_words(_tail(attempt, own_log))
     return replace(traces, recorded=recorded, last_words=last_words, memory_words=memory_words)
 
 
-def last_sign(job_dir: Path, key: AttemptKey) -> float | None:
+def last_sign(job: JobFolder, key: AttemptKey, replicas: int) -> float | None:
     """When any of the attempt's agents or workers wrote last, by the file system's clock; None: never."""
     moments = []
-    for life in rundir.incarnations(job_dir, key.number):
-        for name in (layout.PROGRESS, layout.EVENTS, f"../{layout.AGENT_LOG}"):
-            with suppress(OSError):
-                moments.append((life.path / name).stat().st_mtime)
+    with rundir.open_attempt(job, key.number) as attempt:
+        for life in rundir.incarnations(attempt, range(replicas)):
+            for path in (
+                life.path / layout.PROGRESS,
+                life.path / layout.EVENTS,
+                life.path.with_name(layout.AGENT_LOG),
+            ):
+                status = attempt.status(path)
+                if status is not None:
+                    moments.append(status.st_mtime)
     return max(moments, default=None)
 
 
-def _recorded(job_dir: Path, key: AttemptKey) -> frozenset[int]:
-    return frozenset(life.replica for life in rundir.incarnations(job_dir, key.number) if life.exit() is not None)
+def _recorded(attempt: Folder, replicas: int) -> frozenset[int]:
+    lives = rundir.incarnations(attempt, range(replicas))
+    return frozenset(life.replica for life in lives if life.exit() is not None)
 
 
-def _refresh(job_dir: Path, key: AttemptKey) -> None:
+def _refresh(attempt: Folder, replicas: int) -> None:
     """Have a network file system look again: its client drops what it remembers of a folder that it changes itself."""
-    lives = [life.path for life in rundir.incarnations(job_dir, key.number)]
-    for folder in (layout.attempt_dir(job_dir, key.number), *{path.parent for path in lives}, *lives):
+    lives = [life.path for life in rundir.incarnations(attempt, range(replicas))]
+    for folder in (Path(), *{path.parent for path in lives}, *lives):
         with suppress(OSError):
-            (folder / _LOOK).touch()
-            (folder / _LOOK).unlink(missing_ok=True)
+            attempt.touch(folder / _LOOK)
+            attempt.remove(folder / _LOOK)
 
 
-def _names(folder: Path) -> Iterator[str]:
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        yield from sorted(entry.name for entry in entries)
-
-
-def _allocation(path: Path) -> tuple[str, ...]:
+def _allocation(attempt: Folder, name: str) -> tuple[str, ...]:
     """`<how many> <hostlist>`, as the batch script wrote it."""
     with suppress(ValueError):
-        return parse_hostlist((_text(path) or "").partition(" ")[2].strip())
+        return parse_hostlist((_text(attempt, name) or "").partition(" ")[2].strip())
     return ()
 
 
-def _departure(path: Path) -> Departure | None:
-    document = rundir.read_document(path)
-    with suppress(ValueError):
+def _departure(attempt: Folder, name: str) -> Departure | None:
+    document = rundir.read_document(attempt, Path(name))
+    with suppress(*rundir.UNREADABLE):
         return None if document is None else parse_departure(document)
     return None
 
 
-def _text(path: Path) -> str | None:
-    file = rundir.open_regular(path)
-    if file is None:
-        return None
-    with file:
-        return file.read(rundir.MAX_DOCUMENT_BYTES).decode(errors="replace").strip()
+def _text(attempt: Folder, name: str) -> str | None:
+    content = attempt.read(Path(name), limit=_TEXT_BYTES)
+    return None if content is None else content.decode(errors="replace").strip()
 
 
 def _last_words(lines: Sequence[str]) -> str:
@@ -135,9 +150,9 @@ def _memory_words(lines: Sequence[str]) -> str:
     return next((line[:300] for line in lines if _MEMORY.match(line)), "")
 
 
-def _tail(path: Path) -> list[str]:
+def _tail(attempt: Folder, path: Path) -> list[str]:
     """The last lines of a log."""
-    file = rundir.open_regular(path)
+    file = attempt.open(path)
     if file is None:
         return []
     with file:

@@ -81,9 +81,9 @@ class SimulatedCluster:
         self._note_change()
         return str(plan.key)
 
-    def observe(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Sighting]:
+    def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         self._require_answer()
-        return {key: self._sight(key) for key in keys}
+        return {key: self._sight(key) for key in launched}
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         self._require_answer()

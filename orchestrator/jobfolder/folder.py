@@ -1,0 +1,339 @@
+"""Folders that a job owns, opened by descriptors from the run directory downwards.
+
+A job may put a link, a pipe, a device or a file with a second name in any place. So each component of a path is opened
+relative to the one above it with O_NOFOLLOW, a file is judged before it is opened for reading, and a new file gets a
+random name before it is renamed to its own. The run directory itself is the operator's: links in its path are followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import structlog
+
+log = structlog.get_logger()
+
+MAX_ENTRIES = 20_000  # of one folder: more are not looked at
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = _LOOK | os.O_DIRECTORY
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_DISPLACED = ".displaced-"  # what stood where the service needs a file or a folder of its own
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The folder of one job, which may not be there."""
+
+    root: Path
+    name: str
+
+    def open(self) -> Folder:
+        """For reading. A folder that is not there, or is none, is an absent one. Raises OSError."""
+        with Folder.of(self.root) as root:
+            return root.within(Path(self.name))
+
+    def made(self) -> Folder:
+        """For writing: it is made where it is not there. Raises OSError."""
+        with Folder.of(self.root, make=True) as root:
+            return root.making(Path(self.name))
+
+
+class Folder:
+    """An open folder. Paths are relative to it. An absent one is empty, and cannot be written to.
+
+    Every method raises OSError for a failing disk: that a thing cannot be read is no evidence that it is not there.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def of(cls, path: Path, *, make: bool = False) -> Folder:
+        """A folder of the operator's: links in its path are followed. One that is not there is absent, or made."""
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        return _open_folder(str(path), None, _FOLDER & ~os.O_NOFOLLOW)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Raises FileNotFoundError for an absent folder."""
+        if self._descriptor is None:
+            raise FileNotFoundError(errno.ENOENT, "the folder is not there, or a link stands in its place")
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @property
+    def exists(self) -> bool:
+        return self._descriptor is not None
+
+    def within(self, path: Path) -> Folder:
+        """The folder at the path, absent where none can be reached without a link."""
+        return self._descend(path.parts, _enter)
+
+    def making(self, path: Path) -> Folder:
+        """The folder at the path, made where it is not there. What stands in its way is set aside."""
+        return self._descend(path.parts, _make)
+
+    def names(self, path: Path | None = None, *, limit: int = MAX_ENTRIES) -> list[str]:
+        """Names in the folder at the path, in no order and at most so many."""
+        with self._listed(path) as entries:
+            return [entry.name for entry in islice(entries, limit)]
+
+    def folders(self, path: Path | None = None, *, limit: int = MAX_ENTRIES) -> list[str]:
+        """Names of folders there, of at most so many entries that are looked at."""
+        with self._listed(path) as entries:
+            return [entry.name for entry in islice(entries, limit) if entry.is_dir(follow_symlinks=False)]
+
+    def status(self, path: Path) -> os.stat_result | None:
+        """Of what stands there itself; None for nothing, and for what cannot be reached without a link."""
+        with self.within(path.parent) as folder:
+            return _status(folder._descriptor, path.name)
+
+    def open(self, path: Path) -> BinaryIO | None:
+        """Open a regular file for reading; None when it is not there or is anything else, which is never opened."""
+        with self.within(path.parent) as folder:
+            return None if folder._descriptor is None else _open_file(folder._descriptor, path.name)
+
+    def read(self, path: Path, *, limit: int) -> bytes | None:
+        """At most so many bytes of a regular file, or None when there is none."""
+        file = self.open(path)
+        if file is None:
+            return None
+        with file:
+            return file.read(limit)
+
+    def write(self, path: Path, content: bytes, *, private: bool = False, sync: bool = True) -> None:
+        """Readers see the old file or the whole new one; a `private` one is its owner's alone."""
+        with self.making(path.parent) as folder, folder._draft(content, private=private, sync=sync) as draft:
+            folder._move(draft, path.name)
+
+    def create(self, path: Path, content: bytes) -> bool:
+        """Write a file that is not there yet, whole or not at all; False where a file has that name."""
+        with self.making(path.parent) as folder, folder._draft(content, private=False, sync=False) as draft:
+            here = folder.fileno()
+            found = _status(here, path.name)
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                _set_aside(here, path.name)
+            try:
+                os.link(draft, path.name, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)
+            except FileExistsError:
+                return False
+            return True
+
+    def touch(self, path: Path) -> None:
+        """An empty file, where there is no file of that name. What else stands there is set aside."""
+        with self.making(path.parent) as folder:
+            os.close(folder._own(path.name, os.O_WRONLY))
+
+    def append(self, path: Path, *, lock: bool = False) -> BinaryIO:
+        """Open a file of ours to append to, or to hold a lock on. What else stands there is set aside."""
+        with self.making(path.parent) as folder:
+            flags = os.O_RDWR if lock else os.O_WRONLY | os.O_APPEND
+            return os.fdopen(folder._own(path.name, flags), "rb+" if lock else "ab", buffering=0)
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut a file of ours that is longer."""
+        found = self.status(path)
+        if found is not None and stat.S_ISREG(found.st_mode) and found.st_size > size:
+            with self.append(path) as file:
+                os.ftruncate(file.fileno(), size)
+
+    def use(self, path: Path) -> bool:
+        """Note the time on a folder; False where there is none."""
+        with self.within(path) as folder:
+            if not folder.exists:
+                return False
+        with self.within(path.parent) as above:
+            os.utime(path.name, dir_fd=above.fileno(), follow_symlinks=False)
+        return True
+
+    def remove(self, path: Path) -> None:
+        """A file or a link, where there is one."""
+        with self.within(path.parent) as folder, suppress(FileNotFoundError):
+            if folder.exists:
+                os.unlink(path.name, dir_fd=folder.fileno())
+
+    def rename(self, path: Path, name: str) -> None:
+        """Give a file another name in the same folder, over what has that name."""
+        with self.within(path.parent) as folder:
+            folder._move(path.name, name)
+
+    def hand_over(self, path: Path, target: Folder, name: str) -> bool:
+        """Move a file, a folder or a link as it is to another open folder; whether there was one."""
+        with self.within(path.parent) as folder:
+            if not folder.exists:
+                return False
+            try:
+                os.rename(path.name, name, src_dir_fd=folder.fileno(), dst_dir_fd=target.fileno())
+            except FileNotFoundError:
+                return False
+            return True
+
+    def _descend(self, parts: tuple[str, ...], step: Callable[[int, str], int | None]) -> Folder:
+        """Each step's descriptor is closed once the next one is open; the last one belongs to the new Folder."""
+        descriptor = None if self._descriptor is None else os.dup(self._descriptor)
+        for name in parts:
+            if descriptor is None:
+                break
+            above, descriptor = descriptor, None
+            try:
+                descriptor = step(above, require_name(name))
+            finally:
+                os.close(above)
+        return Folder(descriptor)
+
+    @contextmanager
+    def _listed(self, path: Path | None) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with self.within(path or Path()) as folder:
+            if folder._descriptor is None:
+                yield iter(())
+                return
+            reading = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder._descriptor)
+            try:
+                with os.scandir(reading) as entries:
+                    yield entries
+            finally:
+                os.close(reading)
+
+    @contextmanager
+    def _draft(self, content: bytes, *, private: bool, sync: bool) -> Iterator[str]:
+        """A file of a name that nobody can foresee; gone afterwards under that name."""
+        name = f".{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(name, _NEW, 0o600 if private else 0o666, dir_fd=self.fileno())
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            yield name
+        finally:
+            with suppress(OSError):  # a full disk needs no litter
+                os.unlink(name, dir_fd=self.fileno())
+
+    def _move(self, name: str, target: str) -> None:
+        here = self.fileno()
+        try:
+            os.rename(name, target, src_dir_fd=here, dst_dir_fd=here)
+        except IsADirectoryError:
+            _set_aside(here, target)
+            os.rename(name, target, src_dir_fd=here, dst_dir_fd=here)
+
+    def _own(self, name: str, flags: int) -> int:
+        """A descriptor of a regular file that has no other name."""
+        here, flags = self.fileno(), flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        found = _status(here, name)
+        if found is not None and not _is_plain_file(found):
+            _set_aside(here, name)
+        descriptor = os.open(name, flags, 0o666, dir_fd=here)
+        if not _is_plain_file(os.fstat(descriptor)):  # it was changed between the look and the opening
+            os.close(descriptor)
+            raise FileExistsError(errno.EEXIST, "is no file of the service's", name)
+        return descriptor
+
+
+def _enter(above: int, name: str) -> int | None:
+    return _open_folder(name, above, _FOLDER)._descriptor
+
+
+def _make(above: int, name: str) -> int | None:
+    found = _enter(above, name)
+    if found is not None:
+        return found
+    if _status(above, name) is not None:
+        _set_aside(above, name)
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+    found = _enter(above, name)
+    if found is None:
+        raise FileExistsError(errno.EEXIST, "something that is no folder is put there again and again", name)
+    return found
+
+
+def _open_folder(name: str, above: int | None, flags: int) -> Folder:
+    try:
+        descriptor = os.open(name, flags, dir_fd=above)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return Folder(None)
+        raise
+    if above is not None:
+        _permit(descriptor, stat.S_IRWXU)
+    return Folder(descriptor)
+
+
+def _permit(descriptor: int, wanted: int) -> None:
+    """A job that runs as the service's user may take the owner's own permissions away; they are given back."""
+    if os.geteuid() == 0:
+        return  # needs none
+    status = os.fstat(descriptor)
+    if status.st_uid == os.geteuid() and status.st_mode & wanted != wanted:
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(status.st_mode) | wanted)  # noqa: PTH101  # a descriptor
+
+
+def _status(above: int | None, name: str) -> os.stat_result | None:
+    if above is None:
+        return None
+    try:
+        return os.stat(require_name(name), dir_fd=above, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+
+
+def _open_file(above: int, name: str) -> BinaryIO | None:
+    """By a descriptor that opens nothing yet: to open a device or a pipe may already do something."""
+    try:
+        found = os.open(require_name(name), _LOOK, dir_fd=above)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            return None
+        _permit(found, stat.S_IRUSR)
+        return os.fdopen(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC), "rb")
+    finally:
+        os.close(found)
+
+
+def _is_plain_file(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+
+def _set_aside(above: int, name: str) -> None:
+    """Give what stands in the service's way another name. It is the job's, so it is kept."""
+    aside = f"{_DISPLACED}{secrets.token_hex(8)}"
+    log.warning("set aside what stands in the way in a job's folder", name=name, now=aside)
+    with suppress(FileNotFoundError):
+        os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+
+
+def require_name(name: str) -> str:
+    """A name of one entry: never a path, and never a way upwards. Raises OSError."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise OSError(errno.EINVAL, "is no name of a file or folder", name)
+    return name

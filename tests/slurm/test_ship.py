@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -64,6 +65,30 @@ def test_what_is_the_machine_s_own_is_not_copied_for_a_job(tmp_path: Path, folde
     with pytest.raises(LaunchRefused, match="is not copied to the nodes"):
         ship.ship_workdir(tmp_path / folder, tmp_path / "root", pin=pin_of(tmp_path, "pin.json"))
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    ['{"x": 1}', '{"folder": 7}', '{"folder": "../code"}', '{"folder": ".workdirs/../../code"}', "[]", "{", "[" * 9999],
+)
+def test_a_pin_that_is_none_is_written_anew(code: Path, tmp_path: Path, pinned: str) -> None:
+    """It lies in the job's folder, where the job may write."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/pin.json").write_text(pinned)
+    copy = ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "pin.json"))
+    assert json.loads((tmp_path / "job/pin.json").read_text()) == {"folder": str(copy)}
+
+
+def test_copies_are_not_made_through_a_link_in_the_run_directory(code: Path, tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    for name in (ship.WORKDIRS, ship.AGENTS):
+        (root / name).symlink_to(outside)
+    copy = ship.ship_workdir(code, root, pin=pin_of(tmp_path, "pin.json"))
+    ship.ship_agent(ship.find_package(), root)
+    assert (root / copy / "train.py").exists()
+    assert list(outside.iterdir()) == []
 
 
 @pytest.mark.parametrize("change", ["name", "mode", "content"])

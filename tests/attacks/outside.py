@@ -1,0 +1,32 @@
+"""A folder that no job owns, and whether anybody has touched it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CANARY = "CANARY-7f3a"  # in every file of it: whoever shows it has read there
+
+
+class Outside:
+    """Files, folders and a log, as a service might have them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "1" / "replica-0" / "1").mkdir(parents=True)
+        for name in ("precious", "claim", "1/replica-0/1/agent.json", "1/replica-0/1/progress.jsonl"):
+            (folder / name).write_text(f'{{"text": "{CANARY}"}}\n')
+        self._before = self._look()
+
+    def require_untouched(self) -> None:
+        assert self._look() == self._before
+
+    def _look(self) -> dict[str, tuple[object, ...]]:
+        found = {}
+        for here, folders, files in os.walk(self.folder):
+            for name in (*folders, *files, "."):
+                path = Path(here, name)
+                status = path.lstat()
+                content = path.read_bytes() if path.is_file() else b""
+                found[str(path)] = (status.st_mode, status.st_ino, status.st_mtime_ns, content)
+        return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import rundir
-from orchestrator.backends.tree import Identity, digest_tree, identify, open_folder, walk
+from orchestrator.backends.tree import NOTHING, Apart, digest_tree, identify, open_folder, walk
 from orchestrator.domain.errors import ConfigurationError, LaunchRefused
 from orchestrator.domain.workdir import WorkdirPolicy, why_not_in_root
 from orchestrator.jobfolder.folder import Folder, JobFolder
@@ -132,10 +132,13 @@ def ship_workdir(workdir: Path, root: Path, *, pin: Pin, policy: WorkdirPolicy |
     reason = policy.why_refused(source)
     if reason is not None:
         raise LaunchRefused(f"run.workdir {workdir} {reason}")
-    own = identify([Path(path) for path in (*policy.private, root) if path != source])
-    folder = Path(WORKDIRS) / _place(source, root, WORKDIRS, without=own)
+    folder = Path(WORKDIRS) / _place(source, root, WORKDIRS, apart=_set_apart(policy, root))
     pin.write(folder)
     return folder
+
+
+def _set_apart(policy: WorkdirPolicy, root: Path) -> Apart:
+    return Apart(identify([*map(Path, policy.private), root]), identify([*map(Path, policy.left_out)]))
 
 
 def _is_there(root: Path, path: Path) -> bool:
@@ -143,16 +146,16 @@ def _is_there(root: Path, path: Path) -> bool:
         return folder.exists
 
 
-def _place(source: Path, root: Path, beside: str, *, inside: str = "", without: Collection[Identity] = ()) -> str:
+def _place(source: Path, root: Path, beside: str, *, inside: str = "", apart: Apart = NOTHING) -> str:
     """Copy the source to a folder in the root, under the hash of what was copied, which is returned."""
-    name = digest_tree(source, without=without)
+    name = digest_tree(source, apart)
     with Folder.of(root, make=True) as top, top.making(Path(beside)) as folder:
         if folder.use(Path(name)):  # again: housekeeping removes what has not been used for long
             return name
         temporary = f".{name}.{uuid.uuid4().hex}"
         try:
             with folder.making(Path(temporary, inside)) as target:
-                copied = digest_tree(source, without=without, into=target.fileno())  # it may have changed since
+                copied = digest_tree(source, apart, into=target.fileno())  # it may have changed since
             with contextlib.suppress(OSError):  # another process was faster: the content is the same
                 folder.hand_over(Path(temporary), folder, copied)
             return copied

@@ -23,6 +23,17 @@ Identity = tuple[int, int]  # device and inode
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """Files and folders by what they are, under whatever name they are found."""
+
+    private: frozenset[Identity] = frozenset()  # a tree that holds one is not copied
+    left_out: frozenset[Identity] = frozenset()
+
+
+NOTHING = Apart()
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A file, link or folder of a tree. `opened` is a file's descriptor, `link` a link's text."""
 
@@ -60,10 +71,10 @@ def open_folder(path: Path) -> int:
     return folder
 
 
-def walk(folder: int, *, without: Collection[Identity] = (), within: str = "", depth: int = 0) -> Iterator[Entry]:
+def walk(folder: int, apart: Apart = NOTHING, *, within: str = "", depth: int = 0) -> Iterator[Entry]:
     """What is in an open folder, sorted, folders before what is in them. A file is open while it is yielded.
 
-    Raises OSError, and LaunchRefused for one of `without`.
+    Raises OSError, and LaunchRefused for what is private.
     """
     if depth > _DEEPEST:
         raise LaunchRefused(f"run.workdir holds folders in more than {_DEEPEST} levels")
@@ -73,11 +84,11 @@ def walk(folder: int, *, without: Collection[Identity] = (), within: str = "", d
         if stat.S_ISLNK(seen.st_mode):
             yield Entry(path, seen, link=os.readlink(name, dir_fd=folder))
         elif stat.S_ISREG(seen.st_mode) or stat.S_ISDIR(seen.st_mode):
-            yield from _opened(folder, name, path, without=without, depth=depth)
+            yield from _opened(folder, name, path, apart, depth=depth)
         # sockets, pipes and devices are no code
 
 
-def digest_tree(source: Path, *, without: Collection[Identity] = (), into: int | None = None) -> str:
+def digest_tree(source: Path, apart: Apart = NOTHING, *, into: int | None = None) -> str:
     """The hash of names, modes and contents; with `into`, what was hashed is copied to that open folder.
 
     Raises OSError, and LaunchRefused for a folder that is not only code.
@@ -85,7 +96,7 @@ def digest_tree(source: Path, *, without: Collection[Identity] = (), into: int |
     digest, size, count = hashlib.sha256(), 0, 0
     folder = open_folder(source)
     try:
-        for entry in walk(folder, without=without):
+        for entry in walk(folder, apart):
             if entry.link is None and entry.opened is None:
                 _make_folder(entry, into)
                 continue
@@ -104,17 +115,20 @@ def digest_tree(source: Path, *, without: Collection[Identity] = (), into: int |
     return digest.hexdigest()[:32]
 
 
-def _opened(folder: int, name: str, path: str, *, without: Collection[Identity], depth: int) -> Iterator[Entry]:
+def _opened(folder: int, name: str, path: str, apart: Apart, *, depth: int) -> Iterator[Entry]:
     opened = os.open(name, _READ, dir_fd=folder)
     try:
         status = os.fstat(opened)
-        if (status.st_dev, status.st_ino) in without:
+        identity = (status.st_dev, status.st_ino)
+        if identity in apart.left_out:
+            return
+        if identity in apart.private:
             raise LaunchRefused(f"run.workdir holds one of the service's own files, as {path}")
         if stat.S_ISREG(status.st_mode):
             yield Entry(path, status, opened=opened)
         elif stat.S_ISDIR(status.st_mode):
             yield Entry(path, status)
-            yield from walk(opened, without=without, within=path, depth=depth + 1)
+            yield from walk(opened, apart, within=path, depth=depth + 1)
     finally:
         os.close(opened)
 

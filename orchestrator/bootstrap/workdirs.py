@@ -15,12 +15,17 @@ from orchestrator.store.engine import parse_url, sqlite_file
 
 def build_policy(settings: Settings) -> WorkdirPolicy:
     """Without the setting: any folder where the caller is this machine's user, none where callers have tokens."""
-    allowed = settings.workdirs
+    allowed, config = settings.workdirs, config_file()
     if allowed is None and not is_open(settings):
         allowed = ()
+    own: list[Path] = [*_own_files(settings)]
+    left_out: list[Path] = []
+    if config is not None:  # a person at her own machine has it beside her job's file
+        (left_out if allowed is None else own).append(config)
     return WorkdirPolicy(
         allowed=None if allowed is None else tuple(map(_resolve, allowed)),
-        private=tuple(dict.fromkeys(map(_resolve, _own_files(settings)))),
+        private=tuple(dict.fromkeys(map(_resolve, own))),
+        left_out=tuple(map(_resolve, left_out)),
         home=_resolve(Path.home()),
     )
 
@@ -29,7 +34,7 @@ def _own_files(settings: Settings) -> Iterator[Path]:
     database = sqlite_file(parse_url(settings.resolved_database_url))
     if database is not None:
         yield from (database, database.with_name(f"{database.name}-wal"), database.with_name(f"{database.name}-shm"))
-    named = (settings.secret_key_file, settings.tls_key, settings.tls_cert, config_file())
+    named = (settings.secret_key_file, settings.tls_key, settings.tls_cert)
     hooks = (hook.secret_file for hook in settings.webhooks.values())
     yield from (settings.root, settings.root / "secret.key", *kubeconfigs())
     yield from (file for file in (*named, *hooks) if file is not None)

@@ -16,11 +16,13 @@ _PRIVATE = "the service's own files or the machine's are in it, or it is among t
 class WorkdirPolicy:
     """All paths are absolute and resolved. `allowed` None: every folder that is not private.
 
-    `private`: the service's own files and folders. `home`: of the service's user.
+    `private`: the service's own files and folders. `left_out`: files that a copy goes without. `home`: of the service's
+    user.
     """
 
     allowed: tuple[PurePath, ...] | None = None
     private: tuple[PurePath, ...] = ()
+    left_out: tuple[PurePath, ...] = ()
     home: PurePath | None = None
 
     def why_refused(self, workdir: PurePath) -> str | None:

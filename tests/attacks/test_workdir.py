@@ -111,6 +111,13 @@ def test_a_hard_link_to_a_private_file_is_not_copied(place: Place) -> None:
     assert place.leaked() == []
 
 
+def test_the_configuration_beside_ones_own_code_stays_behind(place: Place) -> None:
+    (place.code / "orchestrator.toml").write_text(KEY)
+    policy = WorkdirPolicy(private=(place.runs,), left_out=(place.code / "orchestrator.toml",))
+    copy = place.runs / Path(place.shipped(place.code, policy)).relative_to("/nodes/runs")
+    assert [path.name for path in copy.iterdir()] == ["train.py"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPolicy(WorkdirPolicy):
     """Between its check and the copy somebody swaps a part of the path."""

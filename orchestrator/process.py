@@ -19,7 +19,7 @@ import uvicorn
 
 from orchestrator import rundir
 from orchestrator.api.connection import Connection, limit_unread
-from orchestrator.bootstrap.database import open_database
+from orchestrator.bootstrap.database import make_root, open_database
 from orchestrator.bootstrap.service import Service, build
 from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import ConfigurationError
@@ -80,7 +80,7 @@ def check_settings(settings: Settings) -> Settings:
         raise ConfigurationError(f"ORCHESTRATOR_RENDEZVOUS_PORTS is {low}, {high}: not a range within 1024 .. 65535")
     root = settings.root.expanduser().absolute()
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_root(root)
         root = root.resolve()
         with Folder.of(root) as folder:
             rundir.write_document(folder, Path(".writable"), {})

@@ -70,7 +70,7 @@ class ThrowawayService:
 
     def start(self, *, timeout_s: float = 30) -> None:
         """Start the service and wait until it is ready. Raises ServiceFailed."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             before = log.tell()
             self._process = subprocess.Popen(

@@ -14,10 +14,16 @@ from orchestrator.store.engine import Database, parse_url, sqlite_file
 from orchestrator.store.sqlite import ServiceLock
 
 
+def make_root(root: Path) -> None:
+    """A new run directory is its owner's alone; one that is there stays as open as it is. Raises OSError."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, exist_ok=True)
+
+
 def upgrade_database(settings: Settings) -> str:
     """Bring the database's tables up to date; returns its name. Raises ConfigurationError, StoreUnavailable."""
     url = settings.resolved_database_url
-    settings.root.mkdir(parents=True, exist_ok=True)
+    make_root(settings.root)
     schema.upgrade(url)
     return parse_url(url).render_as_string(hide_password=True)
 
@@ -35,7 +41,7 @@ def back_up_database(settings: Settings, file: Path) -> str:
 def restore_database(settings: Settings, file: Path, *, replace: bool) -> str:
     """Give the database the content of a copy; returns its name. Raises what store.backup.restore does."""
     url = settings.resolved_database_url
-    settings.root.mkdir(parents=True, exist_ok=True)
+    make_root(settings.root)
     restore(url, file, replace=replace)
     return parse_url(url).render_as_string(hide_password=True)
 

@@ -130,7 +130,22 @@ def _folder(root: Path) -> Iterator[Word]:
         yield "run directory", Verdict.FAILED, f"everybody may write into {root}, and pass for a job: chmod o-w {root}"
     else:
         yield "run directory", Verdict.OK, f"{root} can be written"
+        yield from _readers(root)
     yield judge_space(os.statvfs(there), there)
+
+
+def _readers(root: Path) -> Iterator[Word]:
+    """A root that somebody opened stays open: that may be on purpose."""
+    mode = root.stat().st_mode if root.exists() else 0
+    if mode & 0o005:
+        advice = f"chmod 700 {root}, or chmod 750 and chgrp where a group is to read it"
+        yield (
+            "readers",
+            Verdict.WARNING,
+            f"every user of this machine may read {root}, unmasked logs included: {advice}",
+        )
+    elif mode & 0o050:
+        yield "readers", Verdict.OK, f"{root} and the unmasked logs in it are readable by its group"
 
 
 def judge_space(disk: os.statvfs_result, path: Path) -> Word:

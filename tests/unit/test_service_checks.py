@@ -226,3 +226,15 @@ def test_an_address_that_nodes_cannot_reach_is_told(tmp_path: Path) -> None:
 def test_ports_that_any_program_may_be_given_are_told(tmp_path: Path) -> None:
     assert examine(tmp_path, rendezvous_ports=(60000, 60100))["ports"][0] is Verdict.WARNING
     assert examine(tmp_path, rendezvous_ports=(20000, 20100))["ports"][0] is Verdict.OK
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o755, Verdict.WARNING), (0o750, Verdict.OK), (0o700, None)])
+def test_who_may_read_the_run_directory_is_said_and_left_as_it_is(
+    tmp_path: Path, mode: int, said: Verdict | None
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(mode)
+    verdict, _ = examine(root).get("readers", (None, ""))
+    assert verdict is said
+    assert root.stat().st_mode & 0o777 == mode

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.bootstrap.given import endpoints_of
+from orchestrator.domain.errors import ConfigurationError
 from orchestrator.settings import Settings
 from orchestrator.store import schema
 from orchestrator.store.backup import back_up, restore
@@ -18,6 +19,15 @@ def make_root(root: Path) -> None:
     """A new run directory is its owner's alone; one that is there stays as open as it is. Raises OSError."""
     root.parent.mkdir(parents=True, exist_ok=True)
     root.mkdir(mode=0o700, exist_ok=True)
+
+
+def require_no_password(url: str) -> None:
+    """Of a URL that is an argument. Raises ConfigurationError."""
+    if parse_url(url).password is not None:
+        raise ConfigurationError(
+            "--database-url holds a password, which every user of this machine can read in the list of processes: "
+            "set ORCHESTRATOR_DATABASE_URL, or leave the password to the file that PGPASSFILE names"
+        )
 
 
 def upgrade_database(settings: Settings) -> str:

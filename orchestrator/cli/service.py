@@ -14,7 +14,7 @@ from orchestrator.settings import Settings, load_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, typer.Option(help="The settings' file, orchestrator.toml.")]
-DatabaseUrl = Annotated[str | None, typer.Option(help="Default: SQLite in the root.")]
+DatabaseUrl = Annotated[str | None, typer.Option(help="Without a password. Default: SQLite in the root.")]
 Root = Annotated[Path | None, typer.Option(help="The run directory.")]
 
 
@@ -87,5 +87,8 @@ def _tell(document: dict[str, str], sentence: str, as_json: bool) -> None:
 
 
 def _settings(config: Path | None, **given: object) -> Settings:
-    """What the command line gives wins over file and environment."""
+    """What the command line gives wins over file and environment. Raises ConfigurationError."""
+    url = given.get("database_url")
+    if isinstance(url, str):
+        database.require_no_password(url)
     return load_settings(config).model_copy(update={name: value for name, value in given.items() if value is not None})

@@ -127,7 +127,7 @@ def _run(name: str, url: URL, *arguments: str) -> None:
     program = shutil.which(name)
     if program is None:
         raise ConfigurationError(f"{name} is not installed here; it comes with PostgreSQL's client programs")
-    plain = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    plain = _without_password(url)
     secret = {} if url.password is None else {"PGPASSWORD": str(url.password)}  # no argument: every user sees those
     done = subprocess.run(
         [program, f"--dbname={plain}", "--no-password", *arguments],
@@ -140,3 +140,10 @@ def _run(name: str, url: URL, *arguments: str) -> None:
     )
     if done.returncode != 0:
         raise StoreUnavailable(f"{name} failed: {done.stderr.strip()[-500:]}")
+
+
+def _without_password(url: URL) -> str:
+    plain = URL.create(  # `url.set(password=None)` keeps the password
+        "postgresql", username=url.username, host=url.host, port=url.port, database=url.database, query=url.query
+    )
+    return plain.render_as_string(hide_password=False)

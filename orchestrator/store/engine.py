@@ -62,7 +62,7 @@ def parse_url(text: str) -> URL:
             "ORCHESTRATOR_DATABASE_URL is not a URL as sqlite:////path or postgresql://..."
         ) from error
     if url.drivername in _POSTGRES:
-        return url.set(drivername="postgresql+psycopg")
+        return _move_password(url.set(drivername="postgresql+psycopg"))
     if url.drivername in ("sqlite", "sqlite+pysqlite"):
         if not url.database or url.database == ":memory:":
             raise ConfigurationError(
@@ -70,6 +70,14 @@ def parse_url(text: str) -> URL:
             )
         return url.set(drivername="sqlite+pysqlite")
     raise ConfigurationError(f"ORCHESTRATOR_DATABASE_URL: {url.drivername} is not served, only sqlite and postgresql")
+
+
+def _move_password(url: URL) -> URL:
+    """libpq also takes a password behind the `?`, where nothing that prints a URL would hide it."""
+    password = url.query.get("password")
+    if not isinstance(password, str):
+        return url
+    return url.difference_update_query(["password"]).set(password=url.password or password)
 
 
 def sqlite_file(url: URL) -> Path | None:

@@ -12,7 +12,7 @@ from orchestrator.commands.submission import check_submission, find_cluster, mak
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.identity import LOCAL, Principal, Role
 from orchestrator.domain.job import Job
-from orchestrator.domain.reach import why_out_of_bounds
+from orchestrator.domain.reach import why_no_store, why_out_of_bounds
 from orchestrator.domain.spec import JobSpec
 from orchestrator.ports.endings import DeletionStore
 from orchestrator.ports.jobs import JobStore
@@ -131,7 +131,10 @@ class Checks:
             FieldProblem(pointer, f"{place} {reason}")
             for pointer, place in places.items()
             if place is not None and is_url(place)
-            if (reason := why_out_of_bounds(place, self.private_hosts)) is not None
+            if (
+                reason := why_no_store(place, reads=pointer == "/snapshot/from")
+                or why_out_of_bounds(place, self.private_hosts)
+            )
         ]
         if refused:
             raise InvalidSpec(refused)

@@ -119,13 +119,9 @@ def _check_image(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
 def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
     if spec.snapshot.dir is None:
         return
-    if is_url(spec.snapshot.dir):  # what a store answers depends on who asks: the job's first probe finds out
-        yield from _check_url("/snapshot/dir", spec.snapshot.dir)
-        return
     target = Path(spec.snapshot.dir)
-    if not target.is_absolute():
-        yield FieldProblem("/snapshot/dir", f"is {spec.snapshot.dir!r}, must be an absolute path")
-        return
+    if is_url(spec.snapshot.dir) or not target.is_absolute():
+        return  # what a store answers depends on who asks: the job's first probe finds out
     reason = _why_not_writable(target)
     if reason is not None:
         yield FieldProblem("/snapshot/dir", f"{target} cannot be written: {reason}")
@@ -134,25 +130,31 @@ def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
 def _check_snapshot_source(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
     if spec.snapshot.source is None:
         return
-    if is_url(spec.snapshot.source):
-        yield from _check_url("/snapshot/from", spec.snapshot.source)
-        return
     source = Path(spec.snapshot.source)
-    if not source.is_absolute():
-        yield FieldProblem("/snapshot/from", f"is {spec.snapshot.source!r}, must be the absolute path of a snapshot")
-    elif _look(source / layout.MANIFEST) != "a file":
+    if is_url(spec.snapshot.source) or not source.is_absolute():
+        return
+    if _look(source / layout.MANIFEST) != "a file":
         message = f"{source} holds no {layout.MANIFEST}: it is not a committed snapshot"
         yield FieldProblem("/snapshot/from", message)
 
 
-def _check_url(field: str, url: str) -> Iterator[FieldProblem]:
-    reason = why_no_place(url)
-    if reason is not None:
-        yield FieldProblem(field, f"{url} {reason}")
+def _check_places(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
+    """By their texts alone: `file:` and `local:` are no paths, on no cluster."""
+    for field, place in (("/snapshot/dir", spec.snapshot.dir), ("/snapshot/from", spec.snapshot.source)):
+        reason = None if place is None else _why_no_place(place)
+        if reason is not None:
+            yield FieldProblem(field, reason)
+
+
+def _why_no_place(place: str) -> str | None:
+    if not is_url(place):
+        return None if Path(place).is_absolute() else f"is {place!r}, must be an absolute path or a URL"
+    reason = why_no_place(place)
+    return None if reason is None else f"{place} {reason}"
 
 
 _Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
-_CHECKS: tuple[_Check, ...] = (_check_demand, _check_image)
+_CHECKS: tuple[_Check, ...] = (_check_demand, _check_image, _check_places)
 # Paths are looked up here: a cluster that shares no files finds out by itself.
 _ELSEWHERE: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
 _ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_ELSEWHERE)

@@ -212,12 +212,13 @@ async def _pinned(endpoint: Endpoint) -> tuple[httpx.URL, dict[str, str]]:
     url = httpx.URL(endpoint.url)
     if endpoint.inside is None:
         return url, {}
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port or 0, type=socket.SOCK_STREAM)
+    name = url.raw_host.decode("ascii")
+    found = await asyncio.get_running_loop().getaddrinfo(name, url.port or 0, type=socket.SOCK_STREAM)
     addresses = [str(address[0]) for *_, address in found]
-    reason = why_inside(url.host, addresses, endpoint.inside)
+    reason = why_inside(name, addresses, endpoint.inside)
     if reason is not None:
         raise _Inside(reason)
-    return url.copy_with(host=addresses[0]), {"sni_hostname": url.host}  # the certificate is still the name's
+    return url.copy_with(host=addresses[0]), {"sni_hostname": name}  # the certificate is still the name's
 
 
 def render_message(delivery: Delivery) -> bytes:

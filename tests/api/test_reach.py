@@ -12,13 +12,11 @@ from tests.api.conftest import World
 
 # Public as they stand; what a resolver would answer is not the service's to find out.
 URLS = (
-    "http://127.0.0.1.nip.io/x",
-    "https://rebinding.example/latest/meta-data",
+    "webhdfs://127.0.0.1.nip.io/x",
+    "sftp://rebinding.example/latest/meta-data",
     "s3://bucket/a",
     "gs://bucket/a",
     "sftp://files.example/a",
-    "simplecache::https://redirects.example/a",
-    "zip://a.zip::http://redirects.example/b",
 )
 
 
@@ -56,7 +54,24 @@ def test_no_url_of_a_job_is_resolved_or_opened_by_the_service(world: World, call
     assert calls == []
 
 
-@pytest.mark.parametrize("url", ["http://10.0.0.1/x", "http://[::ffff:169.254.169.254]/x", "https://localhost./x"])
+@pytest.mark.parametrize("field", ["dir", "from"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("file:///etc", "file:/etc", "file:etc", "local:///etc", "LOCAL:///etc", "local:/etc", "simplecache::/etc"),
+        *("simplecache::s3://bucket/x", "dir::file:///etc", "zip://a.zip::file:///etc/a.zip", "s3://b/x::file:///etc"),
+    ],
+)
+def test_a_place_on_the_machine_is_named_by_its_path_alone(world: World, field: str, place: str) -> None:
+    for path in ("/api/v1/jobs", "/api/v1/plan"):
+        answer = world.post_spec(path, snapshot={field: place})
+        assert answer.status_code == 422, (path, answer.text)
+        assert {error["pointer"] for error in answer.json()["errors"]} == {f"/snapshot/{field}"}
+
+
+@pytest.mark.parametrize(
+    "url", ["http://10.0.0.1/x", "http://[::ffff:169.254.169.254]/x", "sftp://localhost./x", "hdfs://１２７.0.0.1/x"]
+)
 def test_no_patch_of_a_retry_leads_behind_the_walls(world: World, url: str) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.CANCELLED)

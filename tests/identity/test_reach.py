@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
-from orchestrator.domain.reach import parse_address, why_inside, why_out_of_bounds
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.domain.reach import parse_address, why_inside, why_no_store, why_out_of_bounds
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,29 @@ from orchestrator.domain.reach import parse_address, why_inside, why_out_of_boun
         "simplecache::http://127.0.0.1/x",
         "zip://a.zip::https://192.168.0.1/a.zip",
         "http://224.0.0.1/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[64:ff9b::a9fe:a9fe]/",
+        "http://[64:ff9b:1::808:808]/",
+        "http://[::7f00:1]/",
+        "http://[::808:808]/",
+        "http://[::ffff:0:7f00:1]/",
+        "http://[2001:0:53aa:64c::1]/",
+        "http://[2606:4700::5efe:7f00:1]/",
+        "http://[2606:4700::200:5efe:a00:1]/",
+        "http://[fec0::1]/",
+        "http://[fe80::1%25eth0]/",
+        "http://[2606:4700::1111%25lo]/",
+        "http://１２７.0.0.1/",
+        "http://127。0。0。1/",
+        "http://127．0.0.1/",
+        "http://127｡0.0.1/",
+        "http://⑫⑦.0.0.1/",
+        "http://loc\N{SOFT HYPHEN}alhost/",
+        "http://ｌocalhost/",
+        "http://127%2e0.0.1/",
+        "http://%6cocalhost/",
+        "http://127.0.0.1./",
+        "http://0x7f.1./",
         "http://[::1/",
     ],
 )
@@ -60,6 +87,10 @@ def test_an_inner_address_is_refused(url: str) -> None:
         "https://storage.example.com/x",
         "https://8.8.8.8/x",
         "http://[2606:4700::1111]/",
+        "http://[64:ff9b::808:808]/",
+        "http://[2002:808:808::]/",
+        "http://[::ffff:8.8.8.8]/",
+        "https://xn--bcher-kva.example/x",
         "file:///scratch/x",
         "http://256.1.1.1/",
         "http://09.1.1.1/",
@@ -81,6 +112,44 @@ def test_an_admin_may_allow_a_name() -> None:
     assert why_out_of_bounds("http://other.internal/", ["minio.internal"]) is not None
 
 
+INNER = st.sampled_from(["0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"])
+
+
+@given(network=INNER, offset=st.integers(0, 2**16 - 1))
+def test_an_inner_address_is_refused_in_every_notation(network: str, offset: int) -> None:
+    address = IPv4Network(network)[offset]
+    value, (a, b, c, d) = int(address), address.packed
+    four = [str(address), f"{a}.{b}.{c * 256 + d}", f"{a}.{value & 0xFFFFFF}", str(value), hex(value), f"0{value:o}"]
+    hexadecimal = f"{value >> 16:x}:{value & 0xFFFF:x}"
+    prefixes = ["::", "::ffff:", "64:ff9b::", "64:ff9b:1::", "::ffff:0:", "2606:4700::5efe:"]
+    six = [f"[{prefix}{hexadecimal}]" for prefix in prefixes] + [f"[2002:{hexadecimal}::1]", f"[::ffff:{address}]"]
+    for host in [*four, *(f"{each}." for each in four), f"0{a:o}.{b:#x}.{c}.{d}", *six]:
+        assert why_out_of_bounds(f"http://{host}/x", ()) is not None, host
+
+
+@given(st.integers(0, 2**128 - 1))
+def test_no_address_outside_of_global_unicast_is_connected_to(value: int) -> None:
+    address = IPv6Address(value)
+    outside = why_inside("name", [str(address)], ()) is None
+    assert not outside or address in IPv6Network("2000::/3") or address in IPv6Network("64:ff9b::/96")
+
+
+LOCAL = ("file", "local", "memory", "dir", "zip", "tar", "simplecache", "filecache", "blockcache", "reference", "git")
+
+
+@pytest.mark.parametrize("scheme", [*LOCAL, "FILE", "S3", "libarchive", "data", "cached", "jupyter", "nonsense", ""])
+@pytest.mark.parametrize("reads", [True, False])
+def test_snapshots_are_in_no_store_that_is_this_machine_or_a_chain(scheme: str, reads: bool) -> None:
+    for url in (f"{scheme}:///scratch", f"{scheme}://bucket/x", f"{scheme}::s3://bucket/x", f"s3://b/x::{scheme}://y"):
+        assert why_no_store(url, reads=reads) is not None
+
+
+def test_snapshots_are_in_object_stores_and_on_file_servers() -> None:
+    assert why_no_store("s3://bucket/x") is None
+    assert why_no_store("https://models.example/x", reads=True) is None
+    assert "one URL of s3" in str(why_no_store("https://models.example/x"))
+
+
 def test_addresses_are_read_as_a_resolver_reads_them() -> None:
     assert str(parse_address("127.1", "http")) == "127.0.0.1"
     assert str(parse_address("0x0a.1.258", "http")) == "10.1.1.2"
@@ -95,7 +164,18 @@ def test_an_allowed_network_lets_no_name_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "fe80::1", "::ffff:192.168.0.1"]
+    "address",
+    [
+        "64:ff9b::7f00:1",
+        "::7f00:1",
+        "fe80::1%2",
+        "10.0.0.1",
+        "127.0.0.1",
+        "169.254.169.254",
+        "::1",
+        "fe80::1",
+        "::ffff:192.168.0.1",
+    ],
 )
 def test_a_name_is_judged_by_the_addresses_that_it_has(address: str) -> None:
     told = why_inside("hook.example", ["93.184.215.14", address], [])

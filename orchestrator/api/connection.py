@@ -2,7 +2,8 @@
 
 Uvicorn waits for ever for the first line of a request, and collects headers without end: a client that sends a byte a
 second would hold a connection for days, and one that sends without pause would fill the memory. It also keeps an answer
-for as long as its reader takes: who asks for logs and reads a byte a second would hold megabytes for days.
+for as long as its reader takes: who asks for logs and reads a byte a second would hold megabytes for days. It reads
+ahead: a body before the application asks for it, and requests before their turn.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import asyncio
 import socket
 from dataclasses import dataclass
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADERS_S = 20.0  # from the connection, or the first byte of a later request, to the end of the headers
 MAX_HEADER_BYTES = 64 * 1024
+MAX_HEADERS = 128  # of a request: the shortest would take thirty times their own size in memory
+MAX_PIPELINED = 16  # requests of one connection that wait for their turn; it is closed behind the last of them
+MAX_UNTAKEN_BYTES = 64 * 1024 * 1024  # of the bodies of all connections that came before the application asked for them
+DRAIN_S = 20.0  # for the rest of a body whose request was answered before it came
 # Of what was sent and is not taken (tcp(7), TCP_USER_TIMEOUT): who asks and never reads gives his place up. The same of
 # a probe into a connection on which nothing is sent (SO_KEEPALIVE), for his machine may be gone.
 UNREAD_MS = 60_000
@@ -27,6 +33,7 @@ MAX_UNREAD_BYTES = 256 * 1024 * 1024  # of all connections; whoever has waited l
 
 _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,9 @@ class Connection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes: int | None = 0  # None: the headers are complete, what comes is a body
     _unread: _Unread | None = None
+    _body_is_due: bool = False
+    _is_last: bool = False  # the request that is read is the last one of the connection
+    _is_deaf: bool = False  # what still comes is not looked at
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -66,22 +76,75 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._header_bytes is None:
+        if self._is_deaf:
             return
-        self._header_bytes += len(data)
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(_LONG)
+        in_headers = self._header_bytes is not None
+        super().data_received(data)
+        if self._header_bytes is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                self._refuse(_LONG)
+        elif in_headers and self._body_is_due:
+            self.flow.pause_reading()  # until the application asks for the body, or has answered without it
 
     def on_message_begin(self) -> None:
+        if self._is_deaf:
+            return
         super().on_message_begin()
         self._header_bytes = 0
         self._await_headers()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_deaf:
+            return
+        if len(self.headers) < MAX_HEADERS:
+            super().on_header(name, value)
+        else:
+            self._refuse(_LONG)
+
     def on_headers_complete(self) -> None:
+        if self._is_deaf:
+            return
         self._header_bytes = None
         self._stop_waiting()
         super().on_headers_complete()
+        self._body_is_due = True
+        self.cycle.transport = _LateClosing(self)
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self.cycle.keep_alive = False
+            self._is_last = True
+
+    def on_body(self, body: bytes) -> None:
+        if self._is_deaf:
+            return
+        super().on_body(body)
+        if (self.pipeline or len(self.cycle.body) > HIGH_WATER_LIMIT) and self._untaken_bytes() > MAX_UNTAKEN_BYTES:
+            self._refuse_body()
+
+    def on_message_complete(self) -> None:
+        if self._is_deaf:
+            return
+        self._body_is_due = False
+        self._stop_waiting()
+        super().on_message_complete()
+        if self._is_last:
+            self._is_deaf = True
+            if self.cycle.response_complete:
+                self.transport.close()
+
+    def on_response_complete(self) -> None:
+        if self.cycle.response_complete and self._body_is_due:
+            self.cycle.body.clear()
+            self._deadline = self.loop.call_later(DRAIN_S, self.transport.close)
+        super().on_response_complete()
+
+    def close_in_time(self) -> None:
+        """Close the connection once the body has come. Before that the system would reset it, and the sender might not
+        see its answer."""
+        if self._body_is_due and self.cycle.response_complete:
+            self._is_last = True
+        else:
+            self.transport.close()
 
     def _await_headers(self) -> None:
         if self._deadline is None:
@@ -120,12 +183,43 @@ class Connection(HttpToolsProtocol):
             held -= unread.size_bytes
             connection.transport.abort()
 
+    def _untaken_bytes(self) -> int:
+        connections = (each for each in self.connections if isinstance(each, Connection) and each.cycle is not None)
+        cycles = (cycle for each in connections for cycle in (each.cycle, *(waiting for waiting, _ in each.pipeline)))
+        return sum(len(cycle.body) for cycle in cycles)
+
+    def _refuse_body(self) -> None:
+        if not self.pipeline and not self.cycle.response_started:
+            self.transport.write(_FULL)
+            self.cycle.disconnected = True  # the application's own answer is not sent
+        self._hang_up()
+
     def _refuse(self, answer: bytes) -> None:
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self.transport.write(answer)  # else it would stand within another answer
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         self._stop_waiting()
-        if not self.transport.is_closing():
-            if self.cycle is None or self.cycle.response_complete:  # else it would stand within another answer
-                self.transport.write(answer)
-            self.transport.close()
+        self._is_deaf = True
+        self.transport.close()
+
+
+class _LateClosing(asyncio.Transport):
+    """The transport as an answer has it: a connection is not closed while the request's body is on its way."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._connection.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.close_in_time()
 
 
 def limit_unread(listener: socket.socket) -> None:

@@ -14,7 +14,14 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from orchestrator.api import connection
-from orchestrator.api.connection import MAX_HEADER_BYTES, UNREAD_MS, Connection, limit_unread
+from orchestrator.api.connection import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    MAX_PIPELINED,
+    UNREAD_MS,
+    Connection,
+    limit_unread,
+)
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE_S = 60.0
@@ -112,6 +119,115 @@ def test_a_long_body_is_no_header() -> None:
     size = 4 * MAX_HEADER_BYTES
     head = f"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode()
     assert asyncio.run(converse(head, *[b"x" * 8192] * (size // 8192))).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(("count", "status"), [(MAX_HEADERS - 2, b"200"), (MAX_HEADERS - 1, b"431"), (12_000, b"431")])
+def test_headers_are_counted(count: int, status: bytes) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + b"a:b\r\n" * count
+    answer = asyncio.run(converse(head, b"\r\n"))
+    assert answer.startswith(b"HTTP/1.1 " + status) or (status, answer) == (b"431", b"")
+
+
+async def early(scope: Any, receive: Any, send: Any) -> None:
+    """Refuses without a look at the body."""
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+def test_who_is_refused_while_a_long_body_is_sent_sees_the_answer() -> None:
+    size = 64 * MAX_HEADER_BYTES
+    for more in (b"", b"Connection: close\r\n"):
+        head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + more + b"Content-Length: %d\r\n\r\n" % size
+        last = REQUEST.replace(b"Host", b"Connection: close\r\nHost")
+        answer = asyncio.run(converse(head, *[b"x" * 8192] * (size // 8192), last, answer=early))
+        assert answer.count(b"HTTP/1.1 401 ") == (1 if more else 2)
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept", "closed"])
+def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "DRAIN_S", 0.2)
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + more + b"Content-Length: 9999\r\n\r\n"
+    answer = asyncio.run(converse(head, *[b"x"] * 400, pause_s=0.005, answer=early))
+    assert answer.startswith(b"HTTP/1.1 401 ") or answer == b""
+
+
+def test_a_body_is_not_taken_before_the_application_asks_for_it() -> None:
+    async def look() -> None:
+        state, asked, ask = ServerState(), asyncio.Event(), asyncio.Event()
+
+        async def patient(scope: Any, receive: Any, send: Any) -> None:
+            asked.set()
+            await ask.wait()
+            await app(scope, receive, send)
+
+        async with listening(patient, state) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 9000000\r\n\r\n")
+            await asked.wait()
+            writer.write(b"x" * 9_000_000)
+            (one,) = state.connections
+            assert isinstance(one, Connection)
+            await until(lambda: one.flow.read_paused)
+            assert len(one.cycle.body) == 0
+            ask.set()
+            assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    asyncio.run(look())
+
+
+def test_bodies_that_come_along_with_their_headers_share_a_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MAX_UNTAKEN_BYTES", 1)
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n"
+
+    async def stuck(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def overflow() -> bytes:
+        """Fed by hand: how much of it a system reads at one time differs."""
+        state = ServerState()
+        async with listening(stuck, state) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            await until(lambda: len(state.connections) == 1)
+            (one,) = state.connections
+            assert isinstance(one, Connection)
+            one.data_received(head + b"x" * 100_000)
+            answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+            writer.close()
+            for task in state.tasks:
+                task.cancel()
+            return answer
+
+    answer = asyncio.run(overflow())
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in answer
+
+
+def test_requests_that_are_sent_before_their_turn_are_answered_up_to_a_number() -> None:
+    """And the connection ends behind the last of them, so that the client sends the rest again."""
+    few = asyncio.run(converse(REQUEST * MAX_PIPELINED + REQUEST.replace(b"Host", b"Connection: close\r\nHost")))
+    assert few.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1
+    many = asyncio.run(converse(REQUEST * 5000))
+    assert many.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1
+    assert many.count(b"connection: close") == 1
+
+
+def test_a_pipelined_body_is_whole_or_not_taken_at_all() -> None:
+    sizes: list[int] = []
+
+    async def measured(scope: Any, receive: Any, send: Any) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+        sizes.append(size)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    one = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n" + b"x" * 20_000
+    answer = asyncio.run(converse(*[one] * 40, answer=measured))
+    assert set(sizes) == {20_000}
+    assert answer.count(b"HTTP/1.1 200 ") == len(sizes)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")

@@ -21,7 +21,7 @@ from orchestrator import rundir
 from orchestrator.api.connection import Connection, limit_unread
 from orchestrator.bootstrap.database import make_root, open_database
 from orchestrator.bootstrap.service import Service, build
-from orchestrator.collector import calm_collector
+from orchestrator.collector import calm_collector, return_large_blocks
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.settings import Settings
@@ -36,6 +36,7 @@ def serve(settings: Settings) -> None:
     """Run the service until SIGTERM or SIGINT; running jobs go on without it. Raises ConfigurationError."""
     configure_logging(level=logging.getLevelNamesMapping()[settings.log_level.upper()])
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    return_large_blocks()
     calm_collector()  # again: what was imported is never garbage
     settings = check_settings(settings)
     with contextlib.ExitStack() as stack:

@@ -10,11 +10,13 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.body_stream import read_body
+from orchestrator.api.body_stream import read_body, turn_to_parse
 from orchestrator.api.documents import parse_document
+from orchestrator.api.errors import HttpProblem
+from orchestrator.api.room import SHORT_BYTES
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec
-from orchestrator.domain.validation import parse_model
+from orchestrator.domain.validation import MAX_NODES, parse_model
 from orchestrator.wire.access import SecretRequest, TokenRequest
 from orchestrator.wire.reports import ReportBody
 from orchestrator.wire.webhooks import WebhookRequest
@@ -23,7 +25,7 @@ from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, S
 Model = TypeVar("Model", bound=BaseModel)
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
-_SHORT_BYTES = 8 * 1024  # a millisecond of JSON or some of YAML
+_REPORT_VALUES = 40_000  # twice the lines of one
 _SECRET_BYTES = 128 * 1024
 
 
@@ -32,7 +34,8 @@ class Body(Generic[Model]):
     """`read` is the dependency of a route. `parse` raises InvalidSpec; None: by the model alone."""
 
     model: type[Model]
-    most_bytes: int = _SHORT_BYTES
+    most_bytes: int = SHORT_BYTES
+    most_values: int = MAX_NODES
     required: bool = True  # else an empty one means the model's defaults
     parse: Callable[[object], Model] | None = None
 
@@ -42,13 +45,20 @@ class Body(Generic[Model]):
         if not self.required and not raw.strip():
             return self.model()
         content_type = request.headers.get("content-type")
-        if len(raw) <= _SHORT_BYTES:  # at once: another thread would cost more
+        _refuse_encoding(request.headers.get("content-encoding"))
+        if len(raw) <= SHORT_BYTES:  # at once: another thread would cost more
             return self._parsed(raw, content_type)
-        return await run_in_threadpool(self._parsed, raw, content_type)
+        async with turn_to_parse(request):
+            return await run_in_threadpool(self._parsed, raw, content_type)
 
     def _parsed(self, raw: bytes, content_type: str | None) -> Model:
-        document = parse_document(raw, content_type)
+        document = parse_document(raw, content_type, self.most_values)
         return parse_model(self.model, document) if self.parse is None else self.parse(document)
+
+
+def _refuse_encoding(encoding: str | None) -> None:
+    if encoding is not None and encoding.strip().lower() != "identity":
+        raise HttpProblem("unsupported-type", f"Content-Encoding is {encoding!r}; send the body as it is")
 
 
 def parse_secret(document: object) -> SecretRequest:
@@ -79,4 +89,6 @@ SecretBody = Annotated[
     SecretRequest, Depends(Body(model=SecretRequest, most_bytes=_SECRET_BYTES, parse=parse_secret).read)
 ]
 WebhookBody = Annotated[WebhookRequest, Depends(Body(model=WebhookRequest, parse=_parse_webhook).read)]
-Report = Annotated[ReportBody, Depends(Body(model=ReportBody, most_bytes=MAX_REPORT_BYTES).read)]
+Report = Annotated[
+    ReportBody, Depends(Body(model=ReportBody, most_bytes=MAX_REPORT_BYTES, most_values=_REPORT_VALUES).read)
+]

@@ -1,4 +1,7 @@
-"""The bytes of a request's body, within limits of size and time. Nothing is read before somebody asks for it."""
+"""The bytes of a request's body, within limits of size, time and room. Nothing is read before somebody asks for it.
+
+What is left of a body that is refused is drained by the connection.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from contextlib import asynccontextmanager
 from fastapi import Request
 
 from orchestrator.api.errors import HttpProblem
+from orchestrator.api.room import WAIT_S, Claim
 
 BODY_S = 60.0  # for a whole body to arrive
-_DRAINED_BYTES = 64 * 1024 * 1024  # of a body too long: read and forgotten, so that its sender gets the answer
+CLAIM = "orchestrator.claim"  # of the request's scope
 
 
 async def read_head(request: Request, least: int) -> bytes:
@@ -28,20 +32,44 @@ async def read_head(request: Request, least: int) -> bytes:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes, counted while it arrives. Raises HttpProblem 413, or 408 for one that takes
-    too long: whoever sends a byte a minute must not hold a connection for days."""
+    """Read a body of at most `limit` bytes, counted while it arrives. Raises HttpProblem: 413; 408 for one that takes
+    too long, since whoever sends a byte a minute must not hold a connection for days; 429 and 503 where too many long
+    bodies are in memory."""
+    _require_fit(int(request.headers.get("content-length", 0)), limit)
     body = bytearray()
-    size = 0
     async with _in_time():
         async for chunk in _chunks(request):
-            size += len(chunk)
-            if size <= limit:
-                body += chunk
-            elif size > _DRAINED_BYTES:
-                break
+            _require_fit(len(body) + len(chunk), limit)
+            _require_room(request, len(body) + len(chunk))
+            body += chunk
+    return bytes(body)
+
+
+@asynccontextmanager
+async def turn_to_parse(request: Request) -> AsyncIterator[None]:
+    """One long body is parsed at a time."""
+    claim: Claim = request.scope[CLAIM]
+    async with claim.room.turn:
+        yield
+
+
+def _require_fit(size: int, limit: int) -> None:
     if size > limit:
         raise HttpProblem("too-large", f"the body is larger than {limit} bytes, the most that is accepted here")
-    return bytes(body)
+
+
+def _require_room(request: Request, size: int) -> None:
+    claim: Claim = request.scope[CLAIM]
+    sender = _sender(request)
+    if not claim.has_room(sender, size):
+        raise HttpProblem("too-many", "you send too many long requests at one time; send this one again", wait_s=WAIT_S)
+    if not claim.hold(sender, size):
+        raise HttpProblem("busy", "too many long requests are being read; send this one again", wait_s=WAIT_S)
+
+
+def _sender(request: Request) -> str:
+    caller = getattr(request.state, "caller", None)
+    return f"agent {getattr(request.state, 'attempt', '')}" if caller is None else f"caller {caller.name}"
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:

@@ -9,6 +9,7 @@ ahead: a body before the application asks for it, and requests before their turn
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 128  # of a request: the shortest would take thirty times their own size in memory
 MAX_PIPELINED = 16  # requests of one connection that wait for their turn; it is closed behind the last of them
 MAX_UNTAKEN_BYTES = 64 * 1024 * 1024  # of the bodies of all connections that came before the application asked for them
+COLLECT_EVERY_BYTES = 16 * 1024 * 1024  # of what all connections send
 DRAIN_S = 20.0  # for the rest of a body whose request was answered before it came
 # Of what was sent and is not taken (tcp(7), TCP_USER_TIMEOUT): who asks and never reads gives his place up. The same of
 # a probe into a connection on which nothing is sent (SO_KEEPALIVE), for his machine may be gone.
@@ -34,6 +36,7 @@ MAX_UNREAD_BYTES = 256 * 1024 * 1024  # of all connections; whoever has waited l
 _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_received_bytes = 0  # since the last collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        _count_garbage(len(data))
         if self._is_deaf:
             return
         in_headers = self._header_bytes is not None
@@ -133,10 +137,11 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
 
     def on_response_complete(self) -> None:
-        if self.cycle.response_complete and self._body_is_due:
-            self.cycle.body.clear()
-            self._deadline = self.loop.call_later(DRAIN_S, self.transport.close)
         super().on_response_complete()
+        if self.cycle.response_complete and self._body_is_due and not self.transport.is_closing():
+            self.cycle.body.clear()
+            self._unset_keepalive_if_required()  # it would end in the midst of the body
+            self._deadline = self.loop.call_later(DRAIN_S, self.transport.close)
 
     def close_in_time(self) -> None:
         """Close the connection once the body has come. Before that the system would reset it, and the sender might not
@@ -220,6 +225,15 @@ class _LateClosing(asyncio.Transport):
 
     def close(self) -> None:
         self._connection.close_in_time()
+
+
+def _count_garbage(size_bytes: int) -> None:
+    """Requests leave cycles behind that hold what they were sent, and the collector counts objects alone."""
+    global _received_bytes
+    _received_bytes += size_bytes
+    if _received_bytes > COLLECT_EVERY_BYTES:
+        _received_bytes = 0
+        gc.collect()
 
 
 def limit_unread(listener: socket.socket) -> None:

@@ -11,6 +11,7 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from orchestrator.api.room import Room
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.jobs import Commands
 from orchestrator.commands.plans import Plans
@@ -79,6 +80,7 @@ class Services:
     metrics: Metrics
     ready: Callable[[], tuple[bool, str]]
     version: str
+    room: Room = field(default_factory=Room)
     webhooks: Sequence[WebhookView] = ()
     hosts: tuple[str, ...] = ()  # names, without a port, that the service may be called by besides the loopback ones
     closing: Callable[[], bool] = _never

@@ -11,23 +11,28 @@ import json
 import re
 from collections.abc import Sequence
 from email.message import Message
+from itertools import islice
 from typing import Any
 
 import yaml
 
 from orchestrator.api.errors import HttpProblem
 from orchestrator.core_schema import use_core_schema
-from orchestrator.domain.validation import MAX_DEPTH
+from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.validation import MAX_DEPTH, MAX_NODES
 
 _JSON = frozenset({"application/json"})
 _YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 MOST_YAML_EVENTS = 20_000  # of the parser: one for each key and value, two for each list and mapping
+# A text, whole or torn at the end, or what stands before a value. No part of a text is looked at twice.
+_STRING_OR_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,|[\[{](?!\s*[\]}])', re.DOTALL)
 # The parser compares each such directive with all before it: a body of nothing else would take minutes.
 _TAG_DIRECTIVE = re.compile(r"(?:\A\ufeff*|[\r\n\x85\u2028\u2029])%TAG\b")  # at what YAML takes for a line's beginning
 
 
-def parse_document(raw: bytes, content_type: str | None) -> object:
-    """Raises HttpProblem: 415 for another type, 400 for a body that is no text or does not parse."""
+def parse_document(raw: bytes, content_type: str | None, most_values: int = MAX_NODES) -> object:
+    """Raises HttpProblem: 415 for another type, 400 for a body that is no text or does not parse; InvalidSpec for more
+    values."""
     message = Message()
     message["content-type"] = content_type or "application/octet-stream"
     kind = message.get_content_type()
@@ -35,10 +40,11 @@ def parse_document(raw: bytes, content_type: str | None) -> object:
         found = f"is {content_type!r}" if content_type else "is missing"
         raise HttpProblem("unsupported-type", f"Content-Type {found}; send application/json or application/yaml")
     text = _decode(raw)
-    return parse_json(text) if kind in _JSON else parse_yaml(text)
+    return parse_json(text, most_values) if kind in _JSON else parse_yaml(text)
 
 
-def parse_json(text: str) -> object:
+def parse_json(text: str, most_values: int = MAX_NODES) -> object:
+    _check_values(text, most_values)
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_object)
     except json.JSONDecodeError as error:
@@ -94,6 +100,15 @@ def _standing_twice(names: Sequence[str]) -> str | None:
             return name
         seen.add(name)
     return None
+
+
+def _check_values(text: str, most: int) -> None:
+    """Count the values before anything is built: in memory each takes many times its text."""
+    if sum(map(text.count, "[{,")) < most:
+        return
+    between = (found for found in _STRING_OR_MARK.finditer(text) if found.end() - found.start() == 1)
+    if next(islice(between, most, None), None) is not None:
+        raise InvalidSpec([FieldProblem("", f"holds more than {most} values")])
 
 
 def _check_events(text: str) -> None:

@@ -17,7 +17,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from orchestrator.api.body_stream import CLAIM
 from orchestrator.api.errors import build_problem, respond
+from orchestrator.api.room import Claim, Room
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wire.problems import Problem
 
@@ -51,11 +53,13 @@ class Edge:
         *,
         metrics: Metrics,
         allowed_hosts: frozenset[str],
+        room: Room,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._monotonic = monotonic
         self._metrics = metrics
+        self._room = room
         self._hosts = frozenset(host.lower() for host in LOOPBACK_HOSTS | allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,15 +68,16 @@ class Edge:
             return
         headers = Headers(scope=scope)
         answer = _Answer(send, _request_id(headers), self._monotonic)
+        scope[CLAIM] = claim = Claim(self._room)
         with structlog.contextvars.bound_contextvars(request_id=answer.request_id):
             refusal = refuse_request(scope["method"], headers, self._hosts) or refuse_address(scope)
             if refusal is not None:
                 await respond(refusal)(scope, receive, answer.send)
             else:
-                await self._run(scope, receive, answer)
+                await self._run(scope, receive, answer, claim)
             self._account_for(scope, answer)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, claim: Claim) -> None:
         try:
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
@@ -83,6 +88,8 @@ class Edge:
                 raise  # half of an answer is out: the server breaks the connection off
             detail = f"The service failed on this request; its log tells more under request id {answer.request_id}."
             await respond(build_problem("internal", detail))(scope, receive, answer.send)
+        finally:
+            claim.release()
 
     def _account_for(self, scope: Scope, answer: _Answer) -> None:
         """Count the request, and write a line of it: the pattern of its path and no query, which may hold a secret."""

@@ -58,6 +58,7 @@ KINDS: dict[str, Kind] = {
     "invalid": Kind(422, "Fields are wrong"),
     "refused": Kind(422, "It cannot be done as it stands"),
     "internal": Kind(500, "The service failed"),
+    "busy": Kind(503, "The service has too much to do"),
     "unavailable": Kind(503, "Something behind the service does not answer"),
 }
 _BY_STATUS = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "unsupported-type"}
@@ -119,6 +120,7 @@ def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
         problem = problem_of(error)
         if problem is None:
             raise error
+        _forget_cause(error)
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         if isinstance(error, HttpProblem) and error.wait_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
@@ -132,6 +134,11 @@ def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
 
     for kind in (OrchestratorError, HttpProblem, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, handle)
+
+
+def _forget_cause(error: Exception) -> None:
+    """What the frames of an error hold, such as a body, would else stay until garbage is collected, which is seldom."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _refusal_of_report(error: AttemptOver) -> ReportRefusal:

@@ -20,6 +20,7 @@ _Place = tuple["_Place | None", object]  # where it lies in, and the key or inde
 MAX_DEPTH = 32
 MAX_NODES = 200_000
 MOST_PROBLEMS = 100  # that are told one by one
+_MOST_BUILT = 10_000  # pydantic builds all or none, and each takes half a kilobyte
 MOST_LEAVES = 50  # of a patch
 _FOUND_LENGTH = 80
 
@@ -37,6 +38,8 @@ def parse_model(model: type[Model], document: object, *, prefix: str = "") -> Mo
     try:
         return model.model_validate(document)
     except ValidationError as error:
+        if error.error_count() > _MOST_BUILT:
+            raise InvalidSpec([FieldProblem(prefix, f"holds {error.error_count()} wrong fields")]) from None
         first = islice(error.errors(), MOST_PROBLEMS)
         problems = _merged(_problem(detail, document, prefix) for detail in first)
         untold = error.error_count() - MOST_PROBLEMS
@@ -51,15 +54,17 @@ def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
     """
     # Places are chains and no texts: below one long key there may be a hundred thousand values.
     stack: list[tuple[object, _Place | None, int]] = [(document, None, 0)]
-    for _ in range(MAX_NODES):
-        if not stack:
-            return []
+    count = 1
+    while stack:
         value, place, depth = stack.pop()
         message = _not_plain(value, depth)
         if message is not None:
             return [FieldProblem(prefix + _render_place(place), message)]
+        count += len(value) if isinstance(value, (Mapping, list)) else 0
+        if count > MAX_NODES:  # before they are looked at: a million places take half a gigabyte
+            return [FieldProblem(prefix, f"holds more than {MAX_NODES} values")]
         stack.extend((child, (place, key), depth + 1) for key, child in _children(value))
-    return [FieldProblem(prefix, f"holds more than {MAX_NODES} values")]
+    return []
 
 
 def pointer_to(parts: Sequence[object]) -> str:

@@ -1,0 +1,153 @@
+"""A real service, its memory, and connections that mean it no good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from deploy.dev.service import ThrowawayService
+
+TOKEN = "first-admin-0123456789abcdef"
+ADMIN = {"Authorization": f"Bearer {TOKEN}"}
+PATIENCE_S = 60.0  # of a test that waits for an answer; no promise of the service
+MIB = 1024 * 1024
+MOST_BYTES = 300 * MIB
+
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+_STATUS = re.compile(rb"^HTTP/1\.1 (\d{3}) ")
+
+
+@contextlib.contextmanager
+def guarded(root: Path, **settings: str) -> Iterator[ThrowawayService]:
+    """A service where everybody needs a token."""
+    with ThrowawayService(root, {"ORCHESTRATOR_TOKEN": TOKEN, **settings}) as service:
+        httpx.get(f"{service.url}/api/v1/jobs", headers=ADMIN, timeout=PATIENCE_S).raise_for_status()
+        yield service
+
+
+def reset_peak(pid: int) -> None:
+    """proc(5), /proc/PID/clear_refs."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that was resident since the last reset."""
+    found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@dataclass
+class Watch:
+    """What a caller with a token was answered while an attack went on."""
+
+    statuses: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def asking(self, url: str) -> Iterator[None]:
+        ends = threading.Event()
+        thread = threading.Thread(target=self._ask, args=(url, ends))
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join(2 * PATIENCE_S)
+
+    def _ask(self, url: str, ends: threading.Event) -> None:
+        with httpx.Client(base_url=url, headers=ADMIN, timeout=PATIENCE_S) as client:
+            while True:
+                try:
+                    self.statuses.append(client.get("/api/v1/jobs").status_code)
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+                if ends.wait(0.02):
+                    return
+
+    def has_heard(self, more: int) -> Callable[[], bool]:
+        """Whether so many answers have come since now."""
+        before = len(self.statuses)
+        return lambda: len(self.statuses) >= before + more or bool(self.failures)
+
+
+@contextlib.contextmanager
+def withstanding(service: ThrowawayService, what: str, most_bytes: int = MOST_BYTES) -> Iterator[Watch]:
+    """Meanwhile a caller with a token is answered, and the service stays small. Prints the figures."""
+    watch = Watch()
+    reset_peak(service.pid)
+    before = peak_bytes(service.pid)
+    with watch.asking(service.url):
+        yield watch
+    peak = peak_bytes(service.pid)
+    print(f"{what}: peak {peak // MIB} MiB (before {before // MIB}), {len(watch.statuses)} answers meanwhile")
+    assert set(watch.statuses) == {200}
+    assert watch.failures == []
+    assert peak < most_bytes, what
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def send(url: str, *parts: bytes) -> int | None:
+    """One request on a connection of its own; its status, None where the connection was closed without one."""
+    async with connected(url) as (reader, writer):
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            found = _STATUS.match(await asyncio.wait_for(reader.readline(), PATIENCE_S))
+            return None if found is None else int(found[1])
+    return None
+
+
+async def hold(url: str, requests: Sequence[Sequence[bytes]], until: Callable[[], bool], drop: bytes = b"") -> None:
+    """All on connections that stay open until it holds; now and then each sends one byte more."""
+
+    async def hold_one(parts: Sequence[bytes]) -> None:
+        async with connected(url) as (_, writer):
+            with contextlib.suppress(ConnectionError):
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+            while not until():
+                await asyncio.sleep(0.05)
+                with contextlib.suppress(ConnectionError):
+                    writer.write(drop)
+
+    await asyncio.wait_for(asyncio.gather(*(hold_one(parts) for parts in requests)), PATIENCE_S)
+
+
+async def send_all(url: str, requests: Sequence[Sequence[bytes]]) -> list[int | None]:
+    """All at one time."""
+    return list(await asyncio.gather(*(send(url, *parts) for parts in requests)))
+
+
+def head(method: str, path: str, *lines: str, length: int | None = None) -> bytes:
+    own = ["Host: localhost", "Connection: close", *lines]
+    if length is not None:
+        own.append(f"Content-Length: {length}")
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *own, "", ""]).encode()
+
+
+def post(path: str, body: bytes, *lines: str, kind: str = "application/json") -> list[bytes]:
+    """A request in two parts."""
+    return [head("POST", path, f"Content-Type: {kind}", *lines, length=len(body)), body]

@@ -51,11 +51,6 @@ class AttemptKey:
         return f"{self.job_id}-a{self.number}"
 
 
-def most_nodes(nodes: str) -> int:
-    """Of Attempt.nodes: so many replicas are launched."""
-    return int(nodes.rpartition(":")[2])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One attempt. `rendezvous_id` is `<job>-a<number>-<nonce>`; `port` is reserved while the attempt lives."""
@@ -83,11 +78,11 @@ class Attempt:
 
     @property
     def min_nodes(self) -> int:
-        return int(self.nodes.partition(":")[0])
+        return parse_nodes(self.nodes)[0]
 
     @property
     def max_nodes(self) -> int:
-        return most_nodes(self.nodes)
+        return parse_nodes(self.nodes)[1]
 
     @property
     def rendezvous_id(self) -> str:
@@ -105,3 +100,8 @@ class Attempt:
             ended_at=now if state.terminal else None,
             failure=failure or self.failure,
         )
+
+
+def parse_nodes(nodes: str) -> tuple[int, int]:
+    """The least and the most of "least:most" or of one number."""
+    return int(nodes.partition(":")[0]), int(nodes.rpartition(":")[2])

@@ -61,8 +61,8 @@ class Intake:
         self._behind = reading.behind
         return reading.unread
 
-    def _store(self, batches: Sequence[JournalBatch]) -> None:
-        self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
+    def _store(self, batches: Sequence[JournalBatch]) -> Mapping[int, str]:
+        return self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
         """Take reports in one transaction; of each, what is desired of its attempt, or why it is refused.
@@ -71,27 +71,23 @@ class Intake:
         """
         batches = [_batch(body) for body in bodies]
         good = [batch for batch in batches if isinstance(batch, JournalBatch)]
-        unknown = self._ingest(good)
+        refusals = iter(self._ingest(good))
         wished = self._jobs.wished({batch.key.job_id for batch in good})
-        answers: list[DesiredView | NotFound | InvalidSpec] = []
-        for batch in batches:
-            if not isinstance(batch, JournalBatch):
-                answers.append(batch)
-            elif batch.key in unknown or batch.key.job_id not in wished:
-                answers.append(NotFound(f"there is no attempt {batch.key}"))
-            else:
-                answers.append(desired_of(wished[batch.key.job_id], batch.key))
-        return answers
+        return [
+            (next(refusals) or _answer(batch.key, wished)) if isinstance(batch, JournalBatch) else batch
+            for batch in batches
+        ]
 
-    def _ingest(self, batches: Sequence[JournalBatch]) -> set[AttemptKey]:
-        """Store what belongs to an attempt that exists; returns the others."""
+    def _ingest(self, batches: Sequence[JournalBatch]) -> list[NotFound | InvalidSpec | None]:
+        """Store what belongs to an attempt that exists and to a replica of it; of each batch, why it is refused."""
         try:
-            self._store(batches)
+            refused = self._store(batches)
         except NotFound:
             if len(batches) == 1:
-                return {batches[0].key}
-            return {key for batch in batches for key in self._ingest([batch])}
-        return set()
+                return [_unknown(batches[0].key)]
+            return [refusal for batch in batches for refusal in self._ingest([batch])]
+        problems = {place: InvalidSpec([FieldProblem("/replica", why)]) for place, why in refused.items()}
+        return [problems.get(place) for place in range(len(batches))]
 
     def _hidden(self, batches: Sequence[JournalBatch]) -> Sequence[JournalBatch]:
         masks = self._masks({batch.key.job_id for batch in batches})
@@ -103,6 +99,14 @@ class Intake:
 def _hide(batch: JournalBatch, mask: Mask) -> JournalBatch:
     events = [(offset, mask.hide_in_event(event)) for offset, event in batch.events]
     return replace(batch, events=events, exit_record=mask.hide_in_exit(batch.exit_record))
+
+
+def _answer(key: AttemptKey, wished: Mapping[str, Wished]) -> DesiredView | NotFound:
+    return desired_of(wished[key.job_id], key) if key.job_id in wished else _unknown(key)
+
+
+def _unknown(key: AttemptKey) -> NotFound:
+    return NotFound(f"there is no attempt {key}")
 
 
 def desired_of(wished: Wished, key: AttemptKey) -> DesiredView:

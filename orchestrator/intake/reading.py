@@ -30,7 +30,7 @@ class Reading:
         self,
         journals: JournalStore,
         folder: Callable[[str], JobFolder],
-        store: Callable[[Sequence[JournalBatch]], None],
+        store: Callable[[Sequence[JournalBatch]], object],
         between: Callable[[], None],
     ) -> None:
         self.unread: dict[AttemptKey, str] = {}  # and why

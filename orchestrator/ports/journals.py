@@ -53,6 +53,7 @@ class JournalStore(Protocol):
     def offsets(self, keys: Collection[AttemptKey]) -> Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]:
         """What is stored already of these attempts, by (replica, incarnation); nothing stored: left out."""
 
-    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
+    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
         """Store batches in one transaction, each line once however often and by whatever road it comes: progress into
-        workers and metrics (the last writer of a step wins), events, snapshots, exit records."""
+        workers and metrics (the last writer of a step wins), events, snapshots, exit records, as far as domain.bounds
+        has room for them. Returns by its place why a batch is refused: it is of no replica that was launched."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from orchestrator.domain.attempt import Attempt, AttemptKey
+from orchestrator.domain.bounds import Launch
 from orchestrator.domain.errors import Conflict, NotFound, Refused, StoreUnavailable
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Desired, Job, JobState
@@ -36,13 +37,17 @@ class MemoryStore:
         journals = self.answering().journals
         return {key: {life: row.offsets for life, row in journals[key].items()} for key in keys if key in journals}
 
-    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
+    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
+        """With room for everything."""
         tables = self.answering()
         for batch in batches:
             if batch.key not in tables.told:
                 raise NotFound(f"there is no attempt {batch.key}")
-        for batch in batches:
-            ingest(tables, batch, arrived_at)
+        refused = {place: why for place, batch in enumerate(batches) if (why := _refusal(tables, batch)) is not None}
+        for place, batch in enumerate(batches):
+            if place not in refused:
+                ingest(tables, batch, arrived_at)
+        return refused
 
     # The write side's and the readers' side
 
@@ -124,6 +129,11 @@ class MemoryStore:
         """Oldest first."""
         numbers = range(1, self.tables.newest.get(job_id, 0) + 1)
         return [self.tables.attempts[AttemptKey(job_id, number)] for number in numbers]
+
+
+def _refusal(tables: Tables, batch: JournalBatch) -> str | None:
+    attempt = tables.attempts[batch.key]
+    return Launch(batch.key, attempt.max_nodes, attempt.workers_per_node).refusal(batch.replica, batch.incarnation)
 
 
 def _wished(tables: Tables, job_id: str) -> Wished:

@@ -1,22 +1,35 @@
 """What new journal lines leave behind: a sum for each attempt, and rows of workers, metrics, snapshots and events.
 
-Gathered over many attempts, then written at once. Every write may be repeated.
+Gathered over many attempts, then written at once. Every write may be repeated. The sum counts each line; a row is
+written while domain.bounds has room for it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from orchestrator.domain import bounds
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.bounds import Launch, Room, Stored, tell_thinned
 from orchestrator.domain.event import REPLICA, Event
 from orchestrator.domain.event import EventKind as OwnKind
 from orchestrator.domain.told import Told, time_of
 from orchestrator.ports.journals import JournalBatch
-from orchestrator.store.sanitize import clean_integer, clean_share, clean_text
-from orchestrator.store.upserts import Journal, Values, write_metrics, write_snapshots, write_verified, write_workers
+from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_integer, clean_share, clean_text, shorten_evidence
+from orchestrator.store.upserts import (
+    Journal,
+    Values,
+    drop_snapshots,
+    write_metrics,
+    write_snapshots,
+    write_verified,
+    write_workers,
+)
 from trainer.contract.exit_record import EventKind, JournalEvent, render_exit_record
 from trainer.contract.manifest import parse_snapshot_name
 from trainer.contract.progress import Progress
@@ -27,12 +40,23 @@ _SNAPSHOT_STATES = {
     EventKind.SNAPSHOT_DELETED.value: "deleted",
 }
 _MAX_VERIFIED = 1000  # of one event
+_MAX_KIND_CHARS, _MAX_SENTENCE_CHARS = 100, 2000
+_POINT_BYTES = 100  # of a row of metrics, beside what was measured
 # What an agent may tell listeners: nothing in the service's own name.
 _NEWS = frozenset(kind.value for kind in EventKind)
 # Every agent of the group tells these; news they are once.
 _OF_THE_GROUP = frozenset(
     {EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, EventKind.GROUP_GREW.value}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """An attempt as intake knows it: what was told, what is stored of it, and what it was launched with."""
+
+    told: Told
+    stored: Stored
+    launch: Launch
 
 
 class Harvest:
@@ -47,33 +71,68 @@ class Harvest:
         self._snapshots: list[Values] = []
         self._verified: dict[tuple[str, str], Values] = {}
 
-    def take(self, batch: JournalBatch, journal: Journal, told: Told) -> None:
-        """Take what is new in a batch; `journal` and `told` are brought up to date."""
+    def take(self, batch: JournalBatch, journal: Journal, training: Training) -> None:
+        """Take what is new in a batch; `journal` and `training` are brought up to date."""
         lines, events = _new(batch, journal)
         if batch.reported:
-            told.heard_at = self._arrived_at
+            training.told.heard_at = self._arrived_at
         for event in events:
-            changed = told.changed_generation
-            told.tell_event(event, self._arrived_at)
-            self.events.append((batch.key.job_id, self._event(batch, event)))
-            if event.kind in _NEWS and (event.kind not in _OF_THE_GROUP or told.changed_generation > changed):
-                self.news.append(self.events[-1])
-            snapshot = _snapshot(batch.key, event, self._arrived_at)
-            if snapshot is not None:
-                self._snapshots.append(snapshot)
-            self._verified |= _verified(batch.key.job_id, event, self._arrived_at)
+            self._take_event(batch, event, training)
+        self._take_lines(batch, lines, training)
+        if journal.exit_record is None and batch.exit_record is not None:
+            journal.exit_record = shorten_evidence(render_exit_record(batch.exit_record))
+
+    def refuse(self, batch: JournalBatch, refusal: str, training: Training) -> None:
+        """Say once that something is stored of no replica that wrote it; who reports is answered with it instead."""
+        if not batch.reported and training.stored.say("replica"):
+            self._say(batch.key, f"{refusal} Nothing is stored of its journals.")
+
+    def _take_event(self, batch: JournalBatch, event: JournalEvent, training: Training) -> None:
+        told, stored = training.told, training.stored
+        changed = told.changed_generation
+        told.tell_event(event, self._arrived_at)
+        snapshot = _snapshot(batch.key, event, self._arrived_at)
+        if snapshot is not None:
+            self._snapshots.append(snapshot)
+        self._verified |= _verified(batch.key.job_id, event, self._arrived_at)
+        room, is_free = stored.find_room(training.launch, event.kind, event.generation)
+        if not is_free:
+            if stored.say(room):
+                self._say(batch.key, stored.tell_full(room, training.launch), {"room": room.value})
+            return
+        row = self._event(batch, event)
+        stored.count_event(room, event.kind, event.generation, _size_of(row))
+        self.events.append((batch.key.job_id, row))
+        if event.kind in _NEWS and (event.kind not in _OF_THE_GROUP or told.changed_generation > changed):
+            self.news.append(self.events[-1])
+
+    def _take_lines(self, batch: JournalBatch, lines: Sequence[Progress], training: Training) -> None:
+        told, stored = training.told, training.stored
         waits = told.step_s is None
         for line in lines:
             told.tell_line(line, self._arrived_at)
             if waits and told.step_s is not None:
                 waits = False
                 self.news.append((batch.key.job_id, self._first_step(batch, line)))
-        fitting = [line for line in lines if _fits(line)]
+        fitting = [line for line in lines if _fits(line) and training.launch.has_worker(line.local_rank)]
         newest = {line.local_rank: line for line in fitting}
         self._workers += [_worker(batch, line, self._arrived_at) for line in newest.values()]
-        self._metrics += _metrics(batch.key, fitting, self._arrived_at)
-        if journal.exit_record is None and batch.exit_record is not None:
-            journal.exit_record = render_exit_record(batch.exit_record)
+        level = stored.level()
+        self._metrics += _metrics(batch.key, fitting, stored, self._arrived_at)
+        if stored.level() > level and stored.say(f"{Room.POINTS}-{stored.level()}"):
+            self._say(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
+
+    def _say(self, key: AttemptKey, sentence: str, evidence: dict[str, object] | None = None) -> None:
+        """In the service's own name."""
+        said = Event(
+            at=self._arrived_at,
+            kind=OwnKind.LIMIT_REACHED,
+            sentence=sentence,
+            attempt=key.number,
+            evidence=evidence or {},
+        )
+        self.events.append((key.job_id, said))
+        self.news.append((key.job_id, said))
 
     def write(self, session: Session) -> None:
         """Write all rows but the events."""
@@ -81,13 +140,15 @@ class Harvest:
         # In one order everywhere, so that two attempts of one job never block each other.
         write_metrics(session, sorted(self._metrics, key=lambda row: (str(row["job_id"]), int(str(row["step"])))))
         write_snapshots(session, self._snapshots)
+        for job_id in sorted({str(row["job_id"]) for row in self._snapshots}):
+            drop_snapshots(session, job_id, beyond=bounds.MOST_SNAPSHOTS)
         write_verified(session, [self._verified[key] for key in sorted(self._verified)])
 
     def _event(self, batch: JournalBatch, event: JournalEvent) -> Event:
         return Event(
             at=time_of(event.at, self._arrived_at),
-            kind=event.kind,
-            sentence=event.sentence,
+            kind=clean_text(event.kind, max_chars=_MAX_KIND_CHARS),
+            sentence=clean_text(event.sentence, max_chars=_MAX_SENTENCE_CHARS),
             attempt=batch.key.number,
             generation=event.generation,
             evidence=_with_replica(batch.replica, event.evidence),
@@ -144,25 +205,35 @@ def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values
     }
 
 
-def _metrics(key: AttemptKey, lines: Sequence[Progress], arrived_at: datetime) -> list[Values]:
-    """One point a step: of the latest generation that did it."""
+def _metrics(key: AttemptKey, lines: Sequence[Progress], stored: Stored, arrived_at: datetime) -> list[Values]:
+    """One point a step: of the latest generation that did it. Of those that `stored` has room for."""
     points: dict[int, Progress] = {}
     for line in lines:
-        if line.step is not None and line.metrics and (line.rank == 0 or "loss" in line.metrics):
+        if line.step is not None and line.metrics and stored.hears(line):
             known = points.get(line.step)
             if known is None or line.generation >= known.generation:
                 points[line.step] = line
-    return [
-        {
-            "job_id": key.job_id,
-            "step": step,
-            "attempt": key.number,
-            "generation": line.generation,
-            "at": time_of(line.at, arrived_at),
-            "measured": dict(line.metrics),
-        }
-        for step, line in points.items()
-    ]
+    rows = [_point(key, step, line, stored, arrived_at) for step, line in points.items()]
+    return [row for row in rows if row is not None]
+
+
+def _point(key: AttemptKey, step: int, line: Progress, stored: Stored, arrived_at: datetime) -> Values | None:
+    measured = stored.take_names(line.metrics)
+    size = _POINT_BYTES + len(json.dumps(measured))
+    if not measured or not stored.take_point(step, size, always="snapshot_s" in measured):
+        return None
+    return {
+        "job_id": key.job_id,
+        "step": step,
+        "attempt": key.number,
+        "generation": line.generation,
+        "at": time_of(line.at, arrived_at),
+        "measured": measured,
+    }
+
+
+def _size_of(event: Event) -> int:
+    return len(event.kind) + len(event.sentence) + min(len(json.dumps(event.evidence)), MAX_EVIDENCE_BYTES)
 
 
 def _fits(line: Progress) -> bool:

@@ -10,15 +10,15 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.attempt import AttemptKey, parse_nodes
+from orchestrator.domain.bounds import Launch
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.told import Told
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
-from orchestrator.store.harvest import Harvest
+from orchestrator.store.harvest import Harvest, Training
 from orchestrator.store.lookups import append_events
-from orchestrator.store.mapping import told_of
-from orchestrator.store.tables import JournalRow, TrainingRow
+from orchestrator.store.mapping import stored_of, told_of
+from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
 from orchestrator.store.upserts import Journal, Life, write_journals, write_trainings
 
 _IN_ONE_QUESTION = 500  # job ids
@@ -54,40 +54,64 @@ class SqlJournalStore:
                         found[key][replica, life] = JournalOffsets(progress, events, exited)
         return found
 
-    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
+    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
         """Raises NotFound for an unknown attempt; then nothing of the batches is stored."""
         if not batches:
-            return
+            return {}
         keys = sorted({batch.key for batch in batches})
         with self._database.write() as session:
             trainings, journals = _lock_trainings(session, keys), _read_journals(session, keys)
             harvest = Harvest(arrived_at)
-            for batch in batches:
-                journal = journals.setdefault(_life(batch), Journal())
-                harvest.take(batch, journal, trainings[batch.key])
-            write_trainings(session, trainings)
-            write_journals(session, {life: journals[life] for life in map(_life, batches)})
+            refused = {
+                place: refusal
+                for place, batch in enumerate(batches)
+                if (refusal := trainings[batch.key].launch.refusal(batch.replica, batch.incarnation)) is not None
+            }
+            for place, batch in enumerate(batches):
+                if place in refused:
+                    harvest.refuse(batch, refused[place], trainings[batch.key])
+                else:
+                    harvest.take(batch, journals.setdefault(_life(batch), Journal()), trainings[batch.key])
+            write_trainings(session, {key: (each.told, each.stored) for key, each in trainings.items()})
+            taken = [batch for place, batch in enumerate(batches) if place not in refused]
+            write_journals(session, {life: journals[life] for life in map(_life, taken)})
             harvest.write(session)
             append_events(session, harvest.events, news=harvest.news)
+        return refused
 
 
 def _life(batch: JournalBatch) -> Life:
     return batch.key, batch.replica, batch.incarnation
 
 
-def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Told]:
+def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Training]:
     """What was told of the attempts, their rows locked: whoever reads the same journals by another road waits here.
 
     In one order everywhere: two intakes that lock the same attempts never wait for each other in a ring. Raises
     NotFound where one does not exist.
     """
-    found: dict[AttemptKey, Told] = {}
-    for rows in _in_parts(session, TrainingRow, keys, locked=True):
-        found |= {AttemptKey(row.job_id, row.attempt): told_of(row) for row in rows}
+    wanted, launches = set(keys), _read_launches(session, keys)
+    found = {
+        key: Training(told_of(row), stored_of(row.stored), launches[key])
+        for rows in _in_parts(session, TrainingRow, keys, locked=True)
+        for row in rows
+        if (key := AttemptKey(row.job_id, row.attempt)) in wanted
+    }
     missing = [key for key in keys if key not in found]
     if missing:
         raise NotFound(f"there is no attempt {missing[0]}")
     return {key: found[key] for key in keys}
+
+
+def _read_launches(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Launch]:
+    """Of these attempts, and of others of the same jobs."""
+    columns = (AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes, AttemptRow.workers_per_node)
+    found: dict[AttemptKey, Launch] = {}
+    for some in _parts_of(keys):
+        for job_id, number, nodes, workers in session.execute(select(*columns).where(AttemptRow.job_id.in_(some))):
+            key = AttemptKey(job_id, number)
+            found[key] = Launch(key, parse_nodes(nodes)[1], workers)
+    return found
 
 
 def _read_journals(session: Session, keys: Sequence[AttemptKey]) -> dict[Life, Journal]:
@@ -104,9 +128,15 @@ def _in_parts(
     session: Session, table: type[TrainingRow] | type[JournalRow], keys: Sequence[AttemptKey], *, locked: bool = False
 ) -> Iterator[Sequence[Any]]:
     """The rows of these attempts, and of others of the same jobs, in the order of their keys."""
-    jobs = sorted({key.job_id for key in keys})
     query = select(*table.__table__.columns).order_by(table.job_id, table.attempt)
     if locked:
         query = query.with_for_update()
+    for some in _parts_of(keys):
+        yield session.execute(query.where(table.job_id.in_(some))).all()
+
+
+def _parts_of(keys: Sequence[AttemptKey]) -> Iterator[Sequence[str]]:
+    """The jobs, so many as one statement may name."""
+    jobs = sorted({key.job_id for key in keys})
     for start in range(0, len(jobs), _IN_ONE_QUESTION):
-        yield session.execute(query.where(table.job_id.in_(jobs[start : start + _IN_ONE_QUESTION]))).all()
+        yield jobs[start : start + _IN_ONE_QUESTION]

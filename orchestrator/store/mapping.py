@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.bounds import Stored
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import ChaosWish, Desired, Job, JobState, StacksWish
 from orchestrator.domain.node import NodeFailure
@@ -196,6 +197,11 @@ def told_columns(told: Told) -> dict[str, object]:
     columns["pace"] = {phase: [pace.count, pace.typical_s, pace.longest_s] for phase, pace in book.summary().items()}
     columns["pace_book"] = {name: getattr(book, name) for name in _PACE} | {"since": since}
     return columns
+
+
+def stored_of(document: Mapping[str, object] | None) -> Stored:
+    """None: of an attempt that began before this was counted."""
+    return Stored(**(document or {}))  # type: ignore[arg-type]  # our own document
 
 
 _TOLD = tuple(one.name for one in fields(Told) if one.name != "pace")

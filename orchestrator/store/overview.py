@@ -102,7 +102,7 @@ def _newest(cluster: str) -> Any:
 
 def _of_newest(table: type[AttemptRow] | type[TrainingRow] | type[JournalRow], number: Any, newest: Any) -> Select[Any]:
     """The rows of the newest attempts, without what only intake needs."""
-    columns = [column for column in table.__table__.columns if column.name != "pace_book"]
+    columns = [column for column in table.__table__.columns if column.name not in ("pace_book", "stored")]
     return select(*columns).join(newest, (newest.c.job_id == table.job_id) & (newest.c.number == number))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState, most_nodes
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job import JobState
 from orchestrator.domain.lease import Lease
@@ -26,6 +27,7 @@ from orchestrator.store.mapping import (
     node_failure_of,
     rank_word_of,
     status_columns,
+    stored_of,
     told_columns,
 )
 from orchestrator.store.marks import write_marks
@@ -67,7 +69,7 @@ class SqlSupervisorStore:
                 .where(AttemptRow.state.in_(_LIVE_ATTEMPTS), JobRow.cluster == cluster)
                 .order_by(AttemptRow.job_id)
             )
-            return {AttemptKey(job_id, number): most_nodes(nodes) for job_id, number, nodes in rows}
+            return {AttemptKey(job_id, number): parse_nodes(nodes)[1] for job_id, number, nodes in rows}
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Oldest job first."""
@@ -144,7 +146,7 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
         for name, value in attempt_columns(attempt).items():
             setattr(row, name, value)
         session.flush()
-        columns = told_columns(Told())
+        columns = told_columns(Told()) | {"stored": _stored_before(session, attempt.key)}
         session.add(TrainingRow(job_id=attempt.key.job_id, attempt=attempt.key.number, **columns))
     else:
         if row.state not in _LIVE_ATTEMPTS:
@@ -154,6 +156,13 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
     if attempt.state.terminal:
         session.execute(delete(ReservationRow).where(_reservation_of(attempt.key)))
     session.flush()
+
+
+def _stored_before(session: Session, key: AttemptKey) -> dict[str, object]:
+    """What the attempts before this one have left: all share the room of the job."""
+    mine = (TrainingRow.job_id == key.job_id) & (TrainingRow.attempt < key.number)
+    newest = select(TrainingRow.stored).where(mine).order_by(TrainingRow.attempt.desc()).limit(1)
+    return asdict(stored_of(session.scalar(newest)).successor())
 
 
 def _reserve(session: Session, key: AttemptKey, cluster: str, candidates: range, after: int | None) -> int:

@@ -225,6 +225,7 @@ class TrainingRow(Base):
     snapshots: Mapped[int]  # committed by this attempt
     pace: Mapped[Json]  # by phase: count, usual and longest seconds
     pace_book: Mapped[Json]  # what that is summed up from: contract.silence.PaceBook
+    stored: Mapped[Json | None]  # what its journals have left in other tables: domain.bounds.Stored
 
     __table_args__ = (_of_attempt(),)
 

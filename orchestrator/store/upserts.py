@@ -8,15 +8,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Table, Update, bindparam, column, func, inspect, or_, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Table,
+    Update,
+    bindparam,
+    case,
+    column,
+    delete,
+    func,
+    inspect,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.bounds import Stored
 from orchestrator.domain.told import Told
 from orchestrator.store.mapping import told_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
@@ -35,10 +50,11 @@ class Journal:
     exit_record: dict[str, object] | None = None
 
 
-def write_trainings(session: Session, trainings: Mapping[AttemptKey, Told]) -> None:
+def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Told, Stored]]) -> None:
     """Bring the rows, which are there, up to date."""
     rows: list[Values] = [
-        {"job_id": key.job_id, "attempt": key.number, **told_columns(told)} for key, told in trainings.items()
+        {"job_id": key.job_id, "attempt": key.number, **told_columns(told), "stored": asdict(stored)}
+        for key, (told, stored) in trainings.items()
     ]
     _write(session, _upsert_training(_dialect(session)), rows)
 
@@ -73,6 +89,16 @@ def write_metrics(session: Session, rows: Sequence[Values]) -> None:
 def write_snapshots(session: Session, rows: Sequence[Values]) -> None:
     """Snapshots go from committed to quarantined to deleted; a late line moves none of them back."""
     _write(session, _upsert_snapshot(_dialect(session)), rows)
+
+
+def drop_snapshots(session: Session, job_id: str, *, beyond: int) -> None:
+    """Of more than so many rows of a job, those of deleted snapshots go first, and then those of the lowest steps."""
+    mine = SnapshotRow.job_id == job_id
+    excess = (session.scalar(select(func.count()).where(mine)) or 0) - beyond
+    if excess > 0:
+        deleted_first = case((SnapshotRow.state == "deleted", 0), else_=1)
+        least = select(SnapshotRow.name).where(mine).order_by(deleted_first, SnapshotRow.step, SnapshotRow.name)
+        session.execute(delete(SnapshotRow).where(mine, SnapshotRow.name.in_(least.limit(excess))))
 
 
 def write_verified(session: Session, rows: Sequence[Values]) -> None:

@@ -20,7 +20,7 @@ RUNNING = (JobState.STARTING, JobState.RUNNING)
 def job_id(world: World) -> str:
     job_id = world.submit()
     world.advance(job_id, *RUNNING)
-    world.start(job_id, state=AttemptState.RUNNING)
+    world.start(job_id, state=AttemptState.RUNNING, nodes="4")
     return job_id
 
 

@@ -195,7 +195,7 @@ def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, sto
 def test_any_report_shows_that_agents_reach_us_and_what_is_read_from_their_files_does_not(
     world: World, store: SupervisorStore
 ) -> None:
-    _start(world, store)
+    _start(world, store, nodes="2")
     read = make_batch(progress=[(10, make_progress(1))])
     world.journals.ingest([read], arrived_at=at(1))
     (found,) = store.supervised("local")
@@ -210,7 +210,7 @@ def test_any_report_shows_that_agents_reach_us_and_what_is_read_from_their_files
 
 
 def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, store: SupervisorStore) -> None:
-    _start(world, store)
+    _start(world, store, nodes="3")
     for replica in (0, 1):
         line = make_progress(3, rank=replica)
         world.journals.ingest([make_batch(replica=replica, progress=[(10, line)])], arrived_at=at(replica))

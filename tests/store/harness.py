@@ -50,9 +50,9 @@ class Stores:
     def apply(self, job: Job, attempt: Attempt | None = None, *events: Event) -> None:
         self.supervisor.apply(Change(job=job, attempt=attempt, events=events))
 
-    def add_with_attempt(self, job_id: str = "job-1", **fields: Any) -> Job:
+    def add_with_attempt(self, job_id: str = "job-1", *, nodes: str = "4", **fields: Any) -> Job:
         job = self.add(job_id, **fields)
-        self.apply(job, make_attempt(job_id))
+        self.apply(job, make_attempt(job_id, nodes=nodes))
         return job
 
     def ingest(self, *batches: JournalBatch) -> None:

@@ -106,7 +106,7 @@ def _explain(stores: Stores, ask: Callable[[], object]) -> str:
 def test_every_list_of_a_job_pages_in_its_order(stores: Stores) -> None:
     job = stores.add()
     for number in (1, 2, 3):
-        stores.apply(job, make_attempt(number=number))
+        stores.apply(job, make_attempt(number=number, nodes="2"))
         kept = [
             (step, make_journal_event("snapshot.committed", evidence={"name": f"step-{step:08d}-a{number}-g1"}))
             for step in (5, 10)

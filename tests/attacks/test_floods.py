@@ -1,0 +1,77 @@
+"""A job that writes and reports without end, against the real service: it fills neither the database nor a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from orchestrator.store.engine import Database
+from tests.jobs import ended, python_job, running, until
+
+pytestmark = pytest.mark.timeout(300)
+
+FOREVER = "import time; time.sleep(600)"
+# What a script finds in its environment is all that it needs to write into its own attempt's folder.
+FLOOD = """
+import json, os, pathlib
+mine = pathlib.Path(os.environ["ORCHESTRATOR_REPLICA_DIR"])
+never = mine.parent.parent / "replica-7" / "1"
+never.mkdir(parents=True)
+line = {"at": "2026-11-20T12:00:00Z", "generation": 1, "sentence": "noise"}
+kinds = ("noise", "generation.started", "snapshot.committed")
+text = "".join(json.dumps(line | {"kind": kind}) + "\\n" for kind in kinds)
+for folder in (mine, never):
+    with (folder / "events.jsonl").open("a") as file:
+        file.write(text * 20_000)
+"""
+
+
+@pytest.fixture
+def database(service: ThrowawayService) -> Iterator[Database]:
+    database = Database(f"sqlite:///{service.root / 'orchestrator.db'}")
+    yield database
+    database.dispose()
+
+
+def count(database: Database, table: str, where: str = "1 = 1") -> int:
+    with database.read() as session:
+        return session.execute(text(f"SELECT count(*) FROM {table} WHERE {where}")).scalar_one()
+
+
+@pytest.mark.parametrize(("replica", "incarnation"), [(1, 1), (10**9, 1), (0, 10**9)])
+def test_a_report_of_what_was_never_launched_is_refused_and_leaves_nothing(
+    service: ThrowawayService, client: Client, database: Database, replica: int, incarnation: int
+) -> None:
+    job_id = until(client, client.submit(python_job(FOREVER)).id, running).id
+    line = '{"at": "2026-11-20T12:00:00Z", "kind": "noise", "sentence": "x"}'
+    report = {
+        "job_id": job_id,
+        "attempt": 1,
+        "replica": replica,
+        "incarnation": incarnation,
+        "events": [line],
+        "events_to": len(line) + 1,
+    }
+    answer = httpx.post(f"{service.url}/api/v1/reports", json=report)
+    assert answer.status_code == 422, answer.text
+    assert "attempt 1" in answer.text.lower()
+    assert count(database, "events", "kind = 'noise'") == 0
+    assert count(database, "journals", f"replica = {replica} AND incarnation = {incarnation}") == 0
+    client.cancel(job_id)
+
+
+def test_a_flood_of_events_stops_at_a_bound_that_is_said_and_the_job_ends_as_it_did(
+    client: Client, database: Database
+) -> None:
+    job = until(client, client.submit(python_job(FLOOD)).id, ended, timeout_s=240)
+    assert (job.state, job.attempts) == ("SUCCEEDED", 1)
+    assert count(database, "events", "kind = 'noise'") < 11_000
+    assert count(database, "events", "kind = 'generation.started'") < 17_000
+    assert count(database, "events", "kind = 'limit.reached' AND sentence LIKE '%Later ones are not stored.%'") == 1
+    assert count(database, "journals", "replica = 7") == 0
+    assert job.reason

@@ -1,0 +1,237 @@
+"""What one job's files or its token say, the database holds as much of as domain.bounds has room for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import func, select
+
+from orchestrator.domain import bounds
+from orchestrator.domain.bounds import Room
+from orchestrator.store.tables import Base, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
+from tests.builders import make_attempt, make_batch, make_exit_record, make_journal_event, make_progress
+from tests.store.harness import Stores
+from trainer.contract.exit_record import JournalEvent
+from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.progress import Progress
+
+LIMIT = "limit.reached"
+
+
+def count(stores: Stores, table: type[Base]) -> int:
+    with stores.database.read() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def kinds(stores: Stores) -> Counter[str]:
+    return Counter(event.kind for event in stores.events())
+
+
+def limits(stores: Stores) -> list[str]:
+    return [event.sentence for event in stores.events() if event.kind == LIMIT]
+
+
+def tell(stores: Stores, events: Sequence[JournalEvent], *, start: int = 0, attempt: int = 1, replica: int = 0) -> int:
+    """The offset behind the last one."""
+    lines = [(start + place, event) for place, event in enumerate(events, 1)]
+    stores.ingest(make_batch(attempt=attempt, replica=replica, events=lines))
+    return start + len(lines)
+
+
+def steps(stores: Stores, lines: Sequence[Progress], *, replica: int = 0) -> None:
+    stores.ingest(make_batch(replica=replica, progress=list(enumerate(lines, 1))))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rooms that a test fills in no time."""
+    monkeypatch.setattr(bounds, "_ROWS", {Room.ACCOUNT: 20, Room.FIRSTS: 6, Room.SNAPSHOTS: 10, Room.NOTES: 10})
+    monkeypatch.setattr(bounds, "_ROWS_PER_NODE", {})
+
+
+@pytest.mark.parametrize("replica", [4, 10**9])
+def test_a_replica_that_was_never_launched_leaves_nothing_and_its_sentence_once(stores: Stores, replica: int) -> None:
+    stores.add_with_attempt(nodes="2:4")
+    told = make_journal_event("worker.failed")
+    batch = make_batch(
+        replica=replica, events=[(9, told)], progress=[(9, make_progress(1))], exit_record=make_exit_record()
+    )
+    for _ in range(3):
+        stores.ingest(batch)
+    assert [count(stores, table) for table in (JournalRow, WorkerRow, MetricRow)] == [0, 0, 0]
+    assert limits(stores) == [
+        f"Attempt 1 was launched on 4 nodes: it has no replica {replica}. Nothing is stored of its journals."
+    ]
+    assert stores.only_supervised().exits == {}
+
+
+def test_a_replica_has_a_thousand_lives(stores: Stores) -> None:
+    stores.add_with_attempt()
+    stores.ingest(*(make_batch(incarnation=life) for life in (1, bounds.MOST_LIVES, bounds.MOST_LIVES + 1, 10**9)))
+    assert set(stores.offsets()) == {(0, 1), (0, bounds.MOST_LIVES)}
+    assert len(limits(stores)) == 1
+
+
+def test_a_replica_that_is_refused_keeps_no_other_from_reporting(stores: Stores) -> None:
+    stores.add_with_attempt(nodes="1")
+    batches = [make_batch(replica=n, progress=[(9, make_progress(1))], reported=True) for n in (7, 0, 8)]
+    refused = stores.journals.ingest(batches, arrived_at=batches and stores.jobs.get("job-1").created_at)
+    assert sorted(refused) == [0, 2]
+    assert refused[0] == "Attempt 1 was launched on 1 node: it has no replica 7."
+    assert set(stores.offsets()) == {(0, 1)}
+    assert limits(stores) == [], "who reports is answered"
+
+
+def test_events_have_room_and_the_sentence_is_the_last_row(stores: Stores) -> None:
+    stores.add_with_attempt(nodes="1")
+    noise = [make_journal_event("metadata.noted")] * 6000
+    end = tell(stores, noise)
+    assert tell(stores, noise, start=end) == 12_000
+    found = kinds(stores)
+    assert found["metadata.noted"] == 10_100
+    assert limits(stores) == [
+        "Attempt 1 reported more than 10,100 events, or 19 MiB of them. Later ones are not stored."
+    ]
+    assert stores.events()[-1].kind == LIMIT
+    assert stores.offsets()[0, 1].events == 12_000, "the journal is still read"
+
+
+@pytest.mark.usefixtures("small")
+def test_noise_pushes_out_nothing_that_decisions_and_the_account_read(stores: Stores) -> None:
+    stores.add_with_attempt()
+    noise = [make_journal_event(kind) for kind in ("a", "metadata.noted", "agent.exited", "snapshot.failed")] * 50
+    end = tell(stores, noise)
+    name = {"name": "step-00000005-a1-g1"}
+    story = ("agent.started", "generation.started", "worker.failed", "restart.in_place", "restored")
+    told = [make_journal_event(kind, generation=2, evidence=name) for kind in (*story, "snapshot.committed")]
+    end = tell(stores, [*told, *noise], start=end)
+    stores.ingest(make_batch(exit_record=make_exit_record()))
+    found = stores.only_supervised()
+    assert set(story) <= set(kinds(stores))
+    assert (found.training.restarts, found.training.snapshots, found.training.restored) == (1, 1, name["name"])
+    assert found.exits.keys() == {0}
+    assert stores.history.has_snapshot("job-1", name["name"])
+    assert len(limits(stores)) == 2, "of events, and of events about snapshots"
+
+
+@pytest.mark.usefixtures("small")
+def test_when_the_account_is_full_the_first_word_of_each_generation_is_stored(stores: Stores) -> None:
+    stores.add_with_attempt()
+    for generation in range(1, 12):
+        tell(stores, [make_journal_event("generation.started", generation=generation)] * 3, start=3 * generation - 3)
+    stored = Counter(event.generation for event in stores.events() if event.kind == "generation.started")
+    assert [stored[generation] for generation in range(1, 12)] == [3] * 6 + [2] + [1] * 4
+    tell(stores, [make_journal_event("restart.in_place", generation=g) for g in range(20, 40)], start=100)
+    assert stores.only_supervised().training.restarts == 20, "those that are not stored still count"
+    assert [sentence.split(", or")[0] for sentence in limits(stores)] == [
+        "Attempt 1 reported more than 20 events about its generations",
+        "Attempt 1 reported more than 6 generations",
+    ]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_job_has_the_room_of_four_attempts_however_many_it_has(stores: Stores) -> None:
+    job = stores.add()
+    for number in range(1, 8):
+        stores.apply(job, make_attempt(number=number))
+        tell(stores, [make_journal_event("a")] * 50, attempt=number)
+    assert kinds(stores)["a"] == 4 * 10
+    assert limits(stores)[-1].startswith("This job reported more than 40 events, or 0 MiB of them.")
+    assert len(limits(stores)) == 7
+
+
+def test_long_evidence_takes_the_room_of_many_events(stores: Stores) -> None:
+    stores.add_with_attempt(nodes="1")
+    tell(stores, [make_journal_event("a", evidence={"text": "x" * 60_000}, sentence="y" * 10**6)] * 500)
+    assert kinds(stores)["a"] < 350
+    assert max(len(event.sentence) for event in stores.events()) < 2100
+    assert len(limits(stores)) == 1
+
+
+def test_names_of_metrics_have_room_and_the_usual_ones_always_do(stores: Stores) -> None:
+    stores.add_with_attempt()
+    steps(stores, [make_progress(n, metrics={f"noise-{n}-{m}": 1.0 for m in range(10)}) for n in range(100)])
+    stores.ingest(
+        make_batch(progress=[(200, make_progress(100, metrics={"loss": 2.0, "new": 1.0}))]),
+        make_batch(progress=[(300, make_progress(101, metrics={"noise-0-0": 2.0, "n" * 101: 1.0}))]),
+    )
+    points = stores.history.metrics("job-1", since_step=-1, points=1000)
+    assert len({name for point in points for name in point.values}) == bounds.MOST_NAMES + 1
+    assert [dict(point.values) for point in points[-2:]] == [{"loss": 2.0}, {"noise-0-0": 2.0}]
+
+
+def test_metrics_of_many_steps_grow_thin_and_it_is_said(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LEVEL_POINTS", 100)
+    stores.add_with_attempt()
+    for first in range(0, 1000, 20):
+        lines = [make_progress(step) for step in range(first, first + 20)]
+        stores.ingest(make_batch(progress=list(enumerate(lines, first + 1)), progress_from=first))
+    assert count(stores, MetricRow) == 337  # a hundred of each step, each second, each fourth; then each eighth
+    assert [sentence.rpartition(". ")[2] for sentence in limits(stores)] == [
+        f"From here on those of one step in {stride} are stored." for stride in (2, 4, 8)
+    ]
+    assert stores.only_supervised().training.step == 999
+
+
+def test_metrics_of_arbitrary_steps_end_at_a_bound(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LEVEL_POINTS", 10)
+    stores.add_with_attempt()
+    stall = {"snapshot_s": 1.0}
+    for part in range(20):
+        stores.ingest(
+            make_batch(
+                incarnation=part + 1,
+                progress=[(n, make_progress((part * 1000 + n) << 13, metrics=stall)) for n in range(1, 50)],
+            )
+        )
+    assert count(stores, MetricRow) == bounds.LEVELS * 10
+    assert limits(stores)[-1] == "This job reported more metrics than are stored. Later ones are not stored."
+
+
+def test_workers_are_as_many_as_a_node_may_have(stores: Stores) -> None:
+    stores.add_with_attempt(nodes="1")
+    steps(stores, [make_progress(1, local_rank=n, rank=n) for n in range(-5, 1000)])
+    assert count(stores, WorkerRow) == bounds.MOST_WORKERS
+
+
+def test_snapshots_of_a_job_are_its_newest_and_deleted_ones_go_first(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MOST_SNAPSHOTS", 10)
+    stores.add_with_attempt()
+
+    def told(kind: str, step: int) -> JournalEvent:
+        return make_journal_event(f"snapshot.{kind}", evidence={"name": f"step-{step:08d}-a1-g1"})
+
+    end = tell(stores, [told("committed", step) for step in range(8)] + [told("deleted", 5), told("deleted", 6)])
+    tell(stores, [told("committed", step) for step in range(8, 14)], start=end)
+    found, _ = stores.history.snapshots("job-1", limit=100, cursor=None)
+    assert [one.step for one in found] == [13, 12, 11, 10, 9, 8, 7, 4, 3, 2]
+    assert count(stores, SnapshotRow) == 10
+
+
+def test_an_exit_record_is_as_long_as_evidence_may_be(stores: Stores) -> None:
+    stores.add_with_attempt()
+    long = "x" * 300_000
+    failure = Failure(kind=FailureKind.APPLICATION, message=long, traceback=long, signal=long)
+    stores.ingest(make_batch(exit_record=make_exit_record(failure=failure)))
+    with stores.database.read() as session:
+        row = session.scalar(select(JournalRow))
+    assert row is not None
+    assert len(str(row.exit_record)) < 64 * 1024
+    kept = stores.only_supervised().exits[0].failure
+    assert kept is not None
+    assert kept.kind is FailureKind.APPLICATION
+    assert kept.message.startswith("xxx")
+
+
+def test_what_is_counted_goes_with_the_job(stores: Stores) -> None:
+    job = stores.add_with_attempt()
+    tell(stores, [make_journal_event("a")])
+    steps(stores, [make_progress(1)])
+    with stores.database.write() as session:
+        session.connection().exec_driver_sql(f"DELETE FROM jobs WHERE id = '{job.id}'")
+    tables = (EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow)
+    assert [count(stores, table) for table in tables] == [0] * len(tables)

@@ -26,7 +26,7 @@ from trainer.contract.progress import Progress, parse_progress
 
 Document = TypeVar("Document")
 
-MAX_READ_BYTES = 4 * 1024 * 1024  # of one journal in one go
+MAX_READ_BYTES = 512 * 1024  # of one journal in one go: a fraction of a second's work, however short its lines
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_INCARNATIONS = 32  # of one replica: an attempt whose agents begin more often is judged by the newest
 _MAX_NAMES = 1000  # of one replica's folder

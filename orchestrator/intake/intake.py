@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -41,6 +42,7 @@ class Intake:
         *,
         masks: Masks = _no_secrets,
         between: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journals = journals
         self._jobs = jobs
@@ -48,17 +50,22 @@ class Intake:
         self._folder = folder
         self._masks = masks
         self._between = between
+        self._monotonic = monotonic
         self._behind: Sequence[AttemptKey] = ()
+        self._heavy: Sequence[AttemptKey] = ()
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
         """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
 
         What is too much for one pass is finished by the next ones, which begin with those that this one did not come
-        to. Raises StoreUnavailable.
+        to and end with those that have the most to tell. Raises StoreUnavailable.
         """
-        reading = Reading(self._journals, self._folder, self._store, self._between)
-        reading.read({key: launched[key] for key in self._behind if key in launched} | dict(launched))
-        self._behind = reading.behind
+        reading = Reading(self._journals, self._folder, self._store, self._between, self._monotonic)
+        heavy = {key: None for key in self._heavy if key in launched}
+        first = {key: None for key in self._behind if key in launched}
+        light = [key for key in first | dict.fromkeys(launched) if key not in heavy]
+        reading.read(launched, light, list(heavy))
+        self._behind, self._heavy = reading.behind, reading.heavy
         return reading.unread
 
     def _store(self, batches: Sequence[JournalBatch]) -> Mapping[int, str]:

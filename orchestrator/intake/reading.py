@@ -1,8 +1,14 @@
-"""One pass's reading of run directories, part by part: also what has piled up in a long outage."""
+"""One pass's reading of run directories, in turns: what one job writes delays no other.
+
+Each attempt has one turn. Those that had more to tell are heavy: in the passes after that they come last, in rotation,
+and share a few seconds.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,13 +20,23 @@ from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalSto
 
 log = structlog.get_logger()
 
-_MOST_READINGS = 8  # of one attempt in one pass: its neighbours wait
+_TURN_BYTES = 1024 * 1024  # of one attempt's journals; then the others have their turn
+_PASS_BYTES = 64 * 1024 * 1024  # then the jobs are looked at, whatever is left
+_HEAVY_S = 0.5  # of each pass, for all that is left behind the first turns
 _PART_ATTEMPTS = 250
 _PART_BYTES = 8 * 1024 * 1024  # of journals in memory, and in one transaction
-_PASS_BYTES = 64 * 1024 * 1024  # seconds of work; then the jobs are looked at, whatever is left
 _TOO_MUCH = "there was more to read than one pass has time for"
 
 News = Mapping[AttemptKey, Sequence[JournalBatch]]
+Offsets = Mapping[tuple[int, int], JournalOffsets]
+
+
+@dataclass(slots=True)
+class _Course:
+    """One reading through an attempt's replicas; `goes_on` when a journal may be longer than what was read of it."""
+
+    news: Iterator[JournalBatch]
+    goes_on: bool = False
 
 
 class Reading:
@@ -32,54 +48,92 @@ class Reading:
         folder: Callable[[str], JobFolder],
         store: Callable[[Sequence[JournalBatch]], object],
         between: Callable[[], None],
+        monotonic: Callable[[], float],
     ) -> None:
         self.unread: dict[AttemptKey, str] = {}  # and why
-        self.behind: list[AttemptKey] = []  # those of them that the pass did not come to
+        self.behind: list[AttemptKey] = []  # those of them that had no turn
+        self.heavy: list[AttemptKey] = []  # those that had more to tell, the one that waits longest first
         self._journals = journals
         self._folder = folder
+        self._launched: Mapping[AttemptKey, int] = {}
         self._store = store
         self._between = between
+        self._monotonic = monotonic
+        self._begun: dict[AttemptKey, _Course] = {}  # cut by the end of a turn
         self._part: dict[AttemptKey, list[JournalBatch]] = {}
         self._part_bytes = 0
         self._room = _PASS_BYTES
 
-    def read(self, launched: Mapping[AttemptKey, int]) -> None:
-        """Take in what the run directories of the attempts, each with its number of replicas, hold beyond the store.
-        Raises StoreUnavailable."""
-        for _ in range(_MOST_READINGS):
-            launched = self._read_once(launched)
-            if not launched:
-                break
+    def read(
+        self, launched: Mapping[AttemptKey, int], light: Sequence[AttemptKey], heavy: Sequence[AttemptKey]
+    ) -> None:
+        """Take in what the attempts' run directories hold beyond the store; `heavy` were so in the pass before.
 
-    def _read_once(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, int]:
-        """Take in a part of each journal; returns the attempts of which one goes on."""
-        offsets = self._journals.offsets(launched)
-        going_on = set()
-        for batch in self._news(launched, offsets):
-            self._take(batch)
-            if rundir.goes_on(batch):
-                going_on.add(batch.key)
+        `launched`: how many replicas each attempt has. Raises StoreUnavailable.
+        """
+        self._launched = launched
+        going_on = self._visit(light)
         self._store_part()
-        return {key: launched[key] for key in launched if key in going_on and key not in self.unread}
+        self._share_time(deque([*heavy, *going_on]))
 
-    def _news(
-        self, launched: Mapping[AttemptKey, int], offsets: Mapping[AttemptKey, Mapping[tuple[int, int], JournalOffsets]]
-    ) -> Iterator[JournalBatch]:
-        for key, replicas in launched.items():
+    def _visit(self, light: Sequence[AttemptKey]) -> list[AttemptKey]:
+        """One turn for each; returns those that have more to tell."""
+        offsets = self._journals.offsets(light)
+        going_on = []
+        for key in light:
             if self._room <= 0:
                 self.behind.append(key)
                 self.unread[key] = _TOO_MUCH
-                continue
-            try:
-                for batch in rundir.read_news(self._folder(key.job_id), key, replicas, offsets.get(key, {})):
-                    yield batch
-                    if self._room <= 0:
-                        self.unread[key] = _TOO_MUCH
-                        break
-            except Exception as error:
-                # An edge: whatever one job's files hold, its neighbours are supervised.
-                log.exception("run directory cannot be read", attempt=str(key))
-                self.unread[key] = str(error)
+            elif self._has_more_after_turn(key, offsets.get(key, {})):
+                going_on.append(key)
+        return going_on
+
+    def _share_time(self, waiting: deque[AttemptKey]) -> None:
+        """Turn after turn, each stored at once, until the time is spent; one at least."""
+        deadline = self._monotonic() + _HEAVY_S
+        while waiting:
+            key = waiting.popleft()
+            if self._has_more_after_turn(key, self._journals.offsets([key]).get(key, {})):
+                waiting.append(key)
+            self._store_part()
+            if self._room <= 0 or self._monotonic() >= deadline:
+                break
+        self.heavy = [key for key in waiting if key not in self.unread]
+        self.unread |= dict.fromkeys(self.heavy, _TOO_MUCH)
+
+    def _has_more_after_turn(self, key: AttemptKey, offsets: Offsets) -> bool:
+        """Read on where the last turn ended, or begin anew behind what is stored."""
+        begun = self._begun.pop(key, None)
+        if begun is not None and self._take_turn(key, begun):
+            return self._has_more(key, begun)
+        afresh = _Course(rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets))
+        self._take_turn(key, afresh)
+        return self._has_more(key, afresh)
+
+    def _has_more(self, key: AttemptKey, course: _Course) -> bool:
+        return key in self._begun or (course.goes_on and key not in self.unread)
+
+    def _take_turn(self, key: AttemptKey, course: _Course) -> int:
+        """The bytes that were taken in."""
+        taken = 0
+        while taken < _TURN_BYTES:
+            batch = self._next(key, course)
+            if batch is None:
+                return taken
+            self._take(batch)
+            course.goes_on |= rundir.goes_on(batch)
+            taken += batch.length
+        self._begun[key] = course
+        return taken
+
+    def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:
+        try:
+            return next(course.news, None)
+        except Exception as error:
+            # An edge: whatever one job's files hold, its neighbours are supervised.
+            log.exception("run directory cannot be read", attempt=str(key))
+            self.unread[key] = str(error)
+            return None
 
     def _take(self, batch: JournalBatch) -> None:
         self._part.setdefault(batch.key, []).append(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.intake import reading
@@ -100,9 +102,9 @@ def test_what_is_too_much_for_one_pass_comes_first_in_the_next(
 ) -> None:
     monkeypatch.setattr(reading, "_PASS_BYTES", 5 * LINES * len(LINE))  # two attempts and a half
     unread = intake.collect(LAUNCHED)
-    assert list(unread) == KEYS[2:]
-    assert "more to read than one pass" in unread[KEYS[2]]
-    assert list(intake.collect(LAUNCHED)) == [KEYS[5], *KEYS[:3]]
+    assert list(unread) == KEYS[3:]
+    assert "more to read than one pass" in unread[KEYS[3]]
+    assert list(intake.collect(LAUNCHED)) == KEYS[:3]
     assert intake.collect(LAUNCHED) == {}
     assert journals.lines() == {key.job_id: 2 * LINES for key in KEYS}
 
@@ -134,3 +136,69 @@ def test_one_attempt_that_the_store_refuses_keeps_nobody_else_out(journals: Jour
     journals.refused = {KEYS[3].job_id}
     assert intake.collect(LAUNCHED) == {KEYS[3]: "refused"}
     assert journals.lines() == {key.job_id: 0 if key is KEYS[3] else 2 * LINES for key in KEYS}
+
+
+LINES_OF_A_TURN = 8
+
+
+@pytest.fixture
+def ticking(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Intake:
+    """Every look at its clock takes a second, so that heavy attempts have two turns in a pass beside the first."""
+    monkeypatch.setattr(reading, "_TURN_BYTES", LINES_OF_A_TURN * len(LINE))
+    monkeypatch.setattr(rundir, "MAX_READ_BYTES", LINES_OF_A_TURN * len(LINE))
+    monkeypatch.setattr(reading, "_HEAVY_S", 2.0)
+    seconds = itertools.count()
+    clock = lambda: float(next(seconds))  # noqa: E731
+    return Intake(journals, cast(JobReader, None), VirtualClock(), partial(JobFolder, tmp_path), monotonic=clock)
+
+
+def flood(tmp_path: Path, key: AttemptKey, lines: int = 1000) -> None:
+    with (tmp_path / key.job_id / "attempts/1/replica-0/1/progress.jsonl").open("a") as file:
+        file.write(LINE * lines)
+
+
+def write(tmp_path: Path, key: AttemptKey) -> None:
+    """One more line, which is what most have to tell between two passes."""
+    flood(tmp_path, key, 1)
+
+
+def test_a_flood_has_its_turns_and_the_others_are_read_in_the_same_pass(
+    journals: Journals, ticking: Intake, tmp_path: Path
+) -> None:
+    for _ in range(6):
+        ticking.collect(LAUNCHED)  # what is there at first is more than a turn
+    flood(tmp_path, KEYS[0])
+    ticking.collect(LAUNCHED)
+    for count in range(1, 5):
+        before = journals.lines()[KEYS[0].job_id]
+        for key in KEYS[1:]:
+            write(tmp_path, key)
+        journals.transactions.append([])
+        unread = ticking.collect(LAUNCHED)
+        assert list(unread) == KEYS[:1]
+        assert journals.lines() == {
+            **{key.job_id: 2 * LINES + count for key in KEYS[1:]},
+            KEYS[0].job_id: before + 2 * LINES_OF_A_TURN,
+        }
+        last = journals.transactions[-2:]
+        assert {batch.key for batches in last for batch in batches} == {KEYS[0]}, "those with little to tell come first"
+
+
+def test_floods_share_the_time_in_rotation(journals: Journals, ticking: Intake, tmp_path: Path) -> None:
+    for key in KEYS:
+        flood(tmp_path, key)
+    for _ in range(30):
+        ticking.collect(LAUNCHED)
+    read = journals.lines().values()
+    assert max(read) - min(read) <= LINES_OF_A_TURN + LINES
+    assert sum(read) >= 30 * 2 * LINES_OF_A_TURN
+
+
+def test_a_replica_that_floods_keeps_no_other_of_its_attempt_from_being_read(
+    journals: Journals, ticking: Intake, tmp_path: Path
+) -> None:
+    flood(tmp_path, KEYS[0])
+    for _ in range(3):
+        ticking.collect({KEYS[0]: 2})
+    replicas = Counter(batch.replica for batches in journals.transactions for batch in batches for _ in batch.progress)
+    assert replicas[1] == LINES

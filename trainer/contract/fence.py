@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_NAME = re.compile(r"^a(\d+)-g(\d+)\.json$")
+_NAME = re.compile(r"a([0-9]{1,18})-g([0-9]{1,18})\.json\Z")
 
 
 @dataclass(frozen=True, order=True)

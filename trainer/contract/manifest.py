@@ -11,7 +11,7 @@ from trainer.contract.fence import Term, TermRecord, counts
 CONTIGUOUS = {"tensors": "contiguous"}  # in details: each is stored row by row, whatever its strides were
 FRESH_OPTIMIZER = {"optimizer": "fresh"}  # in details: it holds no state of an optimizer, any one begins afresh
 FILES = "files"  # as a strategy: files of a script's own, not a distributed checkpoint of torch's
-_NAME = re.compile(r"^step-(\d+)-a(\d+)-g(\d+)$")
+_NAME = re.compile(r"step-([0-9]{1,18})-a([0-9]{1,18})-g([0-9]{1,18})\Z")  # numbers that fit 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,5 +101,5 @@ def parse_manifest(document: Mapping[str, object]) -> Manifest:
             versions={str(key): str(value) for key, value in versions.items()} if isinstance(versions, Mapping) else {},
             details=dict(details) if isinstance(details, Mapping) else {},
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a manifest: {error!r}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from trainer.contract import layout
 
 # In the flags of a launcher, until the node knows better: the first node's address, and its own.
 HEAD, LOCAL = "{head}", "{local}"
+_DEPARTED = re.compile(layout.DEPARTED + r"([0-9]{1,9})\.json\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +78,8 @@ def departure_name(replica: int) -> str:
 
 def parse_departure_name(name: str) -> int | None:
     """The replica of a departure's file; None for any other file."""
-    number = name.removeprefix(layout.DEPARTED).removesuffix(".json")
-    return int(number) if name == f"{layout.DEPARTED}{number}.json" and number.isdecimal() else None
+    match = _DEPARTED.match(name)
+    return None if match is None else int(match[1])
 
 
 def render_departure(departure: Departure) -> dict[str, object]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import bindparam, or_, select
 from sqlalchemy.orm import Session
@@ -18,6 +19,8 @@ from orchestrator.store.mapping import attempt_of, job_of, stored_event_of
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
 
 _KINDS = chronicle.KINDS | why.KINDS
+# There may be tens of thousands: objects of the ORM cost more than reading.
+_EVENTS = select(*EventRow.__table__.columns)
 _THERE = (
     select(SnapshotRow.name).where(SnapshotRow.job_id == bindparam("job_id"), SnapshotRow.state != "deleted").limit(1)
 )
@@ -35,8 +38,8 @@ class SqlChronicleReader:
             attempts = session.scalars(
                 select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
             ).all()
-            rows = session.scalars(
-                select(EventRow).where(EventRow.job_id == job_id, EventRow.kind.in_(_KINDS)).order_by(EventRow.id)
+            rows: Iterable[Any] = session.execute(
+                _EVENTS.where(EventRow.job_id == job_id, EventRow.kind.in_(_KINDS)).order_by(EventRow.id)
             )
             events = [stored_event_of(row).event for row in rows]
             return Chronicle(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import BigInteger, ColumnElement, Select, column, func, select, values
 
 from orchestrator.ports.history import (
     AttemptStanding,
@@ -46,6 +46,7 @@ _SNAPSHOTS = (
 )
 # Rows are many: objects of the ORM cost more than reading.
 _POINTS = select(MetricRow.step, MetricRow.attempt, MetricRow.generation, MetricRow.at, MetricRow.measured)
+_MANY = 100_000  # rows: to number them all costs more than a search for each point
 _REPLICAS = (Key(JournalRow.replica, int), Key(JournalRow.incarnation, int))
 _WORKERS = (Key(WorkerRow.attempt, int, descending=True), Key(WorkerRow.replica, int), Key(WorkerRow.local_rank, int))
 
@@ -126,7 +127,13 @@ class SqlHistoryReader:
                 if len(found) == points:
                     return [metric_point_of(row) for row in found]
             query = _POINTS.where(wanted)
-            total = session.scalar(select(func.count()).where(wanted)) or 0
+            total = session.scalar(_count_some(wanted)) or 0
+            if total > _MANY and last is not None:
+                nearest = session.scalars(_nearest(wanted, evenly or [last])).all()
+                return [
+                    metric_point_of(row)
+                    for row in session.execute(query.where(MetricRow.step.in_(set(nearest))).order_by(MetricRow.step))
+                ]
             # Exactly `points` of the ages below n fulfil (age * points) mod n < points; age 0 is one of them.
             if total > points:
                 age = func.row_number().over(order_by=MetricRow.step.desc()) - 1
@@ -155,6 +162,19 @@ class SqlHistoryReader:
 
 def _itself(row: JournalRow) -> JournalRow:
     return row
+
+
+def _count_some(wanted: ColumnElement[bool]) -> Select[int]:
+    """How many there are; of more than so many only that."""
+    some = select(MetricRow.step).where(wanted).limit(_MANY + 1).subquery()
+    return select(func.count()).select_from(some)
+
+
+def _nearest(wanted: ColumnElement[bool], steps: Sequence[int]) -> Select[int]:
+    """For each of these steps the newest up to it that was measured: one search in an index each."""
+    asked = values(column("step", BigInteger), name="asked").data([(step,) for step in steps]).cte()
+    found = select(MetricRow.step).where(wanted, MetricRow.step <= asked.c.step).order_by(MetricRow.step.desc())
+    return select(found.limit(1).correlate(asked).scalar_subquery()).select_from(asked)
 
 
 def _spread(first: int, last: int, points: int) -> list[int]:

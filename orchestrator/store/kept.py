@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.event import Event
 from orchestrator.domain.event import EventKind as Ours
 from orchestrator.domain.life import Kept
+from orchestrator.store.mapping import stored_of
 from orchestrator.store.sanitize import clean_integer
-from orchestrator.store.tables import MetricRow
+from orchestrator.store.tables import MetricRow, TrainingRow
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.exit_record import EventKind
 
@@ -40,6 +41,7 @@ def read_rows(session: Session, job_id: str, events: Sequence[Event], *, behind:
     """
     mine = and_(MetricRow.job_id == job_id, MetricRow.attempt > behind)
     terms = _read_terms(session, mine)
+    is_thin = _is_thin(session, job_id)
     newest = _find_newest_base(terms, events)
     if newest is not None:
         attempt, generation, base = newest
@@ -50,7 +52,7 @@ def read_rows(session: Session, job_id: str, events: Sequence[Event], *, behind:
     stalls = _read_stalls(session, mine)
     return {
         term: Kept(
-            steps=one.steps,
+            steps=one.last_step - one.first_step + 1 if is_thin else one.steps,
             first_at=one.first_at,
             last_at=one.last_at,
             stall_s=max(0.0, stalls.get(term, _NO_STALL)[0]),
@@ -110,6 +112,12 @@ class _Term:
     last_at: datetime
     first_step: int
     last_step: int
+
+
+def _is_thin(session: Session, job_id: str) -> bool:
+    """Whether the metrics of some steps were not stored, so that rows cannot be counted."""
+    newest = select(TrainingRow.stored).where(TrainingRow.job_id == job_id).order_by(TrainingRow.attempt.desc())
+    return stored_of(session.scalar(newest.limit(1))).level() > 0
 
 
 def _read_terms(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, int], _Term]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
 
 from orchestrator.domain import bounds
 from orchestrator.domain.bounds import Room
+from orchestrator.store import history
 from orchestrator.store.tables import Base, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
-from tests.builders import make_attempt, make_batch, make_exit_record, make_journal_event, make_progress
+from tests.builders import NOW, make_attempt, make_batch, make_exit_record, make_journal_event, make_progress
 from tests.store.harness import Stores
 from trainer.contract.exit_record import JournalEvent
 from trainer.contract.failure import Failure, FailureKind
@@ -142,9 +145,19 @@ def test_a_job_has_the_room_of_four_attempts_however_many_it_has(stores: Stores)
     assert len(limits(stores)) == 7
 
 
+@pytest.mark.usefixtures("small")
+def test_a_life_and_why_are_read_from_as_many_events_as_there_is_room_for(stores: Stores) -> None:
+    job = stores.add()
+    for number in range(1, 12):
+        stores.apply(job, make_attempt(number=number))
+        noise = [make_journal_event(kind, generation=n) for n in range(50) for kind in ("worker.failed", "restored")]
+        tell(stores, noise, attempt=number)
+    assert len(stores.chronicles.chronicle("job-1").events) == bounds.JOB_SHARE * (20 + 6)
+
+
 def test_long_evidence_takes_the_room_of_many_events(stores: Stores) -> None:
     stores.add_with_attempt(nodes="1")
-    tell(stores, [make_journal_event("a", evidence={"text": "x" * 60_000}, sentence="y" * 10**6)] * 500)
+    tell(stores, [make_journal_event("a", evidence={"text": "x" * 60_000}, sentence="y" * 10**4)] * 500)
     assert kinds(stores)["a"] < 350
     assert max(len(event.sentence) for event in stores.events()) < 2100
     assert len(limits(stores)) == 1
@@ -173,6 +186,37 @@ def test_metrics_of_many_steps_grow_thin_and_it_is_said(stores: Stores, monkeypa
         f"From here on those of one step in {stride} are stored." for stride in (2, 4, 8)
     ]
     assert stores.only_supervised().training.step == 999
+
+
+def test_steps_of_thin_metrics_count_all_the_same(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "LEVEL_POINTS", 100)
+    stores.add_with_attempt()
+    lines = [make_progress(step, seconds=step, generation=1 + step // 500) for step in range(1, 1001)]
+    for first in range(0, 1000, 20):
+        stores.ingest(
+            make_batch(progress=list(enumerate(lines[first : first + 20], first + 1)), progress_from=first),
+        )
+    kept = stores.chronicles.chronicle("job-1").kept
+    assert [kept[1, generation].steps for generation in (1, 2)] == pytest.approx([499, 500], rel=0.03)
+    assert kept[1, 1].began_at == pytest.approx(NOW, abs=timedelta(seconds=4))
+
+
+@pytest.mark.parametrize("stride", [1, 7])
+def test_a_page_of_many_metrics_searches_for_its_points_alone(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    monkeypatch.setattr(history, "_MANY", 300)
+    stores.add_with_attempt()
+    lines = [make_progress(step * stride, generation=1) for step in range(1, 1001) if step % 50]
+    steps(stores, lines)
+    found = [point.step for point in stores.history.metrics("job-1", since_step=stride, points=20)]
+    assert 18 <= len(found) <= 20
+    assert found == sorted(set(found))
+    assert found[-1] == 999 * stride
+    gaps = [later - earlier for earlier, later in itertools.pairwise(found)]
+    assert max(gaps) <= 54 * stride
+    (only,) = stores.history.metrics("job-1", since_step=-1, points=1)
+    assert only.step == 999 * stride
 
 
 def test_metrics_of_arbitrary_steps_end_at_a_bound(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator import rundir
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
+from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound, StoreUnavailable
 from orchestrator.domain.masking import Mask
 from orchestrator.domain.wish import desired_of_attempt
 from orchestrator.intake.reading import Reading
@@ -71,7 +71,7 @@ class Intake:
     def _store(self, batches: Sequence[JournalBatch]) -> Mapping[int, str]:
         return self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
 
-    def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
+    def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | Exception]:
         """Take reports in one transaction; of each, what is desired of its attempt, or why it is refused.
 
         Idempotent. Raises StoreUnavailable, and then none is stored.
@@ -85,15 +85,20 @@ class Intake:
             for batch in batches
         ]
 
-    def _ingest(self, batches: Sequence[JournalBatch]) -> list[NotFound | InvalidSpec | None]:
+    def _ingest(self, batches: Sequence[JournalBatch]) -> list[Exception | None]:
         """Store what belongs to an attempt that exists and to a replica of it; of each batch, why it is refused."""
         try:
             refused = self._store(batches)
-        except NotFound:
-            if len(batches) == 1:
-                return [_unknown(batches[0].key)]
-            return [refusal for batch in batches for refusal in self._ingest([batch])]
-        problems = {place: InvalidSpec([FieldProblem("/replica", why)]) for place, why in refused.items()}
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            # An edge: whatever one report holds, those that came with it are stored.
+            if len(batches) > 1:
+                return [refusal for batch in batches for refusal in self._ingest([batch])]
+            return [_unknown(batches[0].key) if isinstance(error, NotFound) else error]
+        problems: dict[int, Exception] = {
+            place: InvalidSpec([FieldProblem("/replica", why)]) for place, why in refused.items()
+        }
         return [problems.get(place) for place in range(len(batches))]
 
     def _hidden(self, batches: Sequence[JournalBatch]) -> Sequence[JournalBatch]:

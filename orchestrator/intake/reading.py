@@ -24,7 +24,7 @@ _TURN_BYTES = 1024 * 1024  # of one attempt's journals; then the others have the
 _PASS_BYTES = 64 * 1024 * 1024  # then the jobs are looked at, whatever is left
 _HEAVY_S = 0.5  # of each pass, for all that is left behind the first turns
 _PART_ATTEMPTS = 250
-_PART_BYTES = 8 * 1024 * 1024  # of journals in memory, and in one transaction
+_PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction: PostgreSQL ends one that idles for seconds
 _TOO_MUCH = "there was more to read than one pass has time for"
 
 News = Mapping[AttemptKey, Sequence[JournalBatch]]

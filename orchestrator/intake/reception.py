@@ -6,26 +6,19 @@ those before it were stored.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from orchestrator.domain.errors import Unavailable
 from orchestrator.intake.intake import Intake
+from orchestrator.intake.waiting import Waiting, WaitingRoom
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 _GATHER_S = 0.1
-_MOST = 500  # reports in one transaction
-_WAITING_ROOM = 5000  # reports; whoever comes then is asked to come again
-
-
-class Waiting(NamedTuple):
-    body: ReportBody
-    answer: Future[DesiredView]
-    since: float  # monotonic seconds
+_MOST = 500  # reports in one transaction,
+_MOST_LINES = 10_000  # and lines: a fraction of a second's work, for PostgreSQL ends a transaction that idles
 
 
 class Reception:
@@ -36,7 +29,7 @@ class Reception:
     ) -> None:
         self._intake = intake
         self._gather_s, self._monotonic = gather_s, monotonic
-        self._waiting: queue.Queue[Waiting | None] = queue.Queue(maxsize=_WAITING_ROOM)
+        self._waiting = WaitingRoom()
         self._thread = threading.Thread(target=self._run, name="reception", daemon=True)
 
     def start(self) -> None:
@@ -44,38 +37,31 @@ class Reception:
 
     def stop(self) -> None:
         """Answer whoever waits, then end."""
-        self._waiting.put(None)
+        self._waiting.close()
         self._thread.join(timeout=30)
 
     def receive(self, body: ReportBody) -> Future[DesiredView]:
         """What is desired of the attempt, once the report is stored. The future raises what Intake.accept does;
         Unavailable when too many wait already."""
         answer: Future[DesiredView] = Future()
-        try:
-            self._waiting.put_nowait(Waiting(body, answer, self._monotonic()))
-        except queue.Full:
+        if not self._waiting.enter(Waiting(body, answer, self._monotonic())):
             answer.set_exception(Unavailable("more reports come than can be stored; they will be sent again"))
         return answer
 
     def _run(self) -> None:
-        while (first := self._waiting.get()) is not None:
-            group, ends = self._gather(first)
-            self._answer(group)
-            if ends:
-                return
+        while (first := self._waiting.leave()) is not None:
+            self._answer(self._gather(first))
 
-    def _gather(self, first: Waiting) -> tuple[list[Waiting], bool]:
-        """Whoever comes within the time; whether it was the last group."""
-        group, deadline = [first], first.since + self._gather_s
-        while len(group) < _MOST:
-            try:
-                following = self._waiting.get(timeout=max(0.0, deadline - self._monotonic()))
-            except queue.Empty:
-                break
+    def _gather(self, first: Waiting) -> list[Waiting]:
+        """Whoever comes within the time."""
+        group, lines, deadline = [first], first.lines, first.since + self._gather_s
+        while len(group) < _MOST and lines < _MOST_LINES:
+            following = self._waiting.leave(timeout=max(0.0, deadline - self._monotonic()))
             if following is None:
-                return group, True
+                break
             group.append(following)
-        return group, False
+            lines += following.lines
+        return group
 
     def _answer(self, group: Sequence[Waiting]) -> None:
         answers: Sequence[DesiredView | Exception]

@@ -71,7 +71,7 @@ class Replay:
         if self.attempts.get(here, 0) >= number:
             return
         self._end_attempt(here)
-        self.world.start(here, number, state=AttemptState.RUNNING, nodes="1", asked="1")
+        self.world.start(here, number, state=AttemptState.RUNNING, nodes="1:2", asked="1")
         self.attempts[here] = number
 
     def _end_attempt(self, here: str) -> None:

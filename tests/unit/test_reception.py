@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from orchestrator.domain.errors import InvalidSpec, NotFound, StoreUnavailable, Unavailable
+from orchestrator.intake import reception as reception_module
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
+from orchestrator.intake.waiting import WaitingRoom
+from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.memory_store import MemoryStore
@@ -78,10 +82,12 @@ class Gate:
     def __init__(self) -> None:
         self.open = threading.Event()
         self.groups: list[int] = []
+        self.jobs: list[str] = []  # of the reports, as they came
         self.error: Exception | None = None
 
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | NotFound | InvalidSpec]:
         self.groups.append(len(bodies))
+        self.jobs += [body.job_id for body in bodies]
         assert self.open.wait(10)
         if self.error is not None:
             raise self.error
@@ -120,12 +126,48 @@ def test_a_store_that_does_not_answer_fails_the_group_and_not_the_next_one(gate:
     assert reception.receive(a_report(replica=3)).result(10).number == 3
 
 
-def test_too_many_are_asked_to_come_again(gate: Gate, reception: Reception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_are_asked_to_come_again(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Reception(gate)  # type: ignore[arg-type]
-    monkeypatch.setattr(small._waiting, "maxsize", 1)
+    monkeypatch.setattr(small, "_waiting", WaitingRoom(most=3, most_of_a_job=2))
+    assert not small.receive(a_report()).done()
     assert not small.receive(a_report()).done()
     with pytest.raises(Unavailable):
         small.receive(a_report()).result(0)
+    assert not small.receive(a_report("job-2")).done(), "one job cannot take all the room"
+    with pytest.raises(Unavailable):
+        small.receive(a_report("job-3")).result(0)
+
+
+def test_a_job_that_reports_much_makes_no_other_wait_for_more_than_one_of_its_reports(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception_module, "_MOST_LINES", 10)
+    reception = Reception(gate, gather_s=0.05)  # type: ignore[arg-type]
+    many = ["{}"] * 10
+    flood = [reception.receive(a_report(replica=number, events=many)) for number in range(100)]
+    small = [reception.receive(a_report(f"job-{number}")) for number in range(2, 5)]
+    gate.open.set()
+    reception.start()
+    for future in (*small, *flood):
+        future.result(30)
+    reception.stop()
+    assert gate.jobs[:5] == ["job-1", "job-2", "job-3", "job-4", "job-1"]
+    assert max(gate.groups[2:]) == 1, "a group is as large as its lines allow"
+
+
+def test_a_report_that_cannot_be_stored_spoils_none_of_its_group(
+    intake: Intake, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest = store.ingest
+
+    def refuse(batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
+        if any(batch.key.job_id == "job-3" for batch in batches):
+            raise TypeError("a defect of ours")
+        return ingest(batches, arrived_at=arrived_at)
+
+    monkeypatch.setattr(store, "ingest", refuse)
+    answers = intake.accept([a_report(), a_report("job-3"), a_report("job-2", 2), a_report("nobody")])
+    assert [type(answer) for answer in answers] == [DesiredView, TypeError, DesiredView, NotFound]
 
 
 def test_whoever_waits_is_answered_before_the_end(gate: Gate) -> None:

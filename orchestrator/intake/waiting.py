@@ -1,0 +1,63 @@
+"""Reports that wait to be stored, taken out job by job in rotation: a job that reports much delays no other."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from orchestrator.wire.reports import DesiredView, ReportBody
+
+_MOST = 5000  # reports
+_MOST_OF_A_JOB = 1250  # a thousand nodes report at one time
+
+
+class Waiting(NamedTuple):
+    body: ReportBody
+    answer: Future[DesiredView]
+    since: float  # monotonic seconds
+
+    @property
+    def lines(self) -> int:
+        return len(self.body.progress) + len(self.body.events)
+
+
+class WaitingRoom:
+    """Thread-safe."""
+
+    def __init__(self, *, most: int = _MOST, most_of_a_job: int = _MOST_OF_A_JOB) -> None:
+        self._most, self._most_of_a_job = most, most_of_a_job
+        self._jobs: OrderedDict[str, deque[Waiting]] = OrderedDict()  # whose turn is next comes first
+        self._count = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def enter(self, waiting: Waiting) -> bool:
+        """False: there is no room for it."""
+        with self._changed:
+            mine = self._jobs.get(waiting.body.job_id, ())
+            if self._count >= self._most or len(mine) >= self._most_of_a_job:
+                return False
+            self._jobs.setdefault(waiting.body.job_id, deque()).append(waiting)
+            self._count += 1
+            self._changed.notify()
+            return True
+
+    def close(self) -> None:
+        """Let `leave` wait for nobody any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def leave(self, timeout: float | None = None) -> Waiting | None:
+        """The next one; None when nobody came in time, or nobody is left after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count or self._closed, timeout)
+            if not self._count:
+                return None
+            job_id, mine = self._jobs.popitem(last=False)
+            if len(mine) > 1:
+                self._jobs[job_id] = mine  # behind the others
+            self._count -= 1
+            return mine.popleft()

@@ -1,7 +1,7 @@
 """One pass's reading of run directories, in turns: what one job writes delays no other.
 
 Each attempt has one turn. Those that had more to tell are heavy: in the passes after that they come last, in rotation,
-and share a few seconds.
+and share half a second.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Reading:
         begun = self._begun.pop(key, None)
         if begun is not None and self._take_turn(key, begun):
             return self._has_more(key, begun)
-        afresh = _Course(rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets))
+        afresh = _Course(self._read_news(key, offsets))
         self._take_turn(key, afresh)
         return self._has_more(key, afresh)
 
@@ -125,6 +125,10 @@ class Reading:
             taken += batch.length
         self._begun[key] = course
         return taken
+
+    def _read_news(self, key: AttemptKey, offsets: Offsets) -> Iterator[JournalBatch]:
+        """Begun by its first batch: also the way to the folder may fail."""
+        yield from rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets)
 
     def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:
         try:

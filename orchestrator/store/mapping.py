@@ -201,9 +201,11 @@ def told_columns(told: Told) -> dict[str, object]:
 
 def stored_of(document: Mapping[str, object] | None) -> Stored:
     """None: of an attempt that began before this was counted."""
-    return Stored(**(document or {}))  # type: ignore[arg-type]  # our own document
+    known = {name: value for name, value in (document or {}).items() if name in _STORED}
+    return Stored(**known)  # type: ignore[arg-type]  # our own document
 
 
+_STORED = frozenset(one.name for one in fields(Stored))
 _TOLD = tuple(one.name for one in fields(Told) if one.name != "pace")
 _PACE = tuple(one.name for one in fields(PaceBook) if one.name != "since")
 

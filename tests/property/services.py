@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -162,8 +162,8 @@ class _StruckJournals:
     """ports.JournalStore."""
 
     def __init__(self, store: MemoryStore, faults: Faults) -> None:
-        def ingest(batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
-            store.ingest(batches, arrived_at=arrived_at)
+        def ingest(batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
+            return store.ingest(batches, arrived_at=arrived_at)
 
         self.offsets = store.offsets
         self.ingest = faults.wrap(ingest, StoreUnavailable)

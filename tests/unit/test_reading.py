@@ -43,10 +43,11 @@ class Journals:
             for key in keys
         }
 
-    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> None:
+    def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
         if any(batch.key.job_id in self.refused for batch in batches):
             raise ValueError("refused")
         self.transactions.append(batches)
+        return {}
 
     def lines(self) -> Counter[str]:
         return Counter(

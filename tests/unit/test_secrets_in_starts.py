@@ -138,8 +138,9 @@ def test_what_agents_tell_is_stored_without_secrets() -> None:
     stored: list[JournalBatch] = []
 
     class Journals:
-        def ingest(self, batches: Collection[JournalBatch], *, arrived_at: object) -> None:
+        def ingest(self, batches: Collection[JournalBatch], *, arrived_at: object) -> Mapping[int, str]:
             stored.extend(batches)
+            return {}
 
     class Jobs:
         def wished(self, job_ids: Collection[str]) -> Mapping[str, object]:

@@ -117,6 +117,9 @@ class Incarnation:
     def exit(self) -> ExitRecord | None:
         return _parsed(self.folder, self.path / layout.EXIT, parse_exit_record)
 
+    def has_exit_file(self) -> bool:
+        return self.folder.status(self.path / layout.EXIT) is not None
+
 
 def open_attempt(job: JobFolder, attempt: int) -> Folder:
     """An absent folder where there is none. Raises OSError."""
@@ -156,9 +159,10 @@ def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> Jour
     exit_record = None if stored.exited else life.exit()  # before the journals: then they are complete
     progress = read_journal(life.folder, life.path / layout.PROGRESS, stored.progress)
     events = read_journal(life.folder, life.path / layout.EVENTS, stored.events)
+    broken = exit_record is None and not stored.exited and life.has_exit_file()
     if progress.more or events.more:
         exit_record = None  # the last word comes last
-    if exit_record is None and progress.end == stored.progress and events.end == stored.events:
+    if exit_record is None and not broken and (progress.end, events.end) == (stored.progress, stored.events):
         return None
     return JournalBatch(
         key=key,
@@ -173,6 +177,7 @@ def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> Jour
         events_from=events.start,
         progress_cut=progress.start < stored.progress,
         events_cut=events.start < stored.events,
+        has_broken_exit=broken,
     )
 
 

@@ -53,6 +53,7 @@ class Intake:
         self._monotonic = monotonic
         self._behind: Sequence[AttemptKey] = ()
         self._heavy: Sequence[AttemptKey] = ()
+        self._broken: set[tuple[AttemptKey, int, int]] = set()
 
     def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
         """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
@@ -64,8 +65,9 @@ class Intake:
         heavy = {key: None for key in self._heavy if key in launched}
         first = {key: None for key in self._behind if key in launched}
         light = [key for key in first | dict.fromkeys(launched) if key not in heavy]
+        reading.broken = {life for life in self._broken if life[0] in launched}
         reading.read(launched, light, list(heavy))
-        self._behind, self._heavy = reading.behind, reading.heavy
+        self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken
         return reading.unread
 
     def _store(self, batches: Sequence[JournalBatch]) -> Mapping[int, str]:

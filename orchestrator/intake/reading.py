@@ -52,6 +52,7 @@ class Reading:
     ) -> None:
         self.unread: dict[AttemptKey, str] = {}  # and why
         self.behind: list[AttemptKey] = []  # those of them that had no turn
+        self.broken: set[tuple[AttemptKey, int, int]] = set()  # lives whose exit record cannot be read, as was stored
         self.heavy: list[AttemptKey] = []  # those that had more to tell, the one that waits longest first
         self._journals = journals
         self._folder = folder
@@ -140,6 +141,11 @@ class Reading:
             return None
 
     def _take(self, batch: JournalBatch) -> None:
+        if batch.has_broken_exit:
+            life = (batch.key, batch.replica, batch.incarnation)
+            if life in self.broken and not batch.has_news:
+                return
+            self.broken.add(life)
         self._part.setdefault(batch.key, []).append(batch)
         self._part_bytes += batch.length
         self._room -= batch.length

@@ -247,9 +247,11 @@ class Folder:
         if found is not None and not _is_plain_file(found):
             _set_aside(here, name)
         descriptor = os.open(name, flags, 0o666, dir_fd=here)
-        if not _is_plain_file(os.fstat(descriptor)):  # it was changed between the look and the opening
+        opened, found = os.fstat(descriptor), _status(here, name)
+        # Asked of the name: of an open file that lost this name, another name may be the only one that is left.
+        if found is None or not _is_plain_file(found) or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
             os.close(descriptor)
-            raise FileExistsError(errno.EEXIST, "is no file of the service's", name)
+            raise FileExistsError(errno.EEXIST, "somebody changes what stands there", name)
         return descriptor
 
 

@@ -79,6 +79,9 @@ class Harvest:
         for event in events:
             self._take_event(batch, event, training)
         self._take_lines(batch, lines, training)
+        if batch.has_broken_exit and training.stored.say("exit"):
+            sentence = f"Replica {batch.replica} left an exit.json that cannot be read. It is ignored."
+            self._say(batch.key, sentence, kind=OwnKind.FILE_BROKEN)
         if journal.exit_record is None and batch.exit_record is not None:
             journal.exit_record = shorten_evidence(render_exit_record(batch.exit_record))
 
@@ -122,15 +125,16 @@ class Harvest:
         if stored.level() > level and stored.say(f"{Room.POINTS}-{stored.level()}"):
             self._say(batch.key, tell_thinned(stored.level()), {"room": Room.POINTS.value})
 
-    def _say(self, key: AttemptKey, sentence: str, evidence: dict[str, object] | None = None) -> None:
+    def _say(
+        self,
+        key: AttemptKey,
+        sentence: str,
+        evidence: dict[str, object] | None = None,
+        *,
+        kind: OwnKind = OwnKind.LIMIT_REACHED,
+    ) -> None:
         """In the service's own name."""
-        said = Event(
-            at=self._arrived_at,
-            kind=OwnKind.LIMIT_REACHED,
-            sentence=sentence,
-            attempt=key.number,
-            evidence=evidence or {},
-        )
+        said = Event(at=self._arrived_at, kind=kind, sentence=sentence, attempt=key.number, evidence=evidence or {})
         self.events.append((key.job_id, said))
         self.news.append((key.job_id, said))
 

@@ -16,10 +16,14 @@ class Outside:
         (folder / "1" / "replica-0" / "1").mkdir(parents=True)
         for name in ("precious", "claim", "1/replica-0/1/agent.json", "1/replica-0/1/progress.jsonl"):
             (folder / name).write_text(f'{{"text": "{CANARY}"}}\n')
+        (folder / "linked").write_text("a job may give this file a second name in its own folder\n")
         self._before = self._look()
 
     def require_untouched(self) -> None:
-        assert self._look() == self._before
+        now = self._look()
+        changed = {name: (self._before.get(name), now.get(name)) for name in self._before.keys() | now.keys()}
+        touched = {name: both for name, both in changed.items() if both[0] != both[1]}
+        assert not touched, touched
 
     def _look(self) -> dict[str, tuple[object, ...]]:
         found = {}

@@ -1,0 +1,82 @@
+"""Whatever a job makes of its folder, the service reads, makes, changes and removes nothing outside it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.attacks.hands import HANDS, JOB, make_ground, use
+from tests.attacks.outside import CANARY, Outside
+from tests.attacks.plants import PLACES, PLANTS, plant, shuffle
+
+pytestmark = pytest.mark.timeout(300)
+
+PLANTED = st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(list(PLANTS))), min_size=1, max_size=6)
+USED = st.lists(st.sampled_from(list(HANDS)), min_size=1, max_size=6)
+ROUNDS = 150
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+
+
+@given(PLANTED, USED, st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_nothing_outside_a_hostile_folder_is_touched(
+    planted: Sequence[tuple[str, str]], used: Sequence[str], in_the_root: bool
+) -> None:
+    """Where jobs mount all of the run directory they may plant beside their folder as well."""
+    with tempfile.TemporaryDirectory() as folder:
+        ground, outside = make_ground(Path(folder)), Outside(Path(folder, "outside"))
+        neighbour = Outside(ground.root / "neighbour")
+        for where, what in planted:
+            plant(ground.root / JOB, where, what, outside.folder)
+        if in_the_root:
+            for name in (".trash", ".workdirs", ".agents"):
+                plant(ground.root, name, planted[0][1], outside.folder)
+        answers = use(ground, used)
+        assert not [answer for answer in answers if CANARY in answer]
+        outside.require_untouched()
+        neighbour.require_untouched()
+        _open_all(ground.root)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_changes_between_the_look_and_the_opening_leads_nowhere_either(tmp_path: Path, seed: int) -> None:
+    ground, outside, over = make_ground(tmp_path), Outside(tmp_path / "outside"), threading.Event()
+    chance = random.Random(seed)
+
+    def change() -> None:
+        mine = random.Random(seed + 1000)
+        while not over.is_set():
+            shuffle(ground.root / JOB, outside.folder, mine)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(ROUNDS):
+            answers = use(ground, [chance.choice(list(HANDS))])
+            assert not [answer for answer in answers if CANARY in answer]
+    finally:
+        over.set()
+        changing.join()
+    outside.require_untouched()
+    _open_all(tmp_path)
+    shutil.rmtree(ground.root)
+
+
+def _open_all(folder: Path) -> None:
+    """So that the temporary folder can be removed by whoever is not root."""
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)

@@ -41,7 +41,7 @@ _SNAPSHOT_STATES = {
 }
 _MAX_VERIFIED = 1000  # of one event
 _MAX_KIND_CHARS, _MAX_SENTENCE_CHARS = 100, 2000
-_POINT_BYTES = 100  # of a row of metrics, beside what was measured
+_POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value beside its name
 # What an agent may tell listeners: nothing in the service's own name.
 _NEWS = frozenset(kind.value for kind in EventKind)
 # Every agent of the group tells these; news they are once.
@@ -223,7 +223,7 @@ def _metrics(key: AttemptKey, lines: Sequence[Progress], stored: Stored, arrived
 
 def _point(key: AttemptKey, step: int, line: Progress, stored: Stored, arrived_at: datetime) -> Values | None:
     measured = stored.take_names(line.metrics)
-    size = _POINT_BYTES + len(json.dumps(measured))
+    size = _POINT_BYTES + sum(len(name) + _VALUE_BYTES for name in measured)
     if not measured or not stored.take_point(step, size, always="snapshot_s" in measured):
         return None
     return {

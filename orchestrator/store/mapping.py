@@ -205,6 +205,11 @@ def stored_of(document: Mapping[str, object] | None) -> Stored:
     return Stored(**known)  # type: ignore[arg-type]  # our own document
 
 
+def stored_document(stored: Stored) -> dict[str, object]:
+    """What is there: of most attempts little is, and it is written with each of their lines."""
+    return {name: value for name in _STORED if (value := getattr(stored, name))}
+
+
 _STORED = frozenset(one.name for one in fields(Stored))
 _TOLD = tuple(one.name for one in fields(Told) if one.name != "pace")
 _PACE = tuple(one.name for one in fields(PaceBook) if one.name != "since")

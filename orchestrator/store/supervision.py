@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
@@ -27,6 +26,7 @@ from orchestrator.store.mapping import (
     node_failure_of,
     rank_word_of,
     status_columns,
+    stored_document,
     stored_of,
     told_columns,
 )
@@ -162,7 +162,7 @@ def _stored_before(session: Session, key: AttemptKey) -> dict[str, object]:
     """What the attempts before this one have left: all share the room of the job."""
     mine = (TrainingRow.job_id == key.job_id) & (TrainingRow.attempt < key.number)
     newest = select(TrainingRow.stored).where(mine).order_by(TrainingRow.attempt.desc()).limit(1)
-    return asdict(stored_of(session.scalar(newest)).successor())
+    return stored_document(stored_of(session.scalar(newest)).successor())
 
 
 def _reserve(session: Session, key: AttemptKey, cluster: str, candidates: range, after: int | None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +33,7 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.bounds import Stored
 from orchestrator.domain.told import Told
-from orchestrator.store.mapping import told_columns
+from orchestrator.store.mapping import stored_document, told_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
 Insert = sqlite.Insert | postgresql.Insert
@@ -53,7 +53,7 @@ class Journal:
 def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Told, Stored]]) -> None:
     """Bring the rows, which are there, up to date."""
     rows: list[Values] = [
-        {"job_id": key.job_id, "attempt": key.number, **told_columns(told), "stored": asdict(stored)}
+        {"job_id": key.job_id, "attempt": key.number, **told_columns(told), "stored": stored_document(stored)}
         for key, (told, stored) in trainings.items()
     ]
     _write(session, _upsert_training(_dialect(session)), rows)

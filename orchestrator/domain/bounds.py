@@ -57,7 +57,7 @@ _WHAT = {
         "events about its generations",
         "Of later ones, the first of each kind in each generation is stored.",
     ),
-    Room.FIRSTS: ("generations", "Events about later ones are not stored; restarts still count."),
+    Room.FIRSTS: ("first events of later generations", "Later ones are not stored; restarts still count."),
     Room.SNAPSHOTS: ("events about snapshots", "Later ones are not stored; the list of snapshots goes on."),
     Room.NOTES: ("events", "Later ones are not stored."),
 }

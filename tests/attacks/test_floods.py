@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -75,3 +76,36 @@ def test_a_flood_of_events_stops_at_a_bound_that_is_said_and_the_job_ends_as_it_
     assert count(database, "events", "kind = 'limit.reached' AND sentence LIKE '%Later ones are not stored.%'") == 1
     assert count(database, "journals", "replica = 7") == 0
     assert job.reason
+
+
+def test_names_of_metrics_that_change_with_each_step_stop_at_a_bound(
+    service: ThrowawayService, client: Client, database: Database
+) -> None:
+    job_id = until(client, client.submit(python_job(FOREVER)).id, running).id
+    offset = 0
+    for part in range(4):
+        lines = [
+            json.dumps(
+                {
+                    "at": "2026-11-20T12:00:00Z",
+                    "rank": 0,
+                    "generation": 1,
+                    "step": part * 300 + step,
+                    "metrics": {"loss": 1.0} | {f"noise-{part}-{step}-{place}": 1.0 for place in range(3)},
+                }
+            )
+            for step in range(300)
+        ]
+        length = sum(len(line) + 1 for line in lines)
+        report = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 2, "progress": lines}
+        report |= {"progress_from": offset, "progress_to": offset + length}
+        offset += length
+        answer = httpx.post(f"{service.url}/api/v1/reports", json=report)
+        assert answer.status_code == 200, answer.text
+    with database.read() as session:
+        found = session.execute(text("SELECT measured FROM metrics")).scalars().all()
+    names = {name for measured in found for name in json.loads(measured)}
+    assert len(found) == 1200, "each step has the loss, whatever else it has"
+    assert "loss" in names
+    assert len(names) <= 501
+    client.cancel(job_id)

@@ -130,7 +130,7 @@ def test_when_the_account_is_full_the_first_word_of_each_generation_is_stored(st
     assert stores.only_supervised().training.restarts == 20, "those that are not stored still count"
     assert [sentence.split(", or")[0] for sentence in limits(stores)] == [
         "Attempt 1 reported more than 20 events about its generations",
-        "Attempt 1 reported more than 6 generations",
+        "Attempt 1 reported more than 6 first events of later generations",
     ]
 
 

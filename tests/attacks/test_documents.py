@@ -144,6 +144,16 @@ def test_a_document_is_parsed_or_refused_with_a_value_error(name: str, data: st.
         parse(document)
 
 
+def test_the_texts_of_a_failure_are_as_long_as_a_page_can_show() -> None:
+    long = "first" + "x" * 10**6 + "last"
+    found = parse_failure({"kind": long, "message": long, "traceback": long, "signal": long})
+    assert (found.message[:5], len(found.message)) == ("first", 4000)
+    assert found.traceback is not None
+    assert (found.traceback[-4:], len(found.traceback)) == ("last", 16 * 1024)
+    assert found.signal is not None
+    assert len(found.signal) == 100
+
+
 @given(
     text=st.text() | st.from_regex(r"(term-|step-|departed-)?[0-9]{1,40}(-a[0-9]{1,40})?(-g[0-9]{1,40})?(\.json)?\n?")
 )

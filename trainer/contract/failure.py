@@ -11,6 +11,7 @@ from enum import Enum
 from trainer.contract.words import TRACEBACK, split_words
 
 _MOST_OF_A_LINE = 2000  # characters
+_MOST_OF_A_MESSAGE, _MOST_OF_A_TRACEBACK, _MOST_OF_A_SIGNAL = 4000, 16 * 1024, 100
 
 
 class FailureKind(str, Enum):
@@ -48,17 +49,21 @@ def render_failure(failure: Failure) -> dict[str, object]:
 
 
 def parse_failure(document: Mapping[str, object]) -> Failure:
-    """Parse a failure; an unknown kind reads as UNKNOWN, a wild number as absent; unknown fields are ignored."""
-    kind = str(document.get("kind"))
+    """Parse a failure; an unknown kind reads as UNKNOWN, a wild number as absent; unknown fields are ignored.
+
+    Of a long message the beginning is read, of a long traceback the end.
+    """
+    kind, traceback = str(document.get("kind")), _optional_text(document.get("traceback"))
+    signal_told = _optional_text(document.get("signal"))
     known = {member.value for member in FailureKind}
     return Failure(
         kind=FailureKind(kind) if kind in known else FailureKind.UNKNOWN,
-        message=str(document.get("message", "")),
+        message=str(document.get("message", ""))[:_MOST_OF_A_MESSAGE],
         rank=_optional_int(document.get("rank")),
         exit_code=_optional_int(document.get("exit_code")),
-        signal=_optional_text(document.get("signal")),
+        signal=None if signal_told is None else signal_told[:_MOST_OF_A_SIGNAL],
         step=_optional_int(document.get("step")),
-        traceback=_optional_text(document.get("traceback")),
+        traceback=None if traceback is None else traceback[-_MOST_OF_A_TRACEBACK:],
         repeated=document.get("repeated") is True,
     )
 

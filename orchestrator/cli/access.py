@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.render import print_profiles
+from orchestrator.cli.terminal import echo
 from orchestrator.client import Client, find_url
 from orchestrator.client.profiles import Profile, check_name, read_profiles, write_profiles
 from orchestrator.domain.errors import ConfigurationError, Refused
@@ -38,14 +39,14 @@ def login(
     secret = _read_token() if token else None
     parts = urlsplit(address)
     if secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        typer.echo("orchestrator: over http the token travels readable for all; use https", err=True)
+        echo("orchestrator: over http the token travels readable for all; use https", err=True)
     with Client(address, secret, patience_s=_PATIENCE_S) as client:
         client.clusters()  # whoever may do anything may see these
     file = write_profiles(read_profiles().with_profile(Profile(name=chosen, url=address, token=secret)))
     if as_json:
         print_json({"profile": chosen, "url": address, "file": str(file)})
     else:
-        typer.echo(f"{address} is the profile {chosen}, which is used from now on; see `orchestrator profiles`")
+        echo(f"{address} is the profile {chosen}, which is used from now on; see `orchestrator profiles`")
 
 
 def logout(
@@ -62,7 +63,7 @@ def logout(
     if as_json:
         print_json({"profile": forgotten})
     else:
-        typer.echo(f"the profile {forgotten} is forgotten; its token stays valid until it is revoked")
+        echo(f"the profile {forgotten} is forgotten; its token stays valid until it is revoked")
 
 
 def profiles(
@@ -85,7 +86,7 @@ def profiles(
     elif rows:
         print_profiles(known)
     else:
-        typer.echo("No profiles yet: orchestrator login URL", err=True)
+        echo("No profiles yet: orchestrator login URL", err=True)
 
 
 def _read_token() -> str | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import typer
 
 from orchestrator.cli.common import JOB_FAILED
-from orchestrator.cli.render import clean
 from orchestrator.client import Client
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.trials import build_preflight, exclude_nodes
@@ -56,7 +55,7 @@ def clear(client: Client, spec: JobSpec, *, say: Say) -> JobSpec:
             say(f"nothing is submitted: cluster {spec.cluster} has no other node")
             break
         bad = ", ".join(trial.bad_nodes)
-        say(clean(f"it is tried again without {bad}" if left else f"nothing is submitted: {bad} failed as well"))
+        say(f"it is tried again without {bad}" if left else f"nothing is submitted: {bad} failed as well")
         spec = exclude_nodes(spec, trial.bad_nodes)
     raise typer.Exit(JOB_FAILED)
 
@@ -73,12 +72,12 @@ def try_place(client: Client, spec: JobSpec, *, say: Say) -> Trial:
         [verdict for verdict in map(parse_node_verdict, lines) if verdict is not None],
     )
     for verdict in trial.verdicts:
-        say(clean(f"{verdict.check:<10} {verdict.outcome.value:<8} {verdict.sentence}"))
+        say(f"{verdict.check:<10} {verdict.outcome.value:<8} {verdict.sentence}")
     for node in trial.nodes:
         told = "ok" if node.is_good else f"failed {', '.join(node.checks)}"
-        say(clean(f"node {node.node}: {told}"))
+        say(f"node {node.node}: {told}")
     why = "" if trial.passed else f" failed: {job.id} ended {job.state}, {job.reason}"
-    say(clean(f"preflight{why or ' passed'}"))
+    say(f"preflight{why or ' passed'}")
     return trial
 
 

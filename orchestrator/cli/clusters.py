@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, reading
-from orchestrator.cli.render import clean, print_clusters, print_nodes
+from orchestrator.cli.render import print_clusters, print_nodes
+from orchestrator.cli.terminal import echo
 
 
 def clusters(as_json: AsJson = False) -> None:
@@ -20,7 +21,7 @@ def clusters(as_json: AsJson = False) -> None:
     print_clusters(found)
     for cluster in found:
         if not cluster.answers:
-            typer.echo(f"{cluster.name} does not answer: {clean(cluster.detail)}", err=True)
+            echo(f"{cluster.name} does not answer: {cluster.detail}", err=True)
 
 
 def nodes(cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
@@ -32,4 +33,4 @@ def nodes(cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson
     elif found:
         print_nodes(found)
     else:
-        typer.echo("No node has a failure in its record.", err=True)
+        echo("No node has a failure in its record.", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from itertools import islice
@@ -11,9 +10,11 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
+from orchestrator.cli.terminal import echo
 from orchestrator.client import Client, ServiceUnreachable, connect
 from orchestrator.domain.errors import NotFound, OrchestratorError, Refused
 from orchestrator.domain.job import JobState
+from orchestrator.domain.terminal import clean_line, dump_json
 from orchestrator.settings import load_settings
 from orchestrator.wire.jobs import JobView
 
@@ -29,7 +30,7 @@ def complete_job(incomplete: str) -> list[tuple[str, str]]:
     try:
         with connect(load_settings(), patience_s=0) as client:
             found = islice(client.jobs(query=incomplete or None), _OFFERED)
-            return [(job.id, job.state.value) for job in found if job.id.startswith(incomplete)]
+            return [(clean_line(job.id), job.state.value) for job in found if job.id.startswith(incomplete)]
     except OrchestratorError:
         return []
 
@@ -57,7 +58,7 @@ def writing() -> Client:
         nonlocal told_at
         if time.monotonic() - told_at >= _TELL_EVERY_S:
             told_at = time.monotonic()
-            typer.echo(f"orchestrator: {failure}; trying again", err=True)
+            echo(f"orchestrator: {failure}; trying again", err=True)
 
     settings = load_settings()
     ever_there = settings.url is not None or settings.root.exists()
@@ -86,7 +87,7 @@ def find_job(client: Client, text: str) -> JobView:
 
 
 def print_json(document: BaseModel | dict[str, object]) -> None:
-    typer.echo(json.dumps(jsonable(document), indent=2, ensure_ascii=False))
+    echo(dump_json(jsonable(document), indent=2))
 
 
 def print_items(found: Iterable[BaseModel]) -> None:
@@ -95,7 +96,7 @@ def print_items(found: Iterable[BaseModel]) -> None:
 
 
 def print_json_line(document: BaseModel | dict[str, object]) -> None:
-    typer.echo(json.dumps(jsonable(document), ensure_ascii=False))
+    echo(dump_json(jsonable(document)))
 
 
 def jsonable(document: BaseModel | dict[str, object]) -> dict[str, object]:

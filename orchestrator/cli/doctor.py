@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.render import clean
+from orchestrator.cli.terminal import echo
 from orchestrator.doctor.doctor import examine
 from orchestrator.doctor.finding import Finding, Verdict
 from orchestrator.settings import load_settings
@@ -31,8 +31,8 @@ def doctor(
     for finding in examine(load_settings(config), cluster):
         found.append(finding)
         if not as_json:
-            typer.echo(f"{finding.verdict:8} {finding.cluster}  {finding.check}: {clean(finding.sentence)}")
+            echo(f"{finding.verdict:8} {finding.cluster}  {finding.check}: {finding.sentence}")
     if as_json:
-        typer.echo(json.dumps({"items": [asdict(finding) for finding in found], "next_cursor": None}))
+        echo(json.dumps({"items": [asdict(finding) for finding in found], "next_cursor": None}))
     if any(finding.verdict is Verdict.FAILED for finding in found):
         raise typer.Exit(2)

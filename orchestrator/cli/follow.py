@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_line
-from orchestrator.cli.render import clean, coloured, console, duration, event_line, speed, steps
+from orchestrator.cli.render import coloured, console, duration, event_line, speed, steps
+from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.wire.jobs import EventView, JobView, name_replicas
 
@@ -30,7 +31,7 @@ def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None
         watch = partial(_follow, display=_display(as_json)) if follow else _wait
         ended = watch(client, job)
     except KeyboardInterrupt:
-        typer.echo(
+        echo(
             f"\nThe job goes on. Watch it again: orchestrator show {job.id} --follow\n"
             f"End it: orchestrator cancel {job.id}",
             err=True,
@@ -39,7 +40,7 @@ def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None
     if not follow and as_json:
         print_json(ended)
     elif not follow:
-        typer.echo(f"{ended.id} {ended.state}: {clean(ended.reason)}")
+        echo(f"{ended.id} {ended.state}: {ended.reason}")
     exit_by(ended)
 
 
@@ -128,14 +129,14 @@ class _PlainLines:
         return None
 
     def event(self, job: JobView, event: EventView) -> None:
-        typer.echo(event_line(event, named=name_replicas(job, [event])).plain)
+        echo(event_line(event, named=name_replicas(job, [event])).plain)
 
     def job(self, job: JobView) -> None:
         now = time.monotonic()
         changed = self._shown is None or job.state is not self._shown.state
         moved = self._shown is not None and job.step != self._shown.step
         if changed or (moved and now - self._shown_at >= _PLAIN_EVERY_S):
-            typer.echo(_line(job).plain)
+            echo(_line(job).plain)
             self._shown, self._shown_at = job, now
 
 
@@ -168,6 +169,6 @@ def _line(job: JobView) -> Text:
         speed(job),
         f"{duration(job.eta_s)} left" if job.eta_s is not None and not job.state.terminal else "",
         f"attempt {job.attempt}" if job.attempt and job.attempt > 1 else "",
-        clean(job.reason) if job.state.terminal or job.step is None else "",
+        job.reason if job.state.terminal or job.step is None else "",
     ]
     return Text("  ").join([coloured(job.state), *(Text(fact) for fact in facts if fact)])

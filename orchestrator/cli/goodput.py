@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, complete_job, find_job, jsonable, print_json, reading
-from orchestrator.cli.render import clean, console, duration, print_table
+from orchestrator.cli.render import console, duration, print_table
+from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.shares import Grouping
 from orchestrator.wire.insight import GoodputView, SharesView, ShareView
@@ -81,7 +82,7 @@ def goodput(
     if as_json:
         print_json(jsonable(found))
     elif as_csv:
-        typer.echo(render_csv(found), nl=False)
+        echo(render_csv(found), nl=False)
     else:
         _print_shares(found)
 
@@ -189,4 +190,4 @@ def _print_goodput(found: GoodputView) -> None:
         console().print("\nWhat would have spared it device-seconds:")
     for gain in found.gains:
         spared = "?" if gain.device_seconds is None else f"{gain.device_seconds:.1f}"
-        console().print(f"  {spared}  {clean(gain.sentence)}")
+        console().print(f"  {spared}  {gain.sentence}")

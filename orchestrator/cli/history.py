@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, print_json_line, reading
 from orchestrator.cli.render import print_events, print_snapshots
+from orchestrator.cli.terminal import echo
 from orchestrator.client import LogChoice
 from orchestrator.wire.jobs import JobView
 
@@ -41,13 +42,13 @@ def logs(
             if as_json:
                 print_json({"job": job.id, "lines": text.splitlines()})
             else:
-                typer.echo(text, nl=bool(text) and not text.endswith("\n"))
+                echo(text, nl=bool(text) and not text.endswith("\n"))
             return
         for line in client.follow_logs(job.id, **which):
             if as_json:
                 print_json_line({"line": line})
             else:
-                typer.echo(line)
+                echo(line)
 
 
 def events(job_id: JobId, as_json: AsJson = False) -> None:
@@ -76,9 +77,9 @@ def snapshots(
     elif found:
         print_snapshots(found)
     elif told:
-        typer.echo("No snapshot is left: all were deleted; --all lists them.", err=True)
+        echo("No snapshot is left: all were deleted; --all lists them.", err=True)
     else:
-        typer.echo(_tell_none(job), err=True)
+        echo(_tell_none(job), err=True)
 
 
 def _tell_none(job: JobView) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.cli.common import AsJson, JobId, find_job, jsonable, print_json, reading
-from orchestrator.cli.render import clean, console, moment
+from orchestrator.cli.render import console, moment
 from orchestrator.wire.insight import CauseView, WhyView
 
 _MOST_LINES = 20  # of a traceback
@@ -20,28 +20,28 @@ def why(job_id: JobId, as_json: AsJson = False) -> None:
 
 
 def _print_why(found: WhyView) -> None:
-    console().print(f"{found.job}  {found.state}\n{clean(found.verdict)}")
+    console().print(f"{found.job}  {found.state}\n{found.verdict}")
     if found.cause is not None:
         _print_cause(found.cause)
     if found.remedy is not None:
-        console().print(f"\nUsually: {clean(found.remedy.cause)}.\nHelps: {clean(found.remedy.fix)}.")
+        console().print(f"\nUsually: {found.remedy.cause}.\nHelps: {found.remedy.fix}.")
     if found.deeds:
         console().print("\nWhat was done:")
         for deed in found.deeds:
             by = f"  [{deed.rule}]" if deed.rule else ""
-            console().print(f"  {moment(deed.at)}  {clean(deed.sentence)}{by}")
-    console().print(f"\nLost: {found.lost}.\nNext: {clean(found.next)}.")
+            console().print(f"  {moment(deed.at)}  {deed.sentence}{by}")
+    console().print(f"\nLost: {found.lost}.\nNext: {found.next}.")
 
 
 def _print_cause(cause: CauseView) -> None:
     failure = cause.failure
     where = f"attempt {cause.attempt}" + ("" if cause.generation is None else f", generation {cause.generation}")
     rank = "" if failure.rank is None else f", rank {failure.rank}"
-    console().print(f"\n{failure.kind} at {moment(cause.at)} in {where}{rank}: {clean(failure.message)}")
+    console().print(f"\n{failure.kind} at {moment(cause.at)} in {where}{rank}: {failure.message}")
     if cause.collateral_ranks:
         console().print(f"Ended with it: rank {', '.join(map(str, cause.collateral_ranks))}")
     if cause.nodes:
         console().print(f"In the record of: {', '.join(cause.nodes)}")
     said = (failure.traceback or "").splitlines() or cause.last_lines
     for line in said[-_MOST_LINES:]:
-        console().print(f"  {clean(line)}")
+        console().print(f"  {line}")

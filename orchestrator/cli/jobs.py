@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_json, reading, writing
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render import print_job, print_jobs
+from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.job import JobState
 from orchestrator.wire.jobs import JobView
@@ -40,14 +41,14 @@ def ls(
         print_items(jobs)
     elif quiet:
         for job in jobs:
-            typer.echo(job.id)
+            echo(job.id)
     elif jobs:
         print_jobs(jobs)
     else:
         is_filtered = any((state, project, cluster, label, search))
-        typer.echo("No job matches." if is_filtered else "No jobs. Submit one: orchestrator submit FILE", err=True)
+        echo("No job matches." if is_filtered else "No jobs. Submit one: orchestrator submit FILE", err=True)
     if more:
-        typer.echo(f"There are more than {limit}: give a larger --limit or a filter.", err=True)
+        echo(f"There are more than {limit}: give a larger --limit or a filter.", err=True)
 
 
 def _newest_metrics(client: Client, job: JobView) -> dict[str, float]:

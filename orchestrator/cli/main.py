@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.terminal import echo
 from orchestrator.collector import calm_collector
 from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailable
 
@@ -114,7 +115,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"orchestrator {importlib.import_module('importlib.metadata').version('elastic-orchestrator')}")
+        echo(f"orchestrator {importlib.import_module('importlib.metadata').version('elastic-orchestrator')}")
         raise typer.Exit
 
 
@@ -166,4 +167,4 @@ def _list_next_steps(status: int, job_id: str | None) -> list[str]:
 
 
 def _say(message: str, *more: str) -> None:
-    typer.echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)
+    echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.client.profiles import Profiles
 from orchestrator.domain.job import JobState
 from orchestrator.domain.split import describe_split
+from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.wire.clusters import ClusterView, NodeView
 from orchestrator.wire.history import SnapshotView
 from orchestrator.wire.jobs import EventView, JobView, name_replicas
@@ -29,18 +31,20 @@ _COLOURS = {
     JobState.FAILED: "red",
     JobState.CANCELLED: "bright_black",
 }
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @cache
 def console() -> Console:
     width = None if sys.stdout.isatty() else 10_000  # a program that reads a pipe wants whole lines
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+    return _CleanConsole(width=width, markup=False, highlight=False, emoji=False)
 
 
-def clean(text: str) -> str:
-    """Without control characters: a job's words must not steer the terminal."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+class _CleanConsole(Console):
+    """Cleans whatever is printed; colours and cursor movements are its own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=clean(segment.text))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
@@ -48,7 +52,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> 
     for name in header:
         table.add_column(name, no_wrap=name != "REASON", overflow="fold" if name == "REASON" else "ellipsis")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row))
     if console().is_terminal:
         console().print(table)
         return
@@ -105,7 +109,7 @@ def print_job(job: JobView, url: str, newest: Mapping[str, float]) -> None:
     }
     for name, value in facts.items():
         if value:
-            console().print(Text(f"{name:<11}", style="bold"), Text(clean(value)), soft_wrap=True, sep="")
+            console().print(Text(f"{name:<11}", style="bold"), Text(clean_line(value)), soft_wrap=True, sep="")
     if job.failure is not None:
         where = f" on rank {job.failure.rank}" if job.failure.rank is not None else ""
         console().print(Text(f"failure    {job.failure.kind}{where}: {clean(job.failure.message)}"), soft_wrap=True)
@@ -121,7 +125,7 @@ def print_events(job: JobView, events: Sequence[EventView]) -> None:
 
 def event_line(event: EventView, *, named: bool) -> Text:
     """`named`: with the replica that tells it, unless the sentence says so itself."""
-    replica, sentence = f"replica {event.replica}", clean(event.sentence.rstrip())
+    replica, sentence = f"replica {event.replica}", clean_line(event.sentence.rstrip())
     is_said = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
     line = Text(f"{moment(event.at)}  ", style="bright_black")
     return line.append(Text(f"{replica}: {sentence}" if named and not is_said else sentence, style="default"))

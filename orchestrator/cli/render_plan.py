@@ -6,7 +6,7 @@ import shlex
 
 from rich.text import Text
 
-from orchestrator.cli.render import clean, console, duration, size
+from orchestrator.cli.render import console, duration, size
 from orchestrator.domain.counted import counted
 from orchestrator.domain.launch import PROCESSES
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView
@@ -15,7 +15,7 @@ from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanVi
 def print_plan(plan: PlanView) -> None:
     out = console()
     for warning in plan.warnings:
-        out.print(Text(f"warning: {clean(warning)}", style="yellow"), soft_wrap=True)
+        out.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     if plan.memory is not None:
         print_memory(plan.memory)
     for rung in plan.rungs:
@@ -25,21 +25,21 @@ def print_plan(plan: PlanView) -> None:
     if plan.outlook is not None:
         print_outlook(plan.outlook)
     if plan.restores is not None:
-        out.print(Text(f"begins from {clean(plan.restores)}"), soft_wrap=True)
+        out.print(Text(f"begins from {plan.restores}"), soft_wrap=True)
     out.print(f"rendezvous {plan.rendezvous_id} at {plan.rendezvous_endpoint}", soft_wrap=True)
     for replica in plan.replicas if plan.native_kind != PROCESSES else ():  # which are these very commands
         out.print(Text(f"\nreplica {replica.replica}", style="bold"))
-        out.print(Text(clean(shlex.join(replica.command))), soft_wrap=True)
+        out.print(Text(shlex.join(replica.command)), soft_wrap=True)
         for name, value in replica.env.items():
-            out.print(Text(clean(f"  {name}={value}")), soft_wrap=True)
+            out.print(Text(f"  {name}={value}"), soft_wrap=True)
     out.print(Text(f"\n{plan.native_kind}", style="bold"))
-    out.print(Text(clean(plan.native_request.rstrip())), soft_wrap=True)
+    out.print(Text(plan.native_request.rstrip()), soft_wrap=True)
 
 
 def print_outlook(outlook: OutlookView) -> None:
     begins = "it would start now" if outlook.admitted else "it would wait"
     out, ahead = console(), f"; {outlook.ahead} ahead of it" if outlook.ahead else ""
-    out.print(Text(f"queue  {begins}: {clean(outlook.sentence)}{ahead}"), soft_wrap=True)
+    out.print(Text(f"queue  {begins}: {outlook.sentence}{ahead}"), soft_wrap=True)
     if outlook.excluded_nodes:
         out.print(Text(f"avoids {', '.join(outlook.excluded_nodes)}, which have a record"), soft_wrap=True)
 
@@ -50,7 +50,7 @@ def print_against(against: AgainstView) -> None:
         out.print(Text(f"{title} of {against.job}{begun}: {'changes' if lines else 'no change'}", style="bold"))
         for line in lines:
             style = {"+": "green", "-": "red"}.get(line[:1], "")
-            out.print(Text(clean(line), style=style), soft_wrap=True)
+            out.print(Text(line, style=style), soft_wrap=True)
     if against.redo_steps is not None:
         begin = "the beginning" if against.restores is None else against.restores
         takes = "" if against.redo_s is None else f", about {duration(against.redo_s)}"
@@ -63,5 +63,5 @@ def print_against(against: AgainstView) -> None:
 def print_memory(memory: MemoryView) -> None:
     """The parts that there are at the worst moment, and the sentence."""
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
-    console().print(Text(f"memory {clean(memory.advice)}"), soft_wrap=True)
+    console().print(Text(f"memory {memory.advice}"), soft_wrap=True)
     console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
-from orchestrator.cli.render import clean
+from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The variable of the environment, as WANDB_API_KEY.")]
@@ -28,7 +28,7 @@ def store(name: Name, project: Project = "default", as_json: AsJson = False) -> 
     if as_json:
         print_json(stored)
     else:
-        typer.echo(f"secret {stored.name} of project {stored.project} is stored; jobs name it in run.secrets")
+        echo(f"secret {stored.name} of project {stored.project} is stored; jobs name it in run.secrets")
 
 
 @secret.command()
@@ -42,9 +42,9 @@ def ls(
         print_items(found)
         return
     for one in found:
-        typer.echo(f"{one.project}  {one.name}  {one.updated_at:%Y-%m-%d %H:%M} UTC  {clean(one.updated_by)}")
+        echo(f"{one.project}  {one.name}  {one.updated_at:%Y-%m-%d %H:%M} UTC  {one.updated_by}")
     if not found:
-        typer.echo("There is no secret; `orchestrator secret set NAME` stores one.", err=True)
+        echo("There is no secret; `orchestrator secret set NAME` stores one.", err=True)
 
 
 @secret.command()
@@ -55,7 +55,7 @@ def rm(name: Name, project: Project = "default", as_json: AsJson = False) -> Non
     if as_json:
         print_json({"project": project, "name": name})
     else:
-        typer.echo(f"secret {name} of project {project} is removed")
+        echo(f"secret {name} of project {project} is removed")
 
 
 def _read_value() -> str:

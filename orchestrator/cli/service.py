@@ -10,6 +10,7 @@ import typer
 
 from orchestrator import process
 from orchestrator.bootstrap import database
+from orchestrator.cli.terminal import echo
 from orchestrator.settings import Settings, load_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -83,7 +84,7 @@ def restore(
 
 
 def _tell(document: dict[str, str], sentence: str, as_json: bool) -> None:
-    typer.echo(json.dumps(document) if as_json else sentence)
+    echo(json.dumps(document) if as_json else sentence)
 
 
 def _settings(config: Path | None, **given: object) -> Settings:

@@ -11,6 +11,7 @@ import structlog
 import typer
 from pydantic import ValidationError
 
+from orchestrator.cli.terminal import echo
 from orchestrator.domain.spec import Topology
 from orchestrator.simulator.rehearsal.rehearsal import Rehearsal
 from orchestrator.simulator.rehearsal.report import build_report, render_report
@@ -75,6 +76,6 @@ def simulate(
     started = time.perf_counter()
     account = Rehearsal(scenario).run()
     took_s = time.perf_counter() - started
-    typer.echo(json.dumps(build_report(account)) if as_json else render_report(account))
+    echo(json.dumps(build_report(account)) if as_json else render_report(account))
     # Not on standard output: what is printed there is the same each time.
-    typer.echo(f"rehearsed in {took_s:.1f} s", err=True)
+    echo(f"rehearsed in {took_s:.1f} s", err=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_items, writing
-from orchestrator.cli.render import clean
+from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
 from orchestrator.wire.history import StacksView
@@ -39,12 +39,12 @@ def stacks(
         print_items(found)
         return
     for each in found:
-        typer.echo(f"rank {each.rank}, attempt {each.attempt}, generation {each.generation}, {each.at:%H:%M:%S} UTC")
+        echo(f"rank {each.rank}, attempt {each.attempt}, generation {each.generation}, {each.at:%H:%M:%S} UTC")
         for line in (each.text or "it did not answer").splitlines():
-            typer.echo(f"  {clean(line)}")
+            echo(f"  {line}")
     missing = sorted(expected - {each.rank for each in found})
     if missing:
-        typer.echo(f"no word from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
+        echo(f"no word from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
 
 
 def _await(

@@ -11,6 +11,7 @@ from orchestrator.cli.common import AsJson, find_job, print_json, reading, writi
 from orchestrator.cli.follow import attend
 from orchestrator.cli.render_plan import print_against, print_plan
 from orchestrator.cli.spec import read_spec
+from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.validation import parse_spec
 
@@ -47,7 +48,7 @@ def submit(
         spec = clear(client, parse_spec(document), say=_tell) if preflight else document
         job = client.submit(spec, idempotency_key=idempotency_key)
         if not as_json:
-            typer.echo(job.id)
+            echo(job.id)
         elif not (wait or follow):
             print_json(job)
         if wait or follow:
@@ -56,7 +57,7 @@ def submit(
 
 def _tell(sentence: str) -> None:
     """Beside what the command prints of its own, which a script may read."""
-    typer.echo(sentence, err=True)
+    echo(sentence, err=True)
 
 
 def plan(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
-from orchestrator.cli.render import clean
+from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.identity import EVERY_PROJECT, Role
 
@@ -38,10 +38,8 @@ def create(
     if as_json:
         print_json(made)
         return
-    typer.echo(made.token)
-    typer.echo(
-        f"This is shown once. Who has it is {clean(made.name)}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True
-    )
+    echo(made.token)
+    echo(f"This is shown once. Who has it is {made.name}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True)
 
 
 @token.command()
@@ -58,9 +56,9 @@ def ls(as_json: AsJson = False) -> None:
             state = f"revoked by {one.revoked_by}"
         else:
             state = "holds" if one.expires_at is None else f"until {one.expires_at:%Y-%m-%d %H:%M} UTC"
-        typer.echo(f"{one.id}  {clean(one.name)}  {grants}  {clean(state)}")
+        echo(f"{one.id}  {one.name}  {grants}  {state}")
     if not found:
-        typer.echo("There is no token; `orchestrator token create` makes one.", err=True)
+        echo("There is no token; `orchestrator token create` makes one.", err=True)
 
 
 @token.command()
@@ -71,7 +69,7 @@ def revoke(token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJs
     if as_json:
         print_json(ended)
     else:
-        typer.echo(f"token {ended.id} of {clean(ended.name)} is revoked")
+        echo(f"token {ended.id} of {ended.name} is revoked")
 
 
 def parse_grant(text: str) -> tuple[str, Role]:

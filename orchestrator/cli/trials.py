@@ -8,9 +8,9 @@ import typer
 
 from orchestrator.cli.common import JOB_FAILED, AsJson, print_json, writing
 from orchestrator.cli.judging import MOST_STEPS, inject, judge
-from orchestrator.cli.render import clean
 from orchestrator.cli.spec import read_spec
 from orchestrator.cli.submit import Changes, File
+from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.trials import build_drill
@@ -53,8 +53,8 @@ def drill(
         print_json(verdict.document())
     else:
         for sentence in (*verdict.restored, *verdict.problems):
-            typer.echo(clean(sentence))
-        typer.echo(verdict.sentence(steps))
+            echo(sentence)
+        echo(verdict.sentence(steps))
     raise typer.Exit(JOB_FAILED if verdict.problems else 0)
 
 
@@ -66,4 +66,4 @@ def _run(client: Client, spec: JobSpec, *, quiet: bool) -> JobView:
 
 def _say(sentence: str, *, quiet: bool) -> None:
     if not quiet:
-        typer.echo(sentence)
+        echo(sentence)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
-from orchestrator.cli.render import clean
+from orchestrator.cli.terminal import echo
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What a job's notify names.")]
 
@@ -32,8 +32,8 @@ def add(
     if as_json:
         print_json(made)
         return
-    typer.echo(made.secret)
-    typer.echo(f"This is shown once. Jobs name it so: notify: [{made.name}]", err=True)
+    echo(made.secret)
+    echo(f"This is shown once. Jobs name it so: notify: [{made.name}]", err=True)
 
 
 @webhook.command()
@@ -46,9 +46,9 @@ def ls(as_json: AsJson = False) -> None:
         return
     for one in found:
         whose = "all jobs" if one.all_jobs else "jobs that name it"
-        typer.echo(clean(f"{one.name}  {one.host}  {','.join(one.events)}  {whose}"))
+        echo(f"{one.name}  {one.host}  {','.join(one.events)}  {whose}")
     if not found:
-        typer.echo("There is no webhook; `orchestrator webhook add NAME URL` makes one.", err=True)
+        echo("There is no webhook; `orchestrator webhook add NAME URL` makes one.", err=True)
 
 
 @webhook.command()
@@ -59,4 +59,4 @@ def rm(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"name": name})
     else:
-        typer.echo(f"webhook {name} is removed")
+        echo(f"webhook {name} is removed")

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from orchestrator.cli.common import AsJson, JobId, find_job, print_json, writing
-from orchestrator.cli.render import clean
 from orchestrator.cli.spec import read_patch
+from orchestrator.cli.terminal import echo
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.job import JobState
+from orchestrator.domain.terminal import clean_line
 from orchestrator.wire.jobs import JobView
 from trainer.contract.chaos import Fault
 
@@ -21,7 +22,7 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     """End a job."""
     with writing() as client:
         job = client.cancel(find_job(client, job_id).id)
-    _tell(job, "is being cancelled" if job.cancelling else clean(job.reason), as_json)
+    _tell(job, "is being cancelled" if job.cancelling else job.reason, as_json)
 
 
 def delete(
@@ -36,29 +37,29 @@ def delete(
     with writing() as client:
         job = find_job(client, job_id)
         what = "its record, its snapshots and its logs" if snapshots == "delete" else "its record"
-        if not yes and not (sys.stdin.isatty() and typer.confirm(f"Delete {job.id}: {what}?", err=True)):
+        if not yes and not (sys.stdin.isatty() and typer.confirm(clean_line(f"Delete {job.id}: {what}?"), err=True)):
             raise Refused(f"nothing was deleted; --yes says that you mean {what}")
         deletion = client.delete(job.id, snapshots=snapshots)
     if as_json:
         print_json(deletion)
     else:
         left = "its files go in a moment" if deletion.files_due else "its files stay where they are"
-        where = "".join(f"\n  {clean(folder)}" for folder in deletion.folders)
-        typer.echo(f"{deletion.job_id} is deleted; {left}{where}")
+        where = "".join(f"\n  {folder}" for folder in deletion.folders)
+        echo(f"{deletion.job_id} is deleted; {left}{where}")
 
 
 def suspend(job_id: JobId, as_json: AsJson = False) -> None:
     """Stop a job at a snapshot until it is resumed."""
     with writing() as client:
         job = client.suspend(find_job(client, job_id).id)
-    _tell(job, "is being suspended" if job.suspending else clean(job.reason), as_json)
+    _tell(job, "is being suspended" if job.suspending else job.reason, as_json)
 
 
 def resume(job_id: JobId, as_json: AsJson = False) -> None:
     """Let a suspended job go on."""
     with writing() as client:
         job = client.resume(find_job(client, job_id).id)
-    _tell(job, "goes back into the queue" if job.state is JobState.SUSPENDED else clean(job.reason), as_json)
+    _tell(job, "goes back into the queue" if job.state is JobState.SUSPENDED else job.reason, as_json)
 
 
 def retry(
@@ -125,4 +126,4 @@ def _tell(job: JobView, sentence: str, as_json: bool) -> None:
     if as_json:
         print_json(job)
     else:
-        typer.echo(f"{job.id} {job.state}: {sentence}")
+        echo(f"{job.id} {job.state}: {sentence}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 
 from orchestrator.domain.launch import PROCESSES
+from orchestrator.domain.terminal import clean_line
 from orchestrator.wire.plans import PlanView
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def render_preview(plan: PlanView) -> str:
     """Warnings, the command of each replica, and the native request, where that is another one."""
-    return "\n".join(f"# {_CONTROL.sub('?', line)}".rstrip() for line in _lines(plan))
+    return "\n".join(f"# {clean_line(line)}".rstrip() for line in _lines(plan))
 
 
 def _lines(plan: PlanView) -> Iterator[str]:

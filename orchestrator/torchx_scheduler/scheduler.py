@@ -21,6 +21,7 @@ from torchx.workspace.api import WorkspaceMixin
 
 from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect, written_url
 from orchestrator.domain.errors import InvalidSpec, NotFound, OrchestratorError
+from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.domain.validation import parse_spec
 from orchestrator.settings import Settings, load_settings
 from orchestrator.torchx_scheduler.preview import render_preview
@@ -65,6 +66,9 @@ class Request:
 class SchedulerError(SystemExit, Exception):
     """Why torchx's call failed, in a line. As a SystemExit it ends torchx's command line with that line instead of a
     traceback; as an Exception programs catch it like any other."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(clean(text))
 
 
 class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]]):  # type: ignore[misc]  # no types
@@ -193,7 +197,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         """The newest jobs. torchx's nightly passes `cfg`."""
         with self._client(_text((cfg or {}).get("url"))) as client:
             jobs = builtins.list(islice(client.jobs(), _MOST_LISTED))
-        return [ListAppResponse(app_id=job.id, state=APP_STATES[job.state]) for job in jobs]
+        return [ListAppResponse(app_id=clean_line(job.id), state=APP_STATES[job.state]) for job in jobs]
 
     def _cancel_existing(self, app_id: str) -> None:
         with self._client() as client:
@@ -246,7 +250,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
                 lines = client.follow_logs(app_id, replica=replica)
             else:
                 lines = iter(client.logs(app_id, replica=replica).splitlines())
-            yield from (f"{line}\n" for line in lines)
+            yield from (f"{clean(line)}\n" for line in lines)
 
     @contextmanager
     def _client(self, url: str | None = None) -> Iterator[Client]:

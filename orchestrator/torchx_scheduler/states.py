@@ -9,6 +9,7 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus
 
 from orchestrator.domain.job import JobState
+from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.torchx_scheduler.translate import ROLE_LABEL
 from orchestrator.wire.jobs import JobView
 
@@ -41,10 +42,10 @@ def describe(job: JobView, url: str, absent: Collection[int] = ()) -> DescribeAp
         for number in range(role.num_replicas)
     ]
     return DescribeAppResponse(
-        app_id=job.id,
+        app_id=clean_line(job.id),
         state=state,
         num_restarts=job.restarts + max(0, job.attempts - 1),
-        msg=job.reason,
+        msg=clean(job.reason),
         structured_error_msg=_structured(job),
         ui_url=f"{url}/jobs/{job.id}",
         roles=[role],
@@ -56,7 +57,7 @@ def _structured(job: JobView) -> str:
     """What a waiting job waits for; else the newest attempt's failure. JSON, or torchx's word for absent."""
     if APP_STATES[job.state] in (AppState.SUBMITTED, AppState.PENDING):
         return json.dumps({"state": job.state.value, "reason": job.reason, "pending": job.pending})
-    return _NONE if job.failure is None else job.failure.model_dump_json(exclude_none=True)
+    return _NONE if job.failure is None else json.dumps(job.failure.model_dump(mode="json", exclude_none=True))
 
 
 def _role(job: JobView) -> Role:
@@ -64,13 +65,13 @@ def _role(job: JobView) -> Role:
     program = next((text for text in (run.script, run.module) if text is not None), "trainer")
     words = run.command or (program, *run.args)
     return Role(
-        name=job.labels.get(ROLE_LABEL, "trainer"),
-        image=run.image or run.workdir,
+        name=clean_line(job.labels.get(ROLE_LABEL, "trainer")),
+        image=clean_line(run.image or run.workdir),
         min_replicas=topology.min_nodes,
         num_replicas=topology.max_nodes,
-        entrypoint=words[0],
-        args=list(words[1:]),
-        env=dict(run.env),
+        entrypoint=clean(words[0]),
+        args=[clean(word) for word in words[1:]],
+        env={clean(name): clean(value) for name, value in run.env.items()},
         # torchx's -1: nothing was asked for
         resource=Resource(
             cpu=-1 if resources.cpus is None else max(1, round(resources.cpus)),

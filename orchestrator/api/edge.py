@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -150,9 +150,21 @@ def refuse_address(scope: Scope) -> Problem | None:
     """A token in an address ends up in histories and in the logs of proxies: it is refused, wherever it stands."""
     address = bytes(scope.get("raw_path") or b"") + b"?" + bytes(scope.get("query_string", b""))
     if _TOKEN_SHAPE.search(address) is None:
-        return None
+        return _refuse_text(address)
     detail = "Send the token in the header `Authorization: Bearer ...`. This one has been in an address: revoke it."
     return build_problem("token-in-url", detail)
+
+
+def _refuse_text(address: bytes) -> Problem | None:
+    """What PostgreSQL would not take, and SQLite would compare up to there."""
+    text = unquote_to_bytes(address)
+    if b"\0" in text:
+        return build_problem("malformed", "The address holds the character NUL (%00), which no text here may hold.")
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return build_problem("malformed", "The address is not UTF-8.")
+    return None
 
 
 def _same_origin(origin: str, host: str) -> bool:

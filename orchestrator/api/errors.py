@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
+from orchestrator.api.methods import build_allow
 from orchestrator.domain.errors import (
     AttemptOver,
     Conflict,
@@ -116,7 +117,11 @@ def problem_of(error: Exception) -> Problem | None:
 def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
     """`page` renders a problem for a browser that asked for HTML outside `/api`."""
 
+    allow = build_allow(app)
+
     async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            error.headers = {"Allow": allow(request.url.path)}
         problem = problem_of(error)
         if problem is None:
             raise error

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from orchestrator.domain.identity import Role
 from orchestrator.domain.spec import EnvName, Name
 from orchestrator.wire.answers import Answer, Request
+from orchestrator.wire.moments import Moment
 
 GrantedProject = Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)$")]
 
@@ -19,7 +20,7 @@ class TokenRequest(Request):
 
     name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@+-]*$")
     grants: dict[GrantedProject, Role] = Field(min_length=1, max_length=100)
-    expires_at: AwareDatetime | None = None
+    expires_at: Moment | None = None
 
 
 class TokenView(Answer):

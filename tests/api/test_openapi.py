@@ -109,3 +109,12 @@ def test_every_operation_says_what_it_does_and_may_refuse(document: dict[str, An
             continue
         assert {"401", "403", "429", "503"} <= operation["responses"].keys(), name
         assert operation.get("summary")
+
+
+def test_every_path_says_which_methods_it_has(world: World, document: dict[str, Any]) -> None:
+    for path, methods in document["paths"].items():
+        for absent in ("OPTIONS", "PATCH"):
+            answer = world.client.request(absent, path.replace("{", "").replace("}", ""))
+            assert answer.status_code == 405
+            assert set(answer.headers["allow"].split(", ")) == {method.upper() for method in methods}, path
+            assert answer.headers["allow"] in answer.json()["detail"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import AwareDatetime
 
 from orchestrator.api.access import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
@@ -16,6 +15,7 @@ from orchestrator.domain.identity import Role
 from orchestrator.domain.shares import Grouping
 from orchestrator.queries.books import visible
 from orchestrator.wire.insight import SharesView
+from orchestrator.wire.moments import Moment
 
 router = APIRouter(
     prefix="/api/v1",
@@ -32,8 +32,8 @@ def share_goodput(
     caller: Caller,
     by: Annotated[Grouping, Query()] = Grouping.PROJECT,
     project: Annotated[str | None, Query(max_length=63)] = None,
-    since: Annotated[AwareDatetime | None, Query(description="absent: thirty days before `until`")] = None,
-    until: Annotated[AwareDatetime | None, Query(description="absent: now")] = None,
+    since: Annotated[Moment | None, Query(description="absent: thirty days before `until`")] = None,
+    until: Annotated[Moment | None, Query(description="absent: now")] = None,
 ) -> SharesView:
     """Where the device time of the jobs of the caller's projects went between two moments, the largest share first."""
     if since is not None and until is not None and since >= until:

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import AwareDatetime, BeforeValidator
 
 from orchestrator.api.access import Caller, watched
 from orchestrator.api.deps import Wired, refuse_unknown_query
@@ -14,19 +13,13 @@ from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream
 from orchestrator.api.stream import follow as follow_lines
 from orchestrator.logs.reader import MAX_TAIL, LogRequest
+from orchestrator.wire.moments import Moment
 
 MEDIA_TYPE = "text/plain; charset=utf-8"
 
 router = APIRouter(prefix="/api/v1", tags=["logs"], dependencies=[Depends(refuse_unknown_query)])
 
 Number = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
-
-
-def _no_number(text: object) -> object:
-    """A number would be read as seconds since 1970, which nobody means who writes 3."""
-    if isinstance(text, str) and "T" not in text.upper():
-        raise ValueError("must be a time as 2026-01-31T12:00:00Z")
-    return text
 
 
 def _request(
@@ -36,11 +29,7 @@ def _request(
     stream: Literal["worker", "agent", "stacks"] = "worker",
     tail: Annotated[int, Query(ge=0, le=MAX_TAIL)] = 200,
     grep: Annotated[str | None, Query(max_length=1000, description="plain text that a line holds")] = None,
-    since: Annotated[
-        AwareDatetime | None,
-        BeforeValidator(_no_number),
-        Query(description="only logs that were written to since then"),
-    ] = None,
+    since: Annotated[Moment | None, Query(description="only logs that were written to since then")] = None,
 ) -> LogRequest:
     return LogRequest(attempt=attempt, replica=replica, rank=rank, stream=stream, tail=tail, grep=grep, since=since)
 

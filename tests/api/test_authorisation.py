@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 
+from orchestrator.api.access import SESSION_COOKIE
 from orchestrator.domain.access import RULES
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.attempt import AttemptKey, AttemptState
 from orchestrator.domain.identity import LOCAL, Principal, Role
 from orchestrator.domain.validation import parse_spec
-from orchestrator.domain.worker_token import issue_worker_token
+from orchestrator.domain.worker_token import LATE, issue_worker_token
 from orchestrator.store.engine import Database
 from orchestrator.wire.webhooks import WebhookRequest
 from tests.api.conftest import FIRST_TOKEN, WORKER_KEY, World, build_world
+from tests.api.fakes import BASE_URL
 
 ROLES = tuple(Role)
 PUBLIC, WORKER = "public", "worker"
@@ -108,6 +111,23 @@ FOREIGN = {
 }
 
 
+# What names something of which there is none, and which answer that is for whoever may do it.
+UNKNOWN = {"{job_id}": "unknown-1", "{token_id}": "0" * 16, "{project}/{name}": "research/NONE", "{webhook}": "none"}
+UNKNOWN |= {"{name}": "none.css"}
+
+
+def expected_of_unknown(operation: str, role: Role, where: str) -> int:
+    """The rule in three sentences. A job that is not there is hidden from all. Whatever else is not there is so for
+    whoever may change it; who may not is refused, and who does not see its project is told that there is none."""
+    if "{job_id}" in operation:
+        return 404
+    sees = where in ("research", "*") or "{token_id}" in operation
+    may = role.covers(Role(NEEDS[operation])) and (where == "*" or operation not in EVERYWHERE)
+    if "{project}" in operation and not sees:
+        return 404
+    return 404 if may else 403
+
+
 def routes_of(world: World) -> set[str]:
     """The operations that FastAPI serves, pages and what is not in the OpenAPI document included."""
     contexts = [each for each in iter_route_contexts(world.app.routes) if isinstance(each.original_route, APIRoute)]
@@ -143,6 +163,37 @@ class Place:
         return self.world.client.request(
             method, path, headers={**headers, **_headers(operation)}, **self._body(operation)
         )
+
+    def ask_unknown(self, operation: str, headers: dict[str, str]) -> httpx.Response:
+        """For what was never there."""
+        method, _, path = operation.partition(" ")
+        for name, value in UNKNOWN.items():
+            path = path.replace(name, value)
+        return self.world.client.request(
+            method, path, headers={**headers, **_headers(operation)}, **self._body(operation)
+        )
+
+    def signed_in(self, role: Role, where: str) -> dict[str, str]:
+        """The cookie of a browser that signed in with that role's token, as its own pages send it."""
+        token = self.headers[role, where]["Authorization"].removeprefix("Bearer ")
+        opened = self.world.services.identity.tokens.sign_in(token)
+        assert opened is not None
+        return {"Cookie": f"{SESSION_COOKIE}={opened[0]}", "Origin": BASE_URL}
+
+    def worker(self, *, ended: bool = False) -> dict[str, str]:
+        """The token of an attempt of a new job."""
+        job_id, now = self.job(), self.world.clock.now()
+        state = {"state": AttemptState.FAILED, "ended_at": now - 2 * LATE} if ended else {}
+        nonce = self.world.start(job_id, **state).nonce
+        return {"Authorization": f"Bearer {issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), nonce)}"}
+
+    def person(self, *, revoked: bool = False, expired: bool = False) -> dict[str, str]:
+        """An admin's token that does not hold any more."""
+        tokens, until = self.world.services.identity.tokens, self.world.clock.now() - timedelta(seconds=1)
+        token, text = tokens.create("gone", {"*": Role.ADMIN}, by=LOCAL, expires_at=until if expired else None)
+        if revoked:
+            tokens.revoke(token.id, by=LOCAL)
+        return {"Authorization": f"Bearer {text}"}
 
     def _webhook(self, operation: str) -> str:
         name, hooks = "matrix", self.world.services.hooks
@@ -199,6 +250,19 @@ def place(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Ite
     database.dispose()
 
 
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Place]:
+    """The same service on loopback, where nobody needs a token."""
+    folder = tmp_path_factory.mktemp("open-matrix")
+    shutil.copy(empty_database, folder / "orchestrator.db")
+    database = Database(f"sqlite:///{folder / 'orchestrator.db'}")
+    world = build_world(folder, database, closing=lambda: True)
+    world.backend.slot_count = 10_000
+    yield Place(world, {})
+    world.client.close()
+    database.dispose()
+
+
 def test_every_route_has_a_rule_and_every_rule_a_route(place: Place) -> None:
     existing = routes_of(place.world)
     assert {f"{rule.method} {rule.path}" for rule in RULES} == existing
@@ -236,6 +300,57 @@ def test_nobody_gets_in_without_a_token_or_with_a_false_one(place: Place, operat
         assert answer.status_code == 401, (operation, headers)
         assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.json()["type"] == "/problems/unauthenticated"
+
+
+GUARDED = sorted(one for one, needed in NEEDS.items() if needed not in (PUBLIC, WORKER))
+NAMING = [one for one in GUARDED if any(name in one for name in UNKNOWN)]
+
+
+@pytest.mark.parametrize("operation", NAMING)
+def test_what_is_not_there_is_answered_by_the_rule(place: Place, operation: str) -> None:
+    for (role, where), headers in place.headers.items():
+        status = place.ask_unknown(operation, headers).status_code
+        if "/remove" in operation or "/revoke" in operation:
+            status = 404 if status == 303 else status  # a page leads back to its list
+        assert status == expected_of_unknown(operation, role, where), (operation, role, where)
+    assert place.ask_unknown(operation, {}).status_code == 401
+
+
+@pytest.mark.parametrize("operation", GUARDED)
+def test_a_browser_that_signed_in_may_what_its_token_may(place: Place, operation: str) -> None:
+    for role in ROLES:
+        for where in ("research", "vision", "*"):
+            by_token = place.ask(operation, place.headers[role, where]).status_code
+            cookie = place.signed_in(role, where)
+            assert place.ask(operation, cookie).status_code == by_token, (operation, role, where)
+            if not operation.startswith("GET"):
+                unasked = place.ask(operation, {"Cookie": cookie["Cookie"]})
+                assert unasked.status_code == 403, "a page of another site may send a cookie, and no Origin of ours"
+
+
+@pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed != PUBLIC))
+def test_who_was_somebody_is_nobody_now(place: Place, operation: str) -> None:
+    """Expired and revoked tokens, and those of agents everywhere but for their own reports."""
+    callers = [place.person(revoked=True), place.person(expired=True), place.worker(), place.worker(ended=True)]
+    for headers in callers:
+        assert place.ask(operation, headers).status_code == 401, (operation, headers)
+
+
+def test_an_ended_attempts_token_is_refused_for_its_own_report(place: Place) -> None:
+    job_id = place.job()
+    ended = place.world.start(job_id, state=AttemptState.FAILED, ended_at=place.world.clock.now() - 2 * LATE)
+    token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), ended.nonce)
+    body = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 1}
+    answer = place.world.client.post("/api/v1/reports", json=body, headers={"Authorization": f"Bearer {token}"})
+    assert (answer.status_code, answer.json()["desired"]["state"]) == (403, "stop")
+
+
+@pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed != PUBLIC))
+def test_on_an_open_service_this_machines_user_may_everything(opened: Place, operation: str) -> None:
+    status = opened.ask(operation, {}).status_code
+    assert status in (200, 201, 202, 204, 303, 409), (operation, status)
+    assert opened.ask(operation, {"X-Forwarded-For": "192.0.2.1"}).status_code == 401, "nor whoever a proxy speaks for"
+    assert opened.ask(operation, {"Authorization": "Bearer nonsense"}).status_code == 401
 
 
 @pytest.mark.parametrize("operation", sorted(operation for operation, needed in NEEDS.items() if needed == PUBLIC))

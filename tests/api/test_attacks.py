@@ -57,7 +57,7 @@ PAYLOADS += [
 def test_no_name_leads_out_of_the_run_directory(world: World, path: str, name: str) -> None:
     (world.root.parent / "passwd").write_text("root:x:0:0")
     answer = world.client.get(path.format(name))
-    assert answer.status_code in (200, 404), answer.status_code
+    assert answer.status_code in ((400,) if "%00" in name else (200, 404)), answer.status_code
     assert "root:x" not in answer.text
     if answer.status_code == 200:  # the client itself climbed: it asked for another page
         assert answer.headers["content-type"].startswith(("text/html", "application/json"))

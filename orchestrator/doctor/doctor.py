@@ -10,7 +10,6 @@ import json
 import re
 import secrets
 import shlex
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +29,8 @@ from orchestrator.cluster_settings import KubernetesClusterSettings, LocalCluste
 from orchestrator.doctor.finding import Finding, Verdict
 from orchestrator.doctor.service import examine_service
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.jobfolder.removal import drop
 from orchestrator.settings import Settings
 
 _OLDEST = (22, 5)
@@ -148,10 +149,10 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
     """Ask a compute node to read and write in the run directory."""
     nonce = secrets.token_hex(8)
     name = f".doctor-{nonce}"
-    here = site.service_root / name
+    here = JobFolder(site.service_root, name)
     try:
-        here.mkdir(parents=True)
-        (here / "asked").write_text(nonce)
+        with here.made() as folder:
+            folder.write(Path("asked"), nonce.encode())
     except OSError as error:
         yield "run directory", Verdict.FAILED, f"{site.service_root} cannot be written here: {error}"
         return
@@ -169,7 +170,7 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
     except (BackendUnavailable, LaunchRefused, ValueError) as error:
         yield "compute node", Verdict.FAILED, f"no task could be run: {error}"
     finally:
-        shutil.rmtree(here, ignore_errors=True)
+        drop(here)
 
 
 def _judge(
@@ -200,12 +201,12 @@ def _judge(
         yield "reports", Verdict.WARNING, why
 
 
-def _reply(here: Path, nonce: str, site: SlurmSite) -> _Word:
+def _reply(here: JobFolder, nonce: str, site: SlurmSite) -> _Word:
     """How late the service sees what a node has written."""
     began = time.monotonic()
     while time.monotonic() - began < max(site.settle_s, 1.0):
-        with suppress(OSError):
-            if (here / "answered").read_text() == nonce:
+        with suppress(OSError), here.open() as folder:
+            if folder.read(Path("answered"), limit=len(nonce)) == nonce.encode():
                 late_s = time.monotonic() - began
                 return "delay", Verdict.OK, f"what a node writes is seen here after {late_s:.1f} s"
         time.sleep(0.1)

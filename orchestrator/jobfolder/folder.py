@@ -22,6 +22,7 @@ import structlog
 
 log = structlog.get_logger()
 
+Status = os.stat_result
 MAX_ENTRIES = 20_000  # of one folder: more are not looked at
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _LOOK | os.O_DIRECTORY
@@ -105,7 +106,7 @@ class Folder:
         with self._listed(path) as entries:
             return [entry.name for entry in islice(entries, limit) if entry.is_dir(follow_symlinks=False)]
 
-    def status(self, path: Path) -> os.stat_result | None:
+    def status(self, path: Path) -> Status | None:
         """Of what stands there itself; None for nothing, and for what cannot be reached without a link."""
         with self.within(path.parent) as folder:
             return _status(folder._descriptor, path.name)
@@ -122,6 +123,15 @@ class Folder:
             return None
         with file:
             return file.read(limit)
+
+    def last_lines(self, path: Path, *, size: int) -> list[str]:
+        """Of the last so many bytes of a regular file; none where there is none."""
+        file = self.open(path)
+        if file is None:
+            return []
+        with file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return file.read(size).decode(errors="replace").strip().splitlines()
 
     def write(self, path: Path, content: bytes, *, private: bool = False, sync: bool = True) -> None:
         """Readers see the old file or the whole new one; a `private` one is its owner's alone."""
@@ -332,6 +342,11 @@ def _set_aside(above: int, name: str) -> None:
     log.warning("set aside what stands in the way in a job's folder", name=name, now=aside)
     with suppress(FileNotFoundError):
         os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+
+
+def status_of(file: BinaryIO) -> Status:
+    """Of an open file, whatever its name leads to by now. Raises OSError."""
+    return os.fstat(file.fileno())
 
 
 def require_name(name: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.jobfolder.folder import Folder, require_name
+from orchestrator.jobfolder.folder import Folder, JobFolder, require_name
 from trainer.contract.location import is_url
 
 GOING = ".deleted-"  # before a folder's name, from the moment at which it is to go
@@ -45,6 +45,12 @@ def remove_folder(path: Path, name: str, go_on: GoOn) -> bool:
             return False
         parent.hand_over(Path(name), parent, going)
         return remove(parent, going, go_on)
+
+
+def drop(job: JobFolder) -> None:
+    """Remove a folder of the service's own as well as it can be."""
+    with suppress(OSError):
+        remove_folder(job.root, job.name, lambda: True)
 
 
 def remove(parent: Folder, name: str, go_on: GoOn) -> bool:

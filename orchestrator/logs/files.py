@@ -6,14 +6,14 @@ Paths are made of whole numbers only, and are relative to the job's folder.
 
 from __future__ import annotations
 
-import os
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.jobfolder.folder import Folder, JobFolder
+from orchestrator.jobfolder.folder import Folder, JobFolder, Status
 from trainer.contract import layout
 
 MAX_LINE_BYTES = 64 * 1024
@@ -84,7 +84,7 @@ def open_log(job: JobFolder, path: Path) -> BinaryIO | None:
         return None
 
 
-def look_at_log(job: JobFolder, path: Path) -> os.stat_result | None:
+def look_at_log(job: JobFolder, path: Path) -> Status | None:
     """None for a log that is not there or cannot be looked at."""
     try:
         with job.open() as folder:
@@ -95,7 +95,7 @@ def look_at_log(job: JobFolder, path: Path) -> os.stat_result | None:
 
 def end_of_lines(file: BinaryIO) -> int:
     """Where the last whole line ends: behind the file's last newline."""
-    position = file.seek(0, os.SEEK_END)
+    position = file.seek(0, io.SEEK_END)
     while position > 0:
         start = max(0, position - BLOCK_BYTES)
         file.seek(start)

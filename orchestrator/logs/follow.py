@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.jobfolder.folder import JobFolder, status_of
 from orchestrator.logs.files import BLOCK_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
 from orchestrator.logs.reader import LogRequest, Logs, Selection, matches, tail
 
@@ -105,7 +104,7 @@ class Follower:
             file = open_log(selection.folder, source.path)
             if file is not None:
                 with file, contextlib.suppress(OSError):
-                    self._readings[source] = _Reading(end_of_lines(file), os.fstat(file.fileno()).st_ino)
+                    self._readings[source] = _Reading(end_of_lines(file), status_of(file).st_ino)
 
     def _finish(self) -> list[str]:
         """What is left of the selection, lines without an end included."""
@@ -148,7 +147,7 @@ def _read(folder: JobFolder, source: Source, reading: _Reading, limit: int) -> l
         return []
     lines: list[str] = []
     with file, contextlib.suppress(OSError):  # a stale handle, a sick disk: another log's readers shall not suffer
-        status = os.fstat(file.fileno())
+        status = status_of(file)
         if reading.inode not in (None, status.st_ino) or status.st_size < reading.offset:
             lines.extend([*reading.cutter.flush(), f"[the log was cut here; older lines are in {source.older.name}]"])
             reading.offset = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -221,7 +221,7 @@ def _tail_of_file(selection: Selection, path: Path, count: int, grep: str | None
     if file is None or count <= 0:
         return []
     with file:
-        end = file.seek(0, os.SEEK_END) if end is None else end
+        end = file.seek(0, io.SEEK_END) if end is None else end
         if grep is None:
             return _keep_last(map(hide, read_lines(file, start_of_last_lines(file, count, end), end)), count)
         start = max(0, end - MAX_SEARCHED_BYTES)

@@ -8,8 +8,8 @@ cut off, and what comes again is passed over.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -133,7 +133,7 @@ class Printed:
     def _append(self, name: str, content: bytes) -> None:
         with self._folder.append(Path(name)) as file:
             file.write(content)
-            self._state.sizes[name] = file.seek(0, os.SEEK_END)
+            self._state.sizes[name] = file.seek(0, io.SEEK_END)
 
     def _bound(self, name: str) -> None:
         share = max(_LEAST_BYTES, _ALL_BYTES // len(self._state.sizes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +32,8 @@ from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Presence, Sighting
 from orchestrator.domain.spec import Placement, Resources
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.jobfolder.removal import drop
 from trainer.contract.launch import LaunchPolicy
 
 MODULES = ("torch", "numpy", "xxhash")  # what the bundled trainer cannot do without
@@ -69,11 +70,11 @@ def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterato
     """Start the pods, wait for what they find, and remove them."""
     nonce = secrets.token_hex(4)
     folder = f".doctor-{nonce}"
-    here = site.service_root / folder if site.shared else None
+    here = JobFolder(site.service_root, folder) if site.shared else None
     try:
         if here is not None:
-            here.mkdir(parents=True)
-            (here / "asked").write_text(nonce)
+            with here.made() as opened:
+                opened.write(Path("asked"), nonce.encode())
     except OSError as error:
         yield Word("run directory", False, f"{site.service_root} cannot be written here: {error}")
         return
@@ -81,7 +82,7 @@ def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterato
         yield from _look_around(client, site, look, AttemptKey(f"doctor-{nonce}", 1), folder)
     finally:
         if here is not None:
-            shutil.rmtree(here, ignore_errors=True)
+            drop(here)
 
 
 def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str) -> Manifests:

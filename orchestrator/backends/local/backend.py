@@ -127,12 +127,7 @@ def _traces(replica: int, life: rundir.Incarnation | None, processes: int | None
 
 def _last_words(attempt: Folder) -> str:
     """What an agent that never came up printed last."""
-    file = attempt.open(Path(f"replica-0/{layout.AGENT_LOG}"))
-    if file is None:
-        return ""
-    with file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        lines = file.read(_LAST_WORDS_BYTES).decode(errors="replace").strip().splitlines()
+    lines = attempt.last_lines(Path(f"replica-0/{layout.AGENT_LOG}"), size=_LAST_WORDS_BYTES)
     return f"; its last words: {lines[-1][:200]}" if lines else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -86,8 +85,9 @@ def look_closely(traces: Traces, job: JobFolder, key: AttemptKey, number: int) -
             _refresh(attempt, traces.replicas)
             recorded = _recorded(attempt, traces.replicas)
             logs = [*(Path(f"replica-{each}", layout.AGENT_LOG) for each in range(traces.replicas)), own_log]
-            memory_words = next((words for log in logs if (words := _memory_words(_tail(attempt, log)))), "")
-        last_words = _last_words(_tail(attempt, own_log))
+            texts = (attempt.last_lines(log, size=_LAST_WORDS_BYTES) for log in logs)
+            memory_words = next((words for lines in texts if (words := _memory_words(lines))), "")
+        last_words = _last_words(attempt.last_lines(own_log, size=_LAST_WORDS_BYTES))
     return replace(traces, recorded=recorded, last_words=last_words, memory_words=memory_words)
 
 
@@ -148,13 +148,3 @@ def _last_words(lines: Sequence[str]) -> str:
 
 def _memory_words(lines: Sequence[str]) -> str:
     return next((line[:300] for line in lines if _MEMORY.match(line)), "")
-
-
-def _tail(attempt: Folder, path: Path) -> list[str]:
-    """The last lines of a log."""
-    file = attempt.open(path)
-    if file is None:
-        return []
-    with file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        return file.read(_LAST_WORDS_BYTES).decode(errors="replace").strip().splitlines()

@@ -27,6 +27,8 @@ from trainer.contract.progress import Progress, parse_progress
 Document = TypeVar("Document")
 
 MAX_READ_BYTES = 512 * 1024  # of one journal in one go: a fraction of a second's work, however short its lines
+MAX_READ_LINES = 3000  # the same
+MAX_BACKLOG_BYTES = 256 * 1024 * 1024  # of one journal: two days of eight ranks that make a step in each second
 MAX_DOCUMENT_BYTES = 256 * 1024
 MAX_INCARNATIONS = 32  # of one replica: an attempt whose agents begin more often is judged by the newest
 _MAX_NAMES = 1000  # of one replica's folder
@@ -160,7 +162,8 @@ def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> Jour
     progress = read_journal(life.folder, life.path / layout.PROGRESS, stored.progress)
     events = read_journal(life.folder, life.path / layout.EVENTS, stored.events)
     broken = exit_record is None and not stored.exited and life.has_exit_file()
-    if progress.more or events.more:
+    is_part = progress.more or events.more
+    if is_part:
         exit_record = None  # the last word comes last
     if exit_record is None and not broken and (progress.end, events.end) == (stored.progress, stored.events):
         return None
@@ -177,14 +180,9 @@ def _news_of(life: Incarnation, key: AttemptKey, stored: JournalOffsets) -> Jour
         events_from=events.start,
         progress_cut=progress.start < stored.progress,
         events_cut=events.start < stored.events,
+        is_part=is_part,
         has_broken_exit=broken,
     )
-
-
-def goes_on(batch: JournalBatch) -> bool:
-    """Whether a journal may be longer than what was read of it in one go."""
-    longest = max(batch.progress_to - batch.progress_from, batch.events_to - batch.events_from)
-    return longest > MAX_READ_BYTES // 2
 
 
 Line = tuple[int, bytes]  # (offset behind the line's end, its bytes without the end)
@@ -201,7 +199,11 @@ class Chunk:
 
 
 def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
-    """Whole lines from `offset` on, at most MAX_READ_BYTES. A file that was cut is read from its beginning."""
+    """Whole lines from `offset` on, so many as MAX_READ_ allows. A file that was cut is read from its beginning.
+
+    Passed over: a line that is longer than all that is read at once, with what follows it, and what lies farther back
+    than MAX_BACKLOG_BYTES.
+    """
     status = folder.status(path)
     # Where it is just so long there is no news in it, and no need to open it.
     file = None if status is None or status.st_size == offset else folder.open(path)
@@ -210,21 +212,22 @@ def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
     with file:
         size = file.seek(0, io.SEEK_END)
         start = offset if offset <= size else 0
+        if size - start > MAX_BACKLOG_BYTES:
+            return Chunk([], start, size - MAX_BACKLOG_BYTES, more=True)
         file.seek(start)
         content = file.read(MAX_READ_BYTES)
     more = len(content) == MAX_READ_BYTES
     whole, newline, _torn = content.rpartition(b"\n")
     if not newline:
-        # A line longer than all we read would stop the journal for good: it is no line of ours.
-        return Chunk([], start, start + len(content) if more else start, more)
-    lines, end = split_lines(whole, start)
-    return Chunk(lines, start, end, more)
+        return Chunk([], start, max(start + len(content), size - MAX_READ_BYTES) if more else start, more)
+    lines, end = split_lines(whole, start, most=MAX_READ_LINES)
+    return Chunk(lines, start, end, more or end < start + len(whole))
 
 
-def split_lines(whole: bytes, offset: int) -> tuple[list[Line], int]:
-    """Split text without its last line end into lines with their offsets."""
+def split_lines(whole: bytes, offset: int, *, most: int | None = None) -> tuple[list[Line], int]:
+    """Split text without its last line end into lines with their offsets, the first so many."""
     lines: list[Line] = []
-    for line in whole.split(b"\n"):
+    for line in whole.split(b"\n", -1 if most is None else most)[:most]:
         offset += len(line) + 1
         lines.append((offset, line))
     return lines, offset

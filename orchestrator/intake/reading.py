@@ -1,7 +1,7 @@
 """One pass's reading of run directories, in turns: what one job writes delays no other.
 
 Each attempt has one turn. Those that had more to tell are heavy: in the passes after that they come last, in rotation,
-and share half a second.
+and share as long as the first turns took, half a second at the most.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalSto
 
 log = structlog.get_logger()
 
-_TURN_BYTES = 1024 * 1024  # of one attempt's journals; then the others have their turn
+# One attempt's turn, and what each of its replicas adds; then the others have theirs.
+_TURN_BYTES, _MORE_BYTES = 1024 * 1024, 8 * 1024
+_TURN_LINES, _MORE_LINES = 6000, 50
 _PASS_BYTES = 64 * 1024 * 1024  # then the jobs are looked at, whatever is left
-_HEAVY_S = 0.5  # of each pass, for all that is left behind the first turns
+_HEAVY_S = (0.1, 0.5)  # of each pass, for all that is left behind the first turns: as long as those took, within these
 _PART_ATTEMPTS = 250
 _PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction: PostgreSQL ends one that idles for seconds
 _TOO_MUCH = "there was more to read than one pass has time for"
@@ -73,9 +75,11 @@ class Reading:
         `launched`: how many replicas each attempt has. Raises StoreUnavailable.
         """
         self._launched = launched
+        began = self._monotonic()
         going_on = self._visit(light)
         self._store_part()
-        self._share_time(deque([*heavy, *going_on]))
+        least, most = _HEAVY_S
+        self._share_time(deque([*heavy, *going_on]), min(most, max(least, self._monotonic() - began)))
 
     def _visit(self, light: Sequence[AttemptKey]) -> list[AttemptKey]:
         """One turn for each; returns those that have more to tell."""
@@ -89,9 +93,9 @@ class Reading:
                 going_on.append(key)
         return going_on
 
-    def _share_time(self, waiting: deque[AttemptKey]) -> None:
+    def _share_time(self, waiting: deque[AttemptKey], seconds: float) -> None:
         """Turn after turn, each stored at once, until the time is spent; one at least."""
-        deadline = self._monotonic() + _HEAVY_S
+        deadline = self._monotonic() + seconds
         while waiting:
             key = waiting.popleft()
             if self._has_more_after_turn(key, self._journals.offsets([key]).get(key, {})):
@@ -116,14 +120,15 @@ class Reading:
 
     def _take_turn(self, key: AttemptKey, course: _Course) -> int:
         """The bytes that were taken in."""
-        taken = 0
-        while taken < _TURN_BYTES:
+        taken = lines = 0
+        replicas = self._launched[key]
+        while taken < _TURN_BYTES + replicas * _MORE_BYTES and lines < _TURN_LINES + replicas * _MORE_LINES:
             batch = self._next(key, course)
             if batch is None:
                 return taken
             self._take(batch)
-            course.goes_on |= rundir.goes_on(batch)
-            taken += batch.length
+            course.goes_on |= batch.is_part
+            taken, lines = taken + batch.length, lines + batch.lines
         self._begun[key] = course
         return taken
 

@@ -34,11 +34,16 @@ class JournalBatch:
     progress_cut: bool = False
     events_cut: bool = False
     reported: bool = False
+    is_part: bool = False  # the journals go on behind it
     has_broken_exit: bool = False  # what lies in the exit record's place cannot be read as one
 
     @property
     def has_news(self) -> bool:
         return self.length > 0 or self.exit_record is not None or self.reported
+
+    @property
+    def lines(self) -> int:
+        return len(self.progress) + len(self.events)
 
     @property
     def length(self) -> int:

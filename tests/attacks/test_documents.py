@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import rundir
+from orchestrator.jobfolder.folder import Folder
 from tests.attacks.documents import WILD, mutated
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, parse_agent_record, render_agent_record
@@ -197,7 +198,8 @@ def test_a_life_with_any_records_can_be_looked_at(
 ) -> None:
     (tmp_path / layout.AGENT).write_text(json.dumps(agent))
     (tmp_path / layout.EXIT).write_text(json.dumps(ending))
-    life = rundir.Incarnation(0, 1, tmp_path)
-    found = life.exit()
-    assert life.agent() is None or isinstance(life.agent(), AgentRecord)
+    with Folder.of(tmp_path) as folder:
+        life = rundir.Incarnation(0, 1, folder, Path())
+        found, record = life.exit(), life.agent()
+    assert record is None or isinstance(cast(object, record), AgentRecord)
     assert found is None or isinstance(cast(object, found), ExitRecord)

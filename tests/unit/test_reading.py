@@ -147,7 +147,8 @@ def ticking(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Every look at its clock takes a second, so that heavy attempts have two turns in a pass beside the first."""
     monkeypatch.setattr(reading, "_TURN_BYTES", LINES_OF_A_TURN * len(LINE))
     monkeypatch.setattr(rundir, "MAX_READ_BYTES", LINES_OF_A_TURN * len(LINE))
-    monkeypatch.setattr(reading, "_HEAVY_S", 2.0)
+    monkeypatch.setattr(reading, "_HEAVY_S", (2.0, 2.0))
+    monkeypatch.setattr(reading, "_MORE_BYTES", 0)
     seconds = itertools.count()
     clock = lambda: float(next(seconds))  # noqa: E731
     return Intake(journals, cast(JobReader, None), VirtualClock(), partial(JobFolder, tmp_path), monotonic=clock)

@@ -67,7 +67,8 @@ def test_a_line_that_is_none_is_passed_over(tmp_path: Path, life: Path, line: st
 )
 def test_an_exit_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path, text: str) -> None:
     (life / "exit.json").write_text(text)
-    assert news(tmp_path) == []
+    (batch,) = news(tmp_path)
+    assert (batch.exit_record, batch.has_broken_exit, batch.has_news) == (None, True, False)
 
 
 def test_a_cause_of_an_unknown_kind_is_kept_as_unknown(tmp_path: Path, life: Path) -> None:
@@ -90,17 +91,20 @@ def test_an_agent_record_that_cannot_be_read_is_none(tmp_path: Path, life: Path,
 
 @pytest.mark.parametrize("name", ["progress.jsonl", "events.jsonl", "exit.json", "agent.json"])
 def test_a_pipe_a_folder_or_a_loop_in_a_files_place_holds_nobody(tmp_path: Path, life: Path, name: str) -> None:
+    def nothing_is_read() -> bool:
+        return not any(batch.has_news for batch in news(tmp_path))
+
     os.mkfifo(life / name)
-    assert news(tmp_path) == []
+    assert nothing_is_read()
     (life / name).unlink()
     (life / name).mkdir()
-    assert news(tmp_path) == []
+    assert nothing_is_read()
     (life / name).rmdir()
     (life / name).symlink_to(name)
-    assert news(tmp_path) == []
+    assert nothing_is_read()
     (life / name).unlink()
     (life / name).symlink_to("/dev/zero")
-    assert news(tmp_path) == []
+    assert nothing_is_read()
 
 
 def test_folders_that_are_no_replicas_are_passed_over(tmp_path: Path, life: Path) -> None:
@@ -138,3 +142,38 @@ def test_a_fence_holds_off_every_attempt_before_it(tmp_path: Path) -> None:
     folders.fence("train-abc", 3)
     folders.fence("train-abc", 3)
     assert [path.name for path in (tmp_path / "train-abc/fence").iterdir()] == [Term(3, 0).file_name]
+
+
+def test_a_journal_is_read_so_many_lines_at_a_time(tmp_path: Path, life: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir, "MAX_READ_LINES", 2)
+    (life / "progress.jsonl").write_text(f"{LINE}\n" * 5)
+    offset, read = 0, []
+    while batches := news(tmp_path, JournalOffsets(progress=offset)):
+        (batch,) = batches
+        read.append((len(batch.progress), batch.is_part))
+        offset = batch.progress_to
+    assert read == [(2, True), (2, True), (1, False)]
+
+
+def test_a_line_without_an_end_is_passed_over_at_once(tmp_path: Path, life: Path) -> None:
+    """A terabyte that takes no room on the disk."""
+    with (life / "events.jsonl").open("wb") as file:
+        file.truncate(1 << 40)
+    (batch,) = news(tmp_path)
+    assert batch.events_to == (1 << 40) - rundir.MAX_BACKLOG_BYTES
+    (batch,) = news(tmp_path, JournalOffsets(events=batch.events_to))
+    assert batch.events_to == (1 << 40) - rundir.MAX_READ_BYTES
+    (batch,) = news(tmp_path, JournalOffsets(events=batch.events_to))
+    assert batch.events_to == 1 << 40
+    assert all(not each.has_news for each in news(tmp_path, JournalOffsets(events=1 << 40)))
+
+
+def test_a_replica_that_was_not_launched_and_all_but_the_newest_lives_are_passed_over(
+    tmp_path: Path, life: Path
+) -> None:
+    for number in (*range(2, 100), 7_000_000):
+        (life.parent / str(number)).mkdir()
+    (life.parents[1] / "replica-5" / "1").mkdir(parents=True)
+    with rundir.open_attempt(job_of(tmp_path), 1) as attempt:
+        found = [(each.replica, each.number) for each in rundir.incarnations(attempt, range(2))]
+    assert found == [(0, number) for number in (*range(69, 100), 7_000_000)]

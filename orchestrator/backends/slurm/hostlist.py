@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 _MOST = 100_000
 _MOST_BRACKETS = 8  # of one name: dimensions of a machine
-_TOO_LONG = f"more than {_MOST} hosts"
+_TOO_LONG = "a longer list of hosts than there can be"
 _BRACKET = re.compile(r"\[([0-9,-]+)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-def parse_hostlist(text: str) -> tuple[str, ...]:
-    """Every name, in order. Raises ValueError for what is no list of hosts, or one that is far too long."""
+def parse_hostlist(text: str, *, most: int = _MOST) -> tuple[str, ...]:
+    """Every name, in order. Raises ValueError for what is no list of hosts, or one of more than `most`."""
     names: list[str] = []
     for part in _split(text):
-        names += _expand(part, _MOST - len(names))
+        names += _expand(part, most - len(names))
     return tuple(names)
 
 

@@ -66,7 +66,7 @@ class _Found:
         if numbered is not None and numbered[1] == _SUBMITTED:
             self.submitted.add(int(numbered[2]))
         elif numbered is not None and len(self.allocations) < _MOST_READ:
-            self.allocations[int(numbered[2])] = _allocation(attempt, name)
+            self.allocations[int(numbered[2])] = _allocation(attempt, name, most=replicas)
         elif (replica := parse_departure_name(name)) is not None and replica < replicas:
             departure = _departure(attempt, name)
             if departure is not None and departure.replica == replica:
@@ -121,10 +121,10 @@ def _refresh(attempt: Folder, replicas: int) -> None:
             attempt.remove(folder / _LOOK)
 
 
-def _allocation(attempt: Folder, name: str) -> tuple[str, ...]:
+def _allocation(attempt: Folder, name: str, *, most: int) -> tuple[str, ...]:
     """`<how many> <hostlist>`, as the batch script wrote it."""
     with suppress(ValueError):
-        return parse_hostlist((_text(attempt, name) or "").partition(" ")[2].strip())
+        return parse_hostlist((_text(attempt, name) or "").partition(" ")[2].strip(), most=most)
     return ()
 
 

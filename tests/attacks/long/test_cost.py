@@ -1,0 +1,95 @@
+"""What a pass over many healthy jobs costs more when one of them is hostile: a ratio of CPU time within one process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, _write_run_directory, build_reconciler
+from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_spec, settle
+from orchestrator.backends.kubernetes.traces import read_traces as read_on_kubernetes
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.slurm.traces import last_sign, look_closely
+from orchestrator.backends.slurm.traces import read_traces as read_on_slurm
+from orchestrator.domain.job import JobState
+from orchestrator.jobfolder.folder import JobFolder
+from orchestrator.store.engine import Database
+from orchestrator.store.schema import upgrade
+from orchestrator.supervisor.reconcile import Reconciler
+from tests.builders import NOW
+
+pytestmark = pytest.mark.timeout(600)
+
+JOBS, PASSES = 100, 7
+MANY = 200_000  # of a million, in five folders
+
+
+class Cluster(SteadyCluster):
+    """Every job runs; each is looked at as all three backends look at its folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def observe(self, launched):  # type: ignore[no-untyped-def]  # a Backend's
+        here = LocalBackend(self._root, slots=1)
+        for key, replicas in launched.items():
+            job = JobFolder(self._root, key.job_id)
+            look_closely(read_on_slurm(job, key, replicas), job, key, 7)
+            last_sign(job, key, replicas)
+            read_on_kubernetes(job, key, replicas)
+            here._look(key, replicas, search=False)
+        return super().observe(launched)
+
+
+@pytest.fixture
+def reconciler(tmp_path: Path) -> Iterator[Reconciler]:
+    url = f"sqlite:///{tmp_path / 'orchestrator.db'}"
+    upgrade(url)
+    database = Database(url)
+    spec = make_spec(cluster=CLUSTER, topology={"workers_per_node": WORKERS})
+    add_running(database, make_job("template", spec, JobState.RUNNING, NOW), steps=0)
+    ids = ["template", *copy(database, "template", range(JOBS - 1))]
+    settle(database)
+    for job_id in ids:
+        _write_run_directory(tmp_path / "runs", job_id)
+    yield build_reconciler(database, tmp_path / "runs", Cluster(tmp_path / "runs"))
+    database.dispose()
+
+
+def cost(reconciler: Reconciler) -> float:
+    """CPU seconds of the quickest of some passes: what else the machine does makes none of them quicker."""
+    costs = []
+    for _ in range(PASSES):
+        began = time.process_time()
+        reconciler.reconcile()
+        costs.append(time.process_time() - began)
+    return min(costs)
+
+
+def test_a_million_entries_and_endless_files_cost_no_pass_more_than_itself(
+    tmp_path: Path, reconciler: Reconciler
+) -> None:
+    for _ in range(3):
+        reconciler.reconcile()
+    before = cost(reconciler)
+    attempt = tmp_path / "runs/template/attempts/1"
+    life = attempt / "replica-0/1"
+    for folder in (attempt, attempt.parents[1], life.parent, life, life / "g1"):
+        folder.mkdir(exist_ok=True)
+        for number in range(MANY):
+            os.mknod(folder / f"claim-{number}")
+    for number in range(20_000):
+        (attempt / f"replica-{number}/1").mkdir(parents=True, exist_ok=True)
+        (attempt / f"replica-0/{number}").mkdir(exist_ok=True)
+        (attempt / f"allocation-{number}").write_text("1 n[1-99999]")
+        (attempt / f"departed-{number}.json").write_text("{}")
+    for name in ("events.jsonl", "exit.json", "agent.json"):
+        with (attempt / "replica-0/19999" / name).open("wb") as file:
+            file.truncate(1 << 40)
+    costs = [cost(reconciler) for _ in range(3)]
+    print(f"a pass over {JOBS} jobs: {before:.3f} s of CPU, with a hostile one among them {costs}")
+    assert max(costs) < 2 * before

@@ -64,10 +64,11 @@ class Commands:
         return theirs
 
     def submit(self, spec: JobSpec, idempotency_key: str | None) -> tuple[Job, bool]:
-        """Store a job; False when this key and spec stored it before. Raises InvalidSpec, Conflict."""
+        """Store a job; False when the caller stored it before with this key. Raises InvalidSpec, Conflict."""
+        caller = self._checks.caller.name
         if idempotency_key is not None:
             # Before the checks: what was there at the first call may be gone by now, and the answer is the same.
-            repeated = self._jobs.repeated(spec.project, idempotency_key, digest(spec))
+            repeated = self._jobs.repeated(spec.project, caller, idempotency_key, digest(spec))
             if repeated is not None:
                 return repeated, False
         stored = self._checks.accept(spec)
@@ -80,10 +81,10 @@ class Commands:
             desired=Desired(),
             created_at=now,
             updated_at=now,
-            owner=self._checks.caller.name,
+            owner=caller,
         )
         sentence = f"submitted to cluster {spec.cluster}, project {spec.project}"
-        event = Event(at=now, kind=EventKind.JOB_SUBMITTED, sentence=sentence, actor=self._checks.caller.name)
+        event = Event(at=now, kind=EventKind.JOB_SUBMITTED, sentence=sentence, actor=caller)
         answer = self._jobs.add(job, idempotency_key=idempotency_key, digest=digest(spec), event=event)
         self._wake()
         return answer, answer.id == job.id

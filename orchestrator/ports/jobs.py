@@ -47,11 +47,12 @@ class JobStore(Protocol):
     """The store as the API's write side sees it: jobs and wishes."""
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
-        """Insert a job. The same key with the same digest returns the job of the first call, unchanged; with another
-        digest raises Conflict. Safe against concurrent calls with one key."""
+        """Insert a job. A key belongs to the job's project and owner: two owners, or two projects, may use one key for
+        two jobs, and a job without an owner repeats none. The same key with the same digest returns the job of the
+        first call, unchanged; with another digest raises Conflict. Safe against concurrent calls with one key."""
 
-    def repeated(self, project: str, idempotency_key: str, digest: str) -> Job | None:
-        """The job that this key stored before, if it did. Raises Conflict where it did so with another digest."""
+    def repeated(self, project: str, owner: str, idempotency_key: str, digest: str) -> Job | None:
+        """The job that this owner's key stored before, if it did. Raises Conflict where the digest was another."""
 
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""

@@ -52,21 +52,21 @@ class MemoryStore:
     # The write side's and the readers' side
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
-        if idempotency_key is not None:
-            first = self.repeated(job.spec.project, idempotency_key, digest)
-            if first is not None:
-                return first
+        key = None if idempotency_key is None or job.owner is None else (job.spec.project, job.owner, idempotency_key)
+        first = None if key is None else self.repeated(*key, digest)
+        if first is not None:
+            return first
         tables = self.answering()
         if job.id in tables.jobs:
             raise Conflict(f"there is a job {job.id} already")
         tables.put_job(job)
-        if idempotency_key is not None:
-            tables.keys[job.spec.project, idempotency_key] = (digest, job.id)
+        if key is not None:
+            tables.keys[key] = (digest, job.id)
         tables.events.append((job.id, event))
         return job
 
-    def repeated(self, project: str, idempotency_key: str, digest: str) -> Job | None:
-        known = self.answering().keys.get((project, idempotency_key))
+    def repeated(self, project: str, owner: str, idempotency_key: str, digest: str) -> Job | None:
+        known = self.answering().keys.get((project, owner, idempotency_key))
         if known is not None and known[0] != digest:
             raise Conflict(f"Idempotency-Key {idempotency_key!r} was used for job {known[1]} with another body")
         return None if known is None else self.tables.jobs[known[1]]

@@ -32,7 +32,8 @@ class Tables:
 
     jobs: dict[str, Job] = field(default_factory=dict)
     at_work: set[str] = field(default_factory=set)
-    keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # (project, key): (digest, job)
+    # (project, owner, key): (digest, job)
+    keys: dict[tuple[str, str, str], tuple[str, str]] = field(default_factory=dict)
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)  # attempt's number by job
     told: dict[AttemptKey, Told] = field(default_factory=dict)

@@ -16,7 +16,11 @@ from orchestrator.store.mapping import asked_columns, desired_columns, job_of, s
 from orchestrator.store.tables import JobLabelRow, JobRow
 
 # Built once: building an expression costs more than running it.
-_OF_KEY = select(JobRow).where(JobRow.project == bindparam("project"), JobRow.idempotency_key == bindparam("key"))
+_OF_KEY = select(JobRow).where(
+    JobRow.project == bindparam("project"),
+    JobRow.owner == bindparam("owner"),
+    JobRow.idempotency_key == bindparam("key"),
+)
 _INSERT_JOB = insert(JobRow)
 _INSERT_LABEL = insert(JobLabelRow)
 
@@ -28,7 +32,6 @@ class SqlJobStore:
         self._database = database
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
-        """Keys are of a project: two projects may use one key for two jobs."""
         try:
             with self._database.write() as session:
                 _insert(session, job, idempotency_key, digest)
@@ -37,14 +40,14 @@ class SqlJobStore:
         except IntegrityError as error:
             # Another call with this key, or with this id, was committed before.
             with self._database.read() as session:
-                first = _first_of_key(session, job.spec.project, idempotency_key, digest)
+                first = _first_of_key(session, job.spec.project, job.owner, idempotency_key, digest)
             if first is None:
                 raise Conflict(f"there is a job {job.id} already") from error
             return first
 
-    def repeated(self, project: str, idempotency_key: str, digest: str) -> Job | None:
+    def repeated(self, project: str, owner: str, idempotency_key: str, digest: str) -> Job | None:
         with self._database.read() as session:
-            return _first_of_key(session, project, idempotency_key, digest)
+            return _first_of_key(session, project, owner, idempotency_key, digest)
 
     def get(self, job_id: str) -> Job:
         with self._database.read() as session:
@@ -65,9 +68,9 @@ class SqlJobStore:
             return True
 
 
-def _first_of_key(session: Session, project: str, key: str | None, digest: str) -> Job | None:
-    """None also for no key: NULL equals nothing."""
-    row = session.scalar(_OF_KEY, {"project": project, "key": key})
+def _first_of_key(session: Session, project: str, owner: str | None, key: str | None, digest: str) -> Job | None:
+    """None also for no key or no owner: NULL equals nothing."""
+    row = session.scalar(_OF_KEY, {"project": project, "owner": owner, "key": key})
     if row is None:
         return None
     if row.digest != digest:

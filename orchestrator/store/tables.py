@@ -60,7 +60,7 @@ class JobRow(Base):
     priority: Mapped[int]
     spec: Mapped[Json]
     created_at: Mapped[datetime]
-    idempotency_key: Mapped[str | None]  # unique within the project
+    idempotency_key: Mapped[str | None]  # unique within the project and owner
     digest: Mapped[str]  # of the request body that made the job
     owner: Mapped[str | None]  # who submitted it
 
@@ -86,7 +86,7 @@ class JobRow(Base):
     farthest_step: Mapped[int | None]
 
     __table_args__ = (
-        UniqueConstraint("project", "idempotency_key"),
+        UniqueConstraint("project", "owner", "idempotency_key"),
         Index(None, "created_at", "id"),  # one for each order of the list, which are the filters of most as well
         Index(None, "updated_at", "id"),
         Index(None, "name", "created_at", "id"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from orchestrator.commands.jobs import Commands
 from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.identity import Principal, Role
 from orchestrator.domain.job import JobState
 from tests.api.conftest import World
 from tests.builders import at, make_batch, make_journal_event, make_progress
@@ -64,6 +67,48 @@ def test_the_same_key_with_another_spec_is_a_conflict(world: World) -> None:
     assert answer.json()["type"] == "/problems/conflict"
 
 
+def submit_as(caller: dict[str, str], world: World, **fields: Any) -> httpx.Response:
+    """With a key that everybody uses."""
+    return world.client.post("/api/v1/jobs", json=world.spec(**fields), headers={"Idempotency-Key": "k1", **caller})
+
+
+def test_one_key_of_two_callers_makes_two_jobs(closed: World) -> None:
+    alice, bob = closed.give("default=submitter"), closed.give("default=submitter", name="bob")
+    answers = [submit_as(caller, closed) for caller in (alice, bob, alice, bob)]
+    assert [answer.status_code for answer in answers] == [201, 201, 200, 200]
+    first, second, *again = [answer.json()["id"] for answer in answers]
+    assert first != second
+    assert again == [first, second]
+    assert [answer.json()["owner"] for answer in answers] == ["alice", "bob", "alice", "bob"]
+    assert closed.client.post(f"/api/v1/jobs/{second}/cancel", headers=bob).status_code == 202
+
+
+def test_a_conflict_of_keys_tells_of_no_request_of_another_caller(closed: World) -> None:
+    alice, bob = closed.give("default=submitter"), closed.give("default=submitter", name="bob")
+    first = submit_as(alice, closed).json()["id"]
+    second = submit_as(bob, closed, priority=7)
+    assert second.status_code == 201
+    third = submit_as(bob, closed, priority=8)
+    assert third.status_code == 409
+    assert second.json()["id"] in third.text
+    assert first not in third.text
+
+
+def test_a_renewed_token_of_the_same_name_repeats_the_same_request(closed: World) -> None:
+    old, new = closed.give("default=submitter"), closed.give("default=submitter")
+    assert old != new
+    first, again = submit_as(old, closed), submit_as(new, closed)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+
+
+def test_one_key_of_one_caller_in_two_projects_makes_two_jobs(closed: World) -> None:
+    alice = closed.give("default=submitter", "vision=submitter")
+    first, second = submit_as(alice, closed), submit_as(alice, closed, project="vision")
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json()["id"] != second.json()["id"]
+
+
 @pytest.mark.parametrize("key", ["", "x" * 256, " k", "k\x7f"])
 def test_a_key_that_is_none_is_refused(world: World, key: str) -> None:
     answer = world.client.post("/api/v1/jobs", json=world.spec(), headers={"Idempotency-Key": key})
@@ -78,6 +123,16 @@ def test_calls_with_one_key_at_one_time_make_one_job(world: World) -> None:
         answers = list(pool.map(lambda _: commands.submit(spec, "k2"), range(16)))
     assert len({job.id for job, _ in answers}) == 1
     assert sum(created for _, created in answers) == 1
+
+
+def test_calls_of_two_callers_with_one_key_at_one_time_make_two_jobs(world: World) -> None:
+    spec = world.job(world.submit()).spec
+    grants = {"default": Role.SUBMITTER}
+    callers = [world.services.commands.acting(Principal(name=name, grants=grants)) for name in ("alice", "bob")]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: callers[number % 2].submit(spec, "k2"), range(16)))
+    assert sorted(job.owner or "" for job, created in answers if created) == ["alice", "bob"]
+    assert len({(job.owner, job.id) for job, _ in answers}) == 2
 
 
 def test_a_plan_shows_the_launch_and_stores_nothing(world: World) -> None:

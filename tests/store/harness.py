@@ -44,7 +44,7 @@ class Stores:
         return SqlSupervisorStore(self.database, lease)
 
     def add(self, job_id: str = "job-1", *, key: str | None = None, **fields: Any) -> Job:
-        job = make_job(job_id, **fields)
+        job = make_job(job_id, **{"owner": "alice", **fields})
         return self.jobs.add(job, idempotency_key=key, digest="d1", event=make_event("job.submitted"))
 
     def apply(self, job: Job, attempt: Attempt | None = None, *events: Event) -> None:

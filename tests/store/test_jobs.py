@@ -50,6 +50,21 @@ def test_sixteen_calls_with_one_key_make_one_job(open_stores: Callable[[], Store
     assert len(services[0].events(answers.pop())) == 1
 
 
+def test_sixteen_calls_of_four_callers_with_one_key_make_four_jobs(open_stores: Callable[[], Stores]) -> None:
+    services = [open_stores() for _ in range(4)]
+    barrier = Barrier(16)
+
+    def submit(number: int) -> tuple[str | None, str]:
+        barrier.wait()
+        job = services[number % 4].add(f"job-{number}", key="same", owner=f"caller-{number // 4}")
+        return job.owner, job.id
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = set(threads.map(submit, range(16)))
+    assert sorted(owner or "" for owner, _ in answers) == [f"caller-{number}" for number in range(4)]
+    assert len(_found(services[0], JobFilter())) == 4
+
+
 def test_a_repeated_call_answers_with_the_job_as_it_stands_now(stores: Stores) -> None:
     stores.add("job-1", key="k")
     stores.apply(make_job("job-1").to(JobState.STARTING, reason="starts", now=at(1)))
@@ -59,8 +74,9 @@ def test_a_repeated_call_answers_with_the_job_as_it_stands_now(stores: Stores) -
 
 def test_one_key_with_another_body_is_a_conflict(stores: Stores) -> None:
     stores.add("job-1", key="k")
+    again = make_job("job-2", owner="alice")
     with pytest.raises(Conflict, match="'k' was used for job job-1 with another body"):
-        stores.jobs.add(make_job("job-2"), idempotency_key="k", digest="other", event=make_event())
+        stores.jobs.add(again, idempotency_key="k", digest="other", event=make_event())
     with pytest.raises(NotFound):
         stores.jobs.get("job-2")
 
@@ -68,6 +84,22 @@ def test_one_key_with_another_body_is_a_conflict(stores: Stores) -> None:
 def test_two_projects_may_use_one_key(stores: Stores) -> None:
     stores.add("job-1", key="k")
     assert stores.add("job-2", key="k", spec=make_spec(project="other")).id == "job-2"
+
+
+def test_two_callers_may_use_one_key_whatever_they_submit(stores: Stores) -> None:
+    stores.add("job-1", key="k")
+    assert stores.add("job-2", key="k", owner="bob").id == "job-2"
+    other = make_job("job-3", owner="carol")
+    assert stores.jobs.add(other, idempotency_key="k", digest="other", event=make_event()).id == "job-3"
+    assert stores.jobs.repeated("default", "nobody", "k", "d1") is None
+    repeated = stores.jobs.repeated("default", "bob", "k", "d1")
+    assert repeated is not None
+    assert repeated.id == "job-2"
+
+
+def test_jobs_without_an_owner_never_meet(stores: Stores) -> None:
+    assert stores.add("job-1", key="k", owner=None).id == "job-1"
+    assert stores.add("job-2", key="k", owner=None).id == "job-2"
 
 
 def test_jobs_without_a_key_never_meet(stores: Stores) -> None:

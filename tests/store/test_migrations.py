@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from alembic import command
 from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.identity import LOCAL
 from orchestrator.domain.job import Desired
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
@@ -117,6 +118,39 @@ def test_a_jobs_priority_is_read_from_its_spec(first_url: str) -> None:
     assert [tuple(each) for each in found] == [("job-1", -7), ("job-2", 0)]
 
 
+def test_a_key_from_before_there_were_callers_is_of_the_machines_user(first_url: str) -> None:
+    """The service was open then: a request that is sent again after the upgrade is not a second job."""
+    schema.upgrade(first_url)
+    with _stores(first_url) as stores:
+        repeated = stores.jobs.repeated("default", LOCAL.name, "k", "d1")
+        assert repeated is not None
+        assert (repeated.id, repeated.owner) == ("job-1", LOCAL.name)
+        assert stores.jobs.repeated("default", "alice", "k", "d1") is None
+
+
+def test_going_down_leaves_a_key_that_two_callers_used_to_the_first_job(first_url: str) -> None:
+    schema.upgrade(first_url)
+    with _stores(first_url) as stores:
+        stores.add("job-2", key="k", created_at=at(1))
+        stores.add("job-0", key="k", owner="bob", created_at=at(1))
+        stores.add("job-3", key="other", owner="bob")
+        stores.add("job-4", key="k", owner="bob", spec=make_spec(project="vision"))
+    schema.downgrade(first_url, revision="0007")
+    with _session(first_url) as session:
+        found = session.execute(text("SELECT id, idempotency_key FROM jobs ORDER BY id")).all()
+        assert [tuple(each) for each in found] == [
+            ("job-0", None),
+            ("job-1", "k"),
+            ("job-2", None),
+            ("job-3", "other"),
+            ("job-4", "k"),
+        ]
+        with pytest.raises(Exception, match=r"(?i)unique"), session.begin_nested():
+            session.execute(text("UPDATE jobs SET idempotency_key = 'k' WHERE id = 'job-0'"))
+    schema.upgrade(first_url)
+    _require_the_tables_of_the_code(first_url)
+
+
 def test_what_was_counted_before_is_not_counted_again(first_url: str) -> None:
     schema.upgrade(first_url)
     with _stores(first_url) as stores:
@@ -166,7 +200,7 @@ def test_rebuilt_tables_keep_their_rules(first_url: str) -> None:
             index = session.scalar(text("SELECT sql FROM sqlite_master WHERE name = 'ix_jobs_retry_wished'"))
             assert "WHERE desired_retry_number > retries_done" in str(index)
         with pytest.raises(Exception, match=r"(?i)unique"), session.begin_nested():
-            _insert(session, "jobs", {**_JOB, "id": "job-2", "desired_number": 0})
+            _insert(session, "jobs", {**_JOB, "id": "job-2", "owner": LOCAL.name, "desired_number": 0})
         session.execute(text("DELETE FROM jobs"))
         left = {name: session.scalar(text(f"SELECT count(*) FROM {name}")) for name in _ROWS}
     assert left == dict.fromkeys(_ROWS, 0)

@@ -133,7 +133,7 @@ def test_a_secret_is_removed_once(secrets: SqlSecretStore) -> None:
 
 def test_the_place_of_a_job_is_its_project_and_who_submitted_it(stores: Stores) -> None:
     stores.add("job-1", spec=make_spec(project="research"), owner="alice")
-    stores.add("job-2")
+    stores.add("job-2", owner=None)
     assert stores.reader.places(["job-1", "job-2", "job-3"]) == {
         "job-1": JobPlace(project="research", owner="alice"),
         "job-2": JobPlace(project="default", owner=None),

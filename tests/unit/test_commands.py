@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
@@ -77,6 +79,33 @@ def test_a_submission_that_is_repeated_is_answered_though_it_could_not_be_made_a
     del desk.store.tables.jobs["job-1"]
     again, is_new = desk.commands.submit(first.spec, "key")
     assert (again.id, is_new, desk.woken) == (first.id, False, 1)
+
+
+CALLERS = ("alice", "bob", "carol")
+SUBMISSIONS = st.tuples(
+    st.sampled_from(CALLERS), st.sampled_from(["red", "blue"]), st.sampled_from(["k1", "k2"]), st.integers(0, 1)
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(submissions=st.lists(SUBMISSIONS, max_size=12))
+def test_a_key_means_what_its_caller_meant_whatever_others_submit(
+    tmp_path: Path, submissions: list[tuple[str, str, str, int]]
+) -> None:
+    """Caller by caller and project by project, the answers are those of a service that has no other."""
+    desk = Desk(tmp_path)
+    first: dict[tuple[str, str, str], tuple[str, int]] = {}
+    for caller, project, key, priority in submissions:
+        commands = desk.commands.acting(Principal(name=caller, grants={"*": Role.SUBMITTER}))
+        known = first.get((caller, project, key))
+        if known is not None and known[1] != priority:
+            with pytest.raises(Conflict, match=known[0]):
+                commands.submit(a_spec(project=project, priority=priority), key)
+            continue
+        job, is_new = commands.submit(a_spec(project=project, priority=priority), key)
+        assert (is_new, job.owner) == (known is None, caller)
+        assert first.setdefault((caller, project, key), (job.id, priority))[0] == job.id
+    assert len(desk.store.tables.jobs) == len(first)
 
 
 def test_what_a_submission_names_has_to_be_there(desk: Desk) -> None:

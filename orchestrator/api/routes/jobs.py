@@ -30,10 +30,11 @@ router = APIRouter(
     "/jobs",
     status_code=201,
     response_model=JobView,
-    responses={200: {"model": JobView, "description": "The same key and spec before"}, **problems(409)},
+    responses={200: {"model": JobView, "description": "The caller sent this key and spec before"}, **problems(409)},
 )
 def submit_job(services: Wired, caller: Caller, spec: SpecBody, idempotency_key: IdempotencyKey = None) -> Response:
-    """Submit a job. With an Idempotency-Key the same call again gives the same job."""
+    """Submit a job. With an Idempotency-Key the same call again gives the same job. A key belongs to its caller and
+    project: callers never meet in one."""
     require_role(caller, Role.SUBMITTER, spec.project)
     job, created = services.commands.acting(caller).submit(spec, idempotency_key)
     view = view_of_new_job(job) if created else services.queries.job(job.id)

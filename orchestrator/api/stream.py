@@ -17,6 +17,7 @@ from orchestrator.identity.seats import Seats
 from orchestrator.logs.feed import EVERY_S, Listener
 from orchestrator.ports.happenings import Happening
 from orchestrator.queries.tail import Tail
+from orchestrator.wire.jobs import JobChange
 
 _POLL_S = 0.25
 _HEARTBEAT_S = 15.0  # proxies break off what is silent for a minute
@@ -60,7 +61,10 @@ async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:
 
 
 async def tell(tail: Tail, event_id: int, wanted: Callable[[Happening], bool], goes_on: GoesOn) -> AsyncIterator[str]:
-    """Changes as they come, behind an event; a comment now and then. An outage of the store is waited out."""
+    """Changes as they come, behind an event; a sign of life now and then. An outage of the store is waited out.
+
+    The first block and signs of life have an `id` and no `data`: they are no events, and say where to reconnect from.
+    """
     began = spoke = time.monotonic()
     yield f"retry: 2000\nid: {event_id}\n\n"
     while time.monotonic() < began + _LONGEST_S and await goes_on():
@@ -82,5 +86,5 @@ async def tell(tail: Tail, event_id: int, wanted: Callable[[Happening], bool], g
 
 
 def render_change(event: Happening) -> str:
-    data = json.dumps({"job_id": event.job_id, "kind": event.kind})
+    data = json.dumps(JobChange(job_id=event.job_id, kind=event.kind).model_dump())
     return f"id: {event.id}\nevent: job\ndata: {data}\n\n"

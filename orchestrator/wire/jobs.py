@@ -117,6 +117,13 @@ class EventView(Answer):
     replica: int | None = None  # of the attempt, whose agent or worker told it; null: the service did
 
 
+class JobChange(Answer):
+    """The `data` of a stream's event: something happened to this job."""
+
+    job_id: str
+    kind: str  # as of EventView
+
+
 def name_replicas(job: JobView, events: Iterable[EventView]) -> bool:
     """Whether it is to be said whose events these are: the job has more than one replica, or had."""
     return job.spec.topology.max_nodes > 1 or any(event.replica for event in events)

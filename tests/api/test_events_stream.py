@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.api import stream
 from orchestrator.api.stream import tell
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.ports.happenings import Happening
 from orchestrator.queries.tail import Tail
 from tests.api.conftest import World
+from tests.blocks import faults_of, parse_blocks, schema_of_blocks
 from tests.builders import NOW
 
 
@@ -98,8 +100,8 @@ def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[Happening], boo
         async def goes_on() -> bool:
             return len(found) < parts
 
-        stream = tell(tail, begin, wanted, goes_on)
-        while (part := await anext(stream, None)) is not None:
+        told = tell(tail, begin, wanted, goes_on)
+        while (part := await anext(told, None)) is not None:
             found.append(part)
         return found
 
@@ -118,6 +120,50 @@ def test_a_stream_goes_on_behind_the_last_event_and_tells_each_once() -> None:
 def test_a_stream_tells_only_what_is_wanted() -> None:
     _, changes = follow(Tail(Reader(6), every_s=0), 0, 2, lambda event: event.job_id == "job-1")
     assert [line for line in changes.splitlines() if line.startswith("id")] == ["id: 1", "id: 3", "id: 5"]
+
+
+STREAMS = ("/api/v1/events", "/api/v1/jobs/{job_id}/events/stream")
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_the_first_block_a_sign_of_life_and_each_change_fit_the_schema(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.0)
+    reader = Reader(6)
+    behind = Tail(reader, every_s=0, kept=2)  # most of what is told comes from the store
+    text = "".join(follow(behind, 0, 3, lambda event: event.job_id == "job-1"))
+    assert ": still here" in text
+    blocks = list(parse_blocks(text.split("\n")[:-1]))
+    assert [sorted(block) for block in blocks] == [["id", "retry"], *[["data", "event", "id"]] * 3, ["id"]]
+    schema = schema_of_blocks(world.client.get("/openapi.json").json(), path)
+    assert [faults_of(block, schema) for block in blocks] == [[]] * 5
+
+
+@pytest.mark.parametrize("path", STREAMS)
+@pytest.mark.parametrize(
+    "block",
+    [
+        {},
+        {"retry": 2000},
+        {"id": ""},
+        {"id": "x"},
+        {"id": "1", "retry": "2000"},
+        {"id": "1", "event": "job"},
+        {"id": "1", "data": '{"job_id": "a", "kind": "k"}'},
+        {"id": "1", "event": "message", "data": '{"job_id": "a", "kind": "k"}'},
+        {"event": "job", "data": '{"job_id": "a", "kind": "k"}'},
+        {"id": "1", "event": "job", "data": '{"job_id": "a"}'},
+        {"id": "1", "event": "job", "data": '{"kind": "k"}'},
+        {"id": "1", "event": "job", "data": '{"job_id": null, "kind": "k"}'},
+        {"id": "1", "event": "job", "data": "[]"},
+        {"id": "1", "event": "job", "data": "null"},
+    ],
+    ids=str,
+)
+def test_the_schema_of_a_block_refuses_what_is_none(world: World, path: str, block: dict[str, Any]) -> None:
+    """So that the silence above means something."""
+    assert faults_of(block, schema_of_blocks(world.client.get("/openapi.json").json(), path)) != []
 
 
 def test_a_stream_waits_out_an_outage_of_the_store() -> None:

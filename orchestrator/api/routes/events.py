@@ -15,6 +15,7 @@ from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream, tell
 from orchestrator.domain.identity import Principal, Role
 from orchestrator.ports.happenings import Happening
+from orchestrator.wire.jobs import JobChange
 
 MEDIA_TYPE = "text/event-stream"
 
@@ -23,8 +24,28 @@ router = APIRouter(prefix="/api/v1", tags=["events"], dependencies=[Depends(refu
 LastEventId = Annotated[
     str | None, Header(pattern=r"^[0-9]{1,18}$", description="of the last event that was received: go on behind it")
 ]
+# `event` and `data` come together. A block without them is no event, and only moves the id (WHATWG HTML, 9.2.6).
+_BLOCK: dict[str, Any] = {
+    "type": "object",
+    "description": "A block of the stream. One without `data` is no event: it says from where on to reconnect.",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9]{1,18}$", "description": "for `Last-Event-ID`"},
+        "event": {"type": "string", "enum": ["job"]},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": JobChange.model_json_schema(),
+        },
+        "retry": {"type": "integer", "minimum": 0, "description": "milliseconds to wait before reconnecting"},
+    },
+    "dependentRequired": {"event": ["data"], "data": ["event"]},
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "A stream of changes", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}
+    200: {
+        "description": "A stream of changes",
+        "content": {MEDIA_TYPE: {"schema": {"type": "string"}, "itemSchema": _BLOCK}},
+    }
 }
 
 

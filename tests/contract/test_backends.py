@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.local.backend import LocalBackend
 from tests.contract.backend_contract import BackendContract
 from tests.contract.backends import BackendWorld, FakeWorld, local_world
 
@@ -25,3 +26,6 @@ class TestLocal(BackendContract):
         for folder in tmp_path.iterdir():
             if (folder / "told").exists():
                 world.backend.cancel(world.plan(folder.name).key, force=True)
+        assert isinstance(world.backend, LocalBackend)
+        for child in world.backend._children:  # a killed process is collected by whoever started it
+            child.wait(timeout=60)

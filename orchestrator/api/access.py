@@ -1,4 +1,4 @@
-"""Who asks and whether he may: asked of every route before its body is read."""
+"""Authentication and authorization of every route, before the body of a request is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.api.agents import require_agent
 from orchestrator.api.deps import Services, get_services
 from orchestrator.api.errors import HttpProblem
 from orchestrator.api.guesses import (
-    WHO,
+    TOKEN_NEEDED,
     count_guess,
     counting_guesses,
     find_bearer,
@@ -30,7 +30,7 @@ LOOK_AGAIN_S = 60.0  # at who holds a stream open
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip")
-_REQUESTS = "one caller may not send so many requests; come again when Retry-After says"
+_REQUESTS = "you send too many requests; retry after the time in Retry-After"
 
 
 async def authorise(request: Request) -> None:
@@ -123,7 +123,7 @@ async def _identify_agent(request: Request, services: Services) -> None:
 
 
 def _require_open(request: Request, services: Services) -> None:
-    """Of a report without a token. Raises Unauthenticated."""
+    """Accept a report without a token only on an open service. Raises Unauthenticated."""
     gate = services.identity.gate
     if gate.recall(_credentials(request, None, with_cookie=False)) is None or not gate.is_open:
         raise Unauthenticated("a report needs the token of the attempt that it is about")
@@ -163,7 +163,7 @@ def _raise_for(verdict: Verdict, request: Request, rule: Rule | None) -> None:
     if verdict is Verdict.ALLOWED:
         return
     if verdict is Verdict.UNAUTHENTICATED:
-        raise Unauthenticated(WHO)
+        raise Unauthenticated(TOKEN_NEEDED)
     if verdict is Verdict.HIDDEN:
         raise NotFound(_absent(request))
     if rule is None or rule.role is None:

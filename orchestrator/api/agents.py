@@ -1,7 +1,7 @@
-"""Whether a report comes from its attempt's agent: asked before its body is read, which may be megabytes.
+"""Check that a report comes from its attempt's agent before its body, which may be megabytes, is read.
 
-A report names its attempt in a header. Agents of release 0.1.0 send none: theirs is found in the first bytes of the
-body, which are searched and not parsed.
+A report names its attempt in a header. Agents of release 0.1.0 do not send that header: for them the first bytes of
+the body are searched for the attempt, but not parsed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from orchestrator.domain.errors import Unauthenticated
 from orchestrator.domain.worker_token import looks_like_worker_token
 from trainer.contract import env
 
-_HEAD_BYTES = 1024  # where an old agent's report names its attempt: first of all
+_HEAD_BYTES = 1024  # an old agent's report begins with its attempt
 _NOT_ITS_TOKEN = "a report needs the token of the attempt that it is about"
-_REQUESTS = "one agent may not send so many reports; come again when Retry-After says"
+_REQUESTS = "the agent sends too many reports; retry after the time in Retry-After"
 
 _JOB, _NUMBER = r"([A-Za-z0-9._-]{1,128})", r"([1-9][0-9]{0,9})"
 _IN_HEADER = re.compile(f"{_JOB}/{_NUMBER}", re.ASCII)
@@ -30,7 +30,10 @@ _NUMBER_IN_HEAD = re.compile(rf'"attempt"\s*:\s*{_NUMBER}\s*[,}}]', re.ASCII)
 
 
 async def require_agent(request: Request, services: Services, token: str) -> None:
-    """Raises Unauthenticated, AttemptOver, StoreUnavailable; HttpProblem 429 for too many guesses or reports."""
+    """Check a report's token and keep its attempt in `request.state.attempt`.
+
+    Raises Unauthenticated, AttemptOver, StoreUnavailable; HttpProblem 429 for too many failed attempts or reports.
+    """
     workers, pace = services.identity.workers, services.identity.pace
     if not workers.knows(token):
         require_few_guesses(request, services)
@@ -46,7 +49,7 @@ async def require_agent(request: Request, services: Services, token: str) -> Non
 
 
 def require_same_attempt(request: Request, services: Services, key: AttemptKey) -> None:
-    """That a report is about the attempt whose token it has. Raises Unauthenticated."""
+    """Check that the body of a report names the attempt of its token. Raises Unauthenticated."""
     with counting_guesses(request, services):
         if getattr(request.state, "attempt", key) != key:  # an open service asks for no token
             raise Unauthenticated(_NOT_ITS_TOKEN)
@@ -56,19 +59,20 @@ async def _named_attempt(request: Request, token: str) -> AttemptKey:
     if not looks_like_worker_token(token):
         raise Unauthenticated(_NOT_ITS_TOKEN)
     given = request.headers.get(env.ATTEMPT_HEADER)
-    key = parse_head(await read_head(request, _HEAD_BYTES)) if given is None else parse_header(given)
+    key = find_attempt(await read_head(request, _HEAD_BYTES)) if given is None else parse_attempt(given)
     if key is None:
         raise Unauthenticated(f"the header {env.ATTEMPT_HEADER} must name the report's attempt as `JOB/NUMBER`")
     return key
 
 
-def parse_header(given: str) -> AttemptKey | None:
+def parse_attempt(given: str) -> AttemptKey | None:
+    """The attempt of a header's value, `JOB/NUMBER`; None for any other text."""
     found = _IN_HEADER.fullmatch(given)
     return None if found is None else AttemptKey(found[1], int(found[2]))
 
 
-def parse_head(raw: bytes) -> AttemptKey | None:
-    """The attempt that a report names in its first bytes."""
+def find_attempt(raw: bytes) -> AttemptKey | None:
+    """Search the first bytes of a report for its attempt."""
     head = raw[:_HEAD_BYTES].decode("latin-1")
     job, number = _JOB_IN_HEAD.search(head), _NUMBER_IN_HEAD.search(head)
     return None if job is None or number is None else AttemptKey(job[1], int(number[1]))

@@ -49,5 +49,10 @@ def create_app(
         app.include_router(router, include_in_schema=False)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
     install_handlers(app, problem_page)
-    app.add_middleware(Edge, metrics=services.metrics, allowed_hosts=frozenset(services.hosts), room=services.room)
+    app.add_middleware(
+        Edge,
+        metrics=services.metrics,
+        allowed_hosts=frozenset(services.hosts),
+        body_memory=services.body_memory,
+    )
     return app

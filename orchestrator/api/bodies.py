@@ -10,10 +10,10 @@ from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from orchestrator.api.body_memory import SHORT_BYTES
 from orchestrator.api.body_stream import read_body, turn_to_parse
 from orchestrator.api.documents import parse_document
 from orchestrator.api.errors import HttpProblem
-from orchestrator.api.room import SHORT_BYTES
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec
 from orchestrator.domain.validation import MAX_NODES, parse_model
@@ -25,7 +25,7 @@ from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, S
 Model = TypeVar("Model", bound=BaseModel)
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
-_REPORT_VALUES = 40_000  # twice the lines of one
+_REPORT_VALUES = 40_000  # twice the most lines of a report
 _SECRET_BYTES = 128 * 1024
 
 

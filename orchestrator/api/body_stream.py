@@ -1,6 +1,6 @@
-"""The bytes of a request's body, within limits of size, time and room. Nothing is read before somebody asks for it.
+"""Read the bytes of a request's body, within limits of size, time and memory. Nothing is read before it is asked for.
 
-What is left of a body that is refused is drained by the connection.
+The connection discards the rest of a refused body.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import Request
 
+from orchestrator.api.body_memory import WAIT_S, BodyUse
 from orchestrator.api.errors import HttpProblem
-from orchestrator.api.room import WAIT_S, Claim
 
 BODY_S = 60.0  # for a whole body to arrive
-CLAIM = "orchestrator.claim"  # of the request's scope
+BODY_USE = "orchestrator.body_use"  # a key of the request's scope
 
 
 async def read_head(request: Request, least: int) -> bytes:
-    """The beginning of a body: at least so many bytes, or all there are. `read_body` returns them too. Raises
-    HttpProblem 408."""
+    """Read at least `least` bytes of a body, or all of a shorter one. `read_body` returns them again.
+
+    Raises HttpProblem 408.
+    """
     head, chunks = b"", request.stream()
     async with _in_time():
         async for chunk in chunks:
@@ -32,39 +34,41 @@ async def read_head(request: Request, least: int) -> bytes:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes, counted while it arrives. Raises HttpProblem: 413; 408 for one that takes
-    too long, since whoever sends a byte a minute must not hold a connection for days; 429 and 503 where too many long
-    bodies are in memory."""
+    """Read a body of at most `limit` bytes, counted while they arrive.
+
+    Raises HttpProblem: 413 for a longer body; 408 for one that takes longer than BODY_S, since a client that sends a
+    byte a minute must not hold a connection for days; 429 and 503 if too many long bodies are in memory.
+    """
     _require_fit(int(request.headers.get("content-length", 0)), limit)
     body = bytearray()
     async with _in_time():
         async for chunk in _chunks(request):
             _require_fit(len(body) + len(chunk), limit)
-            _require_room(request, len(body) + len(chunk))
+            _require_memory(request, len(body) + len(chunk))
             body += chunk
     return bytes(body)
 
 
 @asynccontextmanager
 async def turn_to_parse(request: Request) -> AsyncIterator[None]:
-    """One long body is parsed at a time."""
-    claim: Claim = request.scope[CLAIM]
-    async with claim.room.turn:
+    """Wait until no other long body is parsed."""
+    use: BodyUse = request.scope[BODY_USE]
+    async with use.memory.turn:
         yield
 
 
 def _require_fit(size: int, limit: int) -> None:
     if size > limit:
-        raise HttpProblem("too-large", f"the body is larger than {limit} bytes, the most that is accepted here")
+        raise HttpProblem("too-large", f"the body is larger than the limit of {limit} bytes")
 
 
-def _require_room(request: Request, size: int) -> None:
-    claim: Claim = request.scope[CLAIM]
+def _require_memory(request: Request, size: int) -> None:
+    use: BodyUse = request.scope[BODY_USE]
     sender = _sender(request)
-    if not claim.has_room(sender, size):
-        raise HttpProblem("too-many", "you send too many long requests at one time; send this one again", wait_s=WAIT_S)
-    if not claim.hold(sender, size):
-        raise HttpProblem("busy", "too many long requests are being read; send this one again", wait_s=WAIT_S)
+    if not use.may_hold(sender, size):
+        raise HttpProblem("too-many", "you send too many long requests at the same time; retry this one", wait_s=WAIT_S)
+    if not use.hold(sender, size):
+        raise HttpProblem("busy", "too many long requests are being read; retry this one", wait_s=WAIT_S)
 
 
 def _sender(request: Request) -> str:

@@ -1,9 +1,9 @@
-"""A connection before there is a request and behind its answer: how long headers and readers may take, and hold.
+"""Limits on a connection: how long headers, bodies and readers may take, and how much memory they may hold.
 
 Uvicorn waits for ever for the first line of a request, and collects headers without end: a client that sends a byte a
 second would hold a connection for days, and one that sends without pause would fill the memory. It also keeps an answer
 for as long as its reader takes: who asks for logs and reads a byte a second would hold megabytes for days. It reads
-ahead: a body before the application asks for it, and requests before their turn.
+ahead: a body before the application asks for it, and pipelined requests before their turn.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADERS_S = 20.0  # from the connection, or the first byte of a later request, to the end of the headers
 MAX_HEADER_BYTES = 64 * 1024
-MAX_HEADERS = 128  # of a request: the shortest would take thirty times their own size in memory
-MAX_PIPELINED = 16  # requests of one connection that wait for their turn; it is closed behind the last of them
-MAX_UNTAKEN_BYTES = 64 * 1024 * 1024  # of the bodies of all connections that came before the application asked for them
-COLLECT_EVERY_BYTES = 16 * 1024 * 1024  # of what all connections send
-DRAIN_S = 20.0  # for the rest of a body whose request was answered before it came
+MAX_HEADERS = 128  # of a request: short headers take thirty times their size in memory
+MAX_PIPELINED = 16  # requests of a connection that wait for their turn; it is closed after the last of them
+MAX_BUFFERED_BYTES = 64 * 1024 * 1024  # of all connections: received bodies that the application has not read
+COLLECT_EVERY_BYTES = 16 * 1024 * 1024  # received from all connections
+DRAIN_S = 20.0  # for the rest of a body whose request was already answered
 # Of what was sent and is not taken (tcp(7), TCP_USER_TIMEOUT): who asks and never reads gives his place up. The same of
 # a probe into a connection on which nothing is sent (SO_KEEPALIVE), for his machine may be gone.
 UNREAD_MS = 60_000
@@ -55,8 +55,8 @@ class Connection(HttpToolsProtocol):
     _header_bytes: int | None = 0  # None: the headers are complete, what comes is a body
     _unread: _Unread | None = None
     _body_is_due: bool = False
-    _is_last: bool = False  # the request that is read is the last one of the connection
-    _is_deaf: bool = False  # what still comes is not looked at
+    _is_last: bool = False  # the request being read is the last one of the connection
+    _ignores_input: bool = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -79,8 +79,8 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        _count_garbage(len(data))
-        if self._is_deaf:
+        _collect_by_size(len(data))
+        if self._ignores_input:
             return
         in_headers = self._header_bytes is not None
         super().data_received(data)
@@ -92,14 +92,14 @@ class Connection(HttpToolsProtocol):
             self.flow.pause_reading()  # until the application asks for the body, or has answered without it
 
     def on_message_begin(self) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
         super().on_message_begin()
         self._header_bytes = 0
         self._await_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
         if len(self.headers) < MAX_HEADERS:
             super().on_header(name, value)
@@ -107,32 +107,32 @@ class Connection(HttpToolsProtocol):
             self._refuse(_LONG)
 
     def on_headers_complete(self) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
         self._header_bytes = None
         self._stop_waiting()
         super().on_headers_complete()
         self._body_is_due = True
-        self.cycle.transport = _LateClosing(self)
+        self.cycle.transport = _DeferredClose(self)
         if len(self.pipeline) >= MAX_PIPELINED:
             self.cycle.keep_alive = False
             self._is_last = True
 
     def on_body(self, body: bytes) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
         super().on_body(body)
-        if (self.pipeline or len(self.cycle.body) > HIGH_WATER_LIMIT) and self._untaken_bytes() > MAX_UNTAKEN_BYTES:
+        if (self.pipeline or len(self.cycle.body) > HIGH_WATER_LIMIT) and self._buffered_bytes() > MAX_BUFFERED_BYTES:
             self._refuse_body()
 
     def on_message_complete(self) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
         self._body_is_due = False
         self._stop_waiting()
         super().on_message_complete()
         if self._is_last:
-            self._is_deaf = True
+            self._ignores_input = True
             if self.cycle.response_complete:
                 self.transport.close()
 
@@ -140,12 +140,12 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete and self._body_is_due and not self.transport.is_closing():
             self.cycle.body.clear()
-            self._unset_keepalive_if_required()  # it would end in the midst of the body
+            self._unset_keepalive_if_required()  # its timeout could close the connection before the body has arrived
             self._deadline = self.loop.call_later(DRAIN_S, self.transport.close)
 
-    def close_in_time(self) -> None:
-        """Close the connection once the body has come. Before that the system would reset it, and the sender might not
-        see its answer."""
+    def close_after_body(self) -> None:
+        """Close the connection once the body has arrived. An earlier close would reset it, and the client might not
+        receive the answer."""
         if self._body_is_due and self.cycle.response_complete:
             self._is_last = True
         else:
@@ -188,7 +188,7 @@ class Connection(HttpToolsProtocol):
             held -= unread.size_bytes
             connection.transport.abort()
 
-    def _untaken_bytes(self) -> int:
+    def _buffered_bytes(self) -> int:
         connections = (each for each in self.connections if isinstance(each, Connection) and each.cycle is not None)
         cycles = (cycle for each in connections for cycle in (each.cycle, *(waiting for waiting, _ in each.pipeline)))
         return sum(len(cycle.body) for cycle in cycles)
@@ -206,12 +206,12 @@ class Connection(HttpToolsProtocol):
 
     def _hang_up(self) -> None:
         self._stop_waiting()
-        self._is_deaf = True
+        self._ignores_input = True
         self.transport.close()
 
 
-class _LateClosing(asyncio.Transport):
-    """The transport as an answer has it: a connection is not closed while the request's body is on its way."""
+class _DeferredClose(asyncio.Transport):
+    """The transport that an answer writes to: it is not closed while the request's body is still arriving."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -224,11 +224,12 @@ class _LateClosing(asyncio.Transport):
         return self._connection.transport.is_closing()
 
     def close(self) -> None:
-        self._connection.close_in_time()
+        self._connection.close_after_body()
 
 
-def _count_garbage(size_bytes: int) -> None:
-    """Requests leave cycles behind that hold what they were sent, and the collector counts objects alone."""
+def _collect_by_size(size_bytes: int) -> None:
+    """Collect garbage by received bytes: requests leave reference cycles with their bodies, and the garbage collector
+    counts only objects."""
     global _received_bytes
     _received_bytes += size_bytes
     if _received_bytes > COLLECT_EVERY_BYTES:

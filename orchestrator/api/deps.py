@@ -1,4 +1,4 @@
-"""What handlers are given: the services behind them, and known query parameters only."""
+"""Dependencies of the routes: the services behind them, and a check that refuses unknown query parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from orchestrator.api.room import Room
+from orchestrator.api.body_memory import BodyMemory
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.jobs import Commands
 from orchestrator.commands.plans import Plans
@@ -80,7 +80,7 @@ class Services:
     metrics: Metrics
     ready: Callable[[], tuple[bool, str]]
     version: str
-    room: Room = field(default_factory=Room)
+    body_memory: BodyMemory = field(default_factory=BodyMemory)
     webhooks: Sequence[WebhookView] = ()
     hosts: tuple[str, ...] = ()  # names, without a port, that the service may be called by besides the loopback ones
     closing: Callable[[], bool] = _never

@@ -24,7 +24,8 @@ from orchestrator.domain.validation import MAX_DEPTH, MAX_NODES
 _JSON = frozenset({"application/json"})
 _YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 MOST_YAML_EVENTS = 20_000  # of the parser: one for each key and value, two for each list and mapping
-# A text, whole or torn at the end, or what stands before a value. No part of a text is looked at twice.
+# A JSON string, also one cut off at the end, or a character that precedes a value. The possessive quantifiers keep the
+# search linear.
 _STRING_OR_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,|[\[{](?!\s*[\]}])', re.DOTALL)
 # The parser compares each such directive with all before it: a body of nothing else would take minutes.
 _TAG_DIRECTIVE = re.compile(r"(?:\A\ufeff*|[\r\n\x85\u2028\u2029])%TAG\b")  # at what YAML takes for a line's beginning
@@ -32,7 +33,7 @@ _TAG_DIRECTIVE = re.compile(r"(?:\A\ufeff*|[\r\n\x85\u2028\u2029])%TAG\b")  # at
 
 def parse_document(raw: bytes, content_type: str | None, most_values: int = MAX_NODES) -> object:
     """Raises HttpProblem: 415 for another type, 400 for a body that is no text or does not parse; InvalidSpec for more
-    values."""
+    than `most_values` values in JSON."""
     message = Message()
     message["content-type"] = content_type or "application/octet-stream"
     kind = message.get_content_type()
@@ -103,7 +104,7 @@ def _standing_twice(names: Sequence[str]) -> str | None:
 
 
 def _check_values(text: str, most: int) -> None:
-    """Count the values before anything is built: in memory each takes many times its text."""
+    """Count the values before they are parsed: a parsed value takes many times the memory of its text."""
     if sum(map(text.count, "[{,")) < most:
         return
     between = (found for found in _STRING_OR_MARK.finditer(text) if found.end() - found.start() == 1)

@@ -17,9 +17,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from orchestrator.api.body_stream import CLAIM
+from orchestrator.api.body_memory import BodyMemory, BodyUse
+from orchestrator.api.body_stream import BODY_USE
 from orchestrator.api.errors import build_problem, respond
-from orchestrator.api.room import Claim, Room
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wire.problems import Problem
 
@@ -53,13 +53,13 @@ class Edge:
         *,
         metrics: Metrics,
         allowed_hosts: frozenset[str],
-        room: Room,
+        body_memory: BodyMemory,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._monotonic = monotonic
         self._metrics = metrics
-        self._room = room
+        self._body_memory = body_memory
         self._hosts = frozenset(host.lower() for host in LOOPBACK_HOSTS | allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,16 +68,16 @@ class Edge:
             return
         headers = Headers(scope=scope)
         answer = _Answer(send, _request_id(headers), self._monotonic)
-        scope[CLAIM] = claim = Claim(self._room)
+        scope[BODY_USE] = body_use = BodyUse(self._body_memory)
         with structlog.contextvars.bound_contextvars(request_id=answer.request_id):
             refusal = refuse_request(scope["method"], headers, self._hosts) or refuse_address(scope)
             if refusal is not None:
                 await respond(refusal)(scope, receive, answer.send)
             else:
-                await self._run(scope, receive, answer, claim)
+                await self._run(scope, receive, answer, body_use)
             self._account_for(scope, answer)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, claim: Claim) -> None:
+    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, body_use: BodyUse) -> None:
         try:
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
@@ -89,7 +89,7 @@ class Edge:
             detail = f"The service failed on this request; its log tells more under request id {answer.request_id}."
             await respond(build_problem("internal", detail))(scope, receive, answer.send)
         finally:
-            claim.release()
+            body_use.release()
 
     def _account_for(self, scope: Scope, answer: _Answer) -> None:
         """Count the request, and write a line of it: the pattern of its path and no query, which may hold a secret."""
@@ -156,14 +156,14 @@ def refuse_address(scope: Scope) -> Problem | None:
 
 
 def _refuse_text(address: bytes) -> Problem | None:
-    """What PostgreSQL would not take, and SQLite would compare up to there."""
+    """Refuse text that PostgreSQL cannot store, and that SQLite compares only up to the NUL."""
     text = unquote_to_bytes(address)
     if b"\0" in text:
-        return build_problem("malformed", "The address holds the character NUL (%00), which no text here may hold.")
+        return build_problem("malformed", "The URL contains the character NUL (%00), which is not allowed.")
     try:
         text.decode()
     except UnicodeDecodeError:
-        return build_problem("malformed", "The address is not UTF-8.")
+        return build_problem("malformed", "The URL is not UTF-8.")
     return None
 
 

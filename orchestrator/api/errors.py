@@ -59,7 +59,7 @@ KINDS: dict[str, Kind] = {
     "invalid": Kind(422, "Fields are wrong"),
     "refused": Kind(422, "It cannot be done as it stands"),
     "internal": Kind(500, "The service failed"),
-    "busy": Kind(503, "The service has too much to do"),
+    "busy": Kind(503, "The service is busy"),
     "unavailable": Kind(503, "Something behind the service does not answer"),
 }
 _BY_STATUS = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "unsupported-type"}
@@ -142,12 +142,12 @@ def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
 
 
 def _forget_cause(error: Exception) -> None:
-    """What the frames of an error hold, such as a body, would else stay until garbage is collected, which is seldom."""
+    """Drop the frames of an error: they would keep a body in memory until the next garbage collection."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _refusal_of_report(error: AttemptOver) -> ReportRefusal:
-    """Refused, and yet told what is desired: an agent that was cut off for an hour has to hear that it is over."""
+    """Refuse a report with the desired state: an agent that was cut off for an hour must learn to stop."""
     return ReportRefusal(**vars(build_problem("forbidden", str(error))), desired=DesiredView(state="stop"))
 
 

@@ -1,4 +1,4 @@
-"""Requests without a valid token, counted by the address that they came from."""
+"""Limits on requests with an invalid token, counted by the address that they come from."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from orchestrator.api.deps import Services
 from orchestrator.api.errors import HttpProblem
 from orchestrator.domain.errors import Unauthenticated
 
-WHO = "send a token as `Authorization: Bearer ...`; an admin makes one with `orchestrator token create`"
-_GUESSES = "too many tokens that do not hold have come from this address; come again when Retry-After says"
+TOKEN_NEEDED = "send a token as `Authorization: Bearer ...`; an admin makes one with `orchestrator token create`"
+_GUESSES = "too many invalid tokens have come from this address; retry after the time in Retry-After"
 
 
 @contextmanager
 def counting_guesses(request: Request, services: Services) -> Iterator[None]:
-    """After too many of them the store is not asked about the next one."""
+    """Count an invalid token against the address that it came from."""
     try:
         yield
     except Unauthenticated:
@@ -26,29 +26,29 @@ def counting_guesses(request: Request, services: Services) -> Iterator[None]:
 
 
 def count_guess(request: Request, services: Services) -> None:
-    """Of a request that is a guess whatever becomes of it. Raises HttpProblem 429."""
+    """Count a request as a guess, whatever its outcome. Raises HttpProblem 429."""
     require_pace(services.identity.strangers.take(_peer(request)), _GUESSES)
 
 
 def require_few_guesses(request: Request, services: Services) -> None:
-    """Raises HttpProblem 429."""
+    """Refuse an address with too many guesses before the store is asked. Raises HttpProblem 429."""
     require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
 
 
 def require_pace(wait_s: float, what: str) -> None:
-    """Raises HttpProblem 429 unless there is nothing to wait for."""
+    """Raises HttpProblem 429 with the sentence `what` if `wait_s` is not 0."""
     if wait_s:
         raise HttpProblem("too-many", what, wait_s=wait_s)
 
 
 def find_bearer(request: Request) -> str | None:
-    """The token of the request; None: it has none. Raises Unauthenticated for what is no bearer token."""
+    """The bearer token of the request, or None. Raises Unauthenticated for another kind of credentials."""
     given = request.headers.get("authorization")
     if given is None:
         return None
     scheme, _, token = given.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthenticated(WHO)
+        raise Unauthenticated(TOKEN_NEEDED)
     return token.strip()
 
 

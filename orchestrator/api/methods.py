@@ -1,4 +1,4 @@
-"""Which methods a path has, over all of its routes: a router tells those of the first one alone."""
+"""The methods of a path over all of its routes. A router reports only those of the first route."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.routing import compile_path
 
 
 def build_allow(app: FastAPI) -> Callable[[str], str]:
-    """From a request's path to the value of its header Allow (RFC 9110, 10.2.1)."""
+    """A function from a request's path to the value of its header Allow (RFC 9110, 10.2.1)."""
     contexts = iter_route_contexts(app.routes)
     routes = [(compile_path(str(each.path))[0], frozenset(each.methods or ())) for each in contexts]
 

@@ -13,9 +13,9 @@ from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
 from orchestrator.api.access import Caller
+from orchestrator.api.body_memory import SHORT_BYTES
 from orchestrator.api.body_stream import read_body, turn_to_parse
 from orchestrator.api.errors import HttpProblem
-from orchestrator.api.room import SHORT_BYTES
 from orchestrator.dashboard.keeping import Recent
 from orchestrator.dashboard.pages import RELEASE, render_page
 from orchestrator.domain.identity import Principal

@@ -177,7 +177,7 @@ def test_a_body_is_not_taken_before_the_application_asks_for_it() -> None:
 
 
 def test_bodies_that_come_along_with_their_headers_share_a_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_UNTAKEN_BYTES", 1)
+    monkeypatch.setattr(connection, "MAX_BUFFERED_BYTES", 1)
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n"
 
     async def stuck(scope: Any, receive: Any, send: Any) -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from deploy.dev.traffic.exchange import Exchange
-from orchestrator.api.agents import parse_head
+from orchestrator.api.agents import find_attempt
 from orchestrator.api.app import create_app
 from orchestrator.domain.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job import JobState
@@ -152,7 +152,7 @@ def test_the_attempt_of_an_old_report_is_found_before_the_report_is_read(version
     """Agents of the first release name it in the body alone; the service checks the token by it."""
     for report in said_by_agents(version):
         document = json.loads(report.body)
-        assert parse_head(report.body.encode()) == AttemptKey(document["job_id"], document["attempt"])
+        assert find_attempt(report.body.encode()) == AttemptKey(document["job_id"], document["attempt"])
 
 
 def require_known(replay: Replay, agents: list[Exchange]) -> None:

@@ -1,4 +1,4 @@
-"""Long bodies share a room: whoever finds none is told to come again, and the others go on."""
+"""Long bodies share limited memory: a request that finds none is refused for now, and the others go on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.api.app import create_app
+from orchestrator.api.body_memory import SHORT_BYTES, BodyMemory, BodyUse
 from orchestrator.api.documents import parse_json
 from orchestrator.api.errors import HttpProblem
-from orchestrator.api.room import SHORT_BYTES, Claim, Room
 from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.validation import MAX_NODES, check_plain, parse_model, parse_spec
@@ -29,11 +29,11 @@ KIND = {"Content-Type": "application/json"}
 
 
 class Crowd:
-    """A service with a room for two long bodies, one of each caller."""
+    """A service with memory for two long bodies, one of each caller."""
 
     def __init__(self, world: World) -> None:
-        self.room = Room(2 * LONG, LONG)
-        self.app = create_app(replace(world.services, room=self.room))
+        self.memory = BodyMemory(2 * LONG, LONG)
+        self.app = create_app(replace(world.services, body_memory=self.memory))
         self.ends = asyncio.Event()
 
     async def send(self, headers: dict[str, str], *parts: bytes, waits: bool = False) -> httpx.Response:
@@ -49,7 +49,7 @@ class Crowd:
 
     async def held(self, size_bytes: int) -> None:
         async with asyncio.timeout(60):
-            while self.room.taken.total() < size_bytes:
+            while self.memory.used.total() < size_bytes:
                 await asyncio.sleep(0.01)
 
 
@@ -58,7 +58,7 @@ def a_spec(world: World, size: int) -> bytes:
     return (text + " " * (size - len(text))).encode()
 
 
-def test_who_finds_no_room_is_told_to_come_again(closed: World) -> None:
+def test_a_long_body_that_finds_no_memory_is_refused_for_now(closed: World) -> None:
     alice, bob, carol = (closed.give("*=submitter", name=name) for name in ("alice", "bob", "carol"))
     spec = a_spec(closed, LONG // 2)
 
@@ -72,7 +72,7 @@ def test_who_finds_no_room_is_told_to_come_again(closed: World) -> None:
         full, small = await crowd.send(carol, spec), await crowd.send(carol, a_spec(closed, SHORT_BYTES))
         crowd.ends.set()
         answers = [own, full, small, await first, await second, await crowd.send(carol, spec)]
-        assert crowd.room.free_bytes == crowd.room.most_bytes
+        assert crowd.memory.free_bytes == crowd.memory.most_bytes
         return answers
 
     own, full, small, *others = asyncio.run(meet())
@@ -82,23 +82,23 @@ def test_who_finds_no_room_is_told_to_come_again(closed: World) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab"), st.integers(0, 40_000)), max_size=40))
-def test_the_room_is_never_overdrawn_and_never_lost(moves: list[tuple[int, str, int]]) -> None:
-    room = Room(100_000, 60_000)
-    claims = [Claim(room) for _ in range(6)]
+def test_the_memory_is_never_exceeded_and_is_always_released(moves: list[tuple[int, str, int]]) -> None:
+    memory = BodyMemory(100_000, 60_000)
+    uses = [BodyUse(memory) for _ in range(6)]
     senders, sizes = dict[int, str](), dict.fromkeys(range(6), 0)
     for index, sender, more in moves:
         size, own = sizes[index] + more, senders.setdefault(index, sender)
-        if claims[index].has_room(own, size) and claims[index].hold(own, size):
+        if uses[index].may_hold(own, size) and uses[index].hold(own, size):
             sizes[index] = size
         else:
-            claims[index].release()
+            uses[index].release()
             sizes[index] = 0
             del senders[index]
-        assert room.taken.total() == sum(size for size in sizes.values() if size > SHORT_BYTES) <= room.most_bytes
-        assert all(taken <= room.most_of_one_bytes for taken in room.taken.values())
-    for claim in claims:
-        claim.release()
-    assert not room.taken
+        assert memory.used.total() == sum(size for size in sizes.values() if size > SHORT_BYTES) <= memory.most_bytes
+        assert all(used <= memory.most_of_one_bytes for used in memory.used.values())
+    for use in uses:
+        use.release()
+    assert not memory.used
 
 
 def test_what_says_that_it_is_too_long_is_not_read(closed: World) -> None:

@@ -31,19 +31,19 @@ class Cluster:
     shares_files: bool = True  # whether its nodes see the service's files, the run directory first of all
     max_jobs: int | None = None  # at one time
     check: Callable[[LaunchPlan], Sequence[str]] | None = None  # where the cluster can tell of a plan: its objections
-    node_root: Path | None = None  # the run directory as the nodes see it, where that is another path
-    why_no_workdir: Callable[[Path], str | None] | None = None  # where the cluster provides jobs with folders
+    node_root: Path | None = None  # the run directory on the nodes, if its path differs there
+    why_no_workdir: Callable[[Path], str | None] | None = None  # why the cluster refuses a workdir, in a phrase
     partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id
 
     def folder(self, job_id: str) -> JobFolder:
-        """What the service opens of it goes through here."""
+        """The job's folder, for all that the service opens in it."""
         return JobFolder(self.job_root, job_id)
 
     def has_snapshot(self, job: Job, name: str) -> bool:
-        """Whether a committed one of this name is where the job keeps its own. Raises OSError."""
+        """Whether the job's own snapshot of this name is there and committed. Raises OSError."""
         named = job.spec.snapshot.dir
         folder = self.folder(job.id) if named is None else JobFolder(Path(named), job.id)
         below = layout.snapshots_dir(Path()) if named is None else Path()

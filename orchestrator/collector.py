@@ -1,4 +1,4 @@
-"""The memory of a process that makes a million objects without a cycle, at its start and in each pass."""
+"""Settings of memory for a process that creates a million objects without cycles, at its start and in each pass."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def calm_collector() -> None:
 
 
 def return_large_blocks() -> None:
-    """Have each large block go back to the system when it is freed (mallopt(3); glibc alone).
+    """Return each large block to the system when it is freed (mallopt(3); glibc only).
 
-    By default glibc keeps blocks up to 32 MB once it has seen one of that size. What is left of them between small
-    objects is lost: a minute of long requests would leave hundreds of megabytes behind.
+    By default glibc keeps freed blocks of up to 32 MB once one of that size was freed. Small objects then fragment
+    them: after a minute of long requests, hundreds of megabytes would stay resident.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

@@ -26,15 +26,15 @@ from trainer.contract.progress import Progress, parse_progress
 
 Document = TypeVar("Document")
 
-MAX_READ_BYTES = 512 * 1024  # of one journal in one go: a fraction of a second's work, however short its lines
-MAX_READ_LINES = 3000  # the same
+MAX_READ_BYTES = 512 * 1024  # of one journal at a time: a fraction of a second, however short its lines are
+MAX_READ_LINES = 3000  # of one journal at a time
 MAX_BACKLOG_BYTES = 256 * 1024 * 1024  # of one journal: two days of eight ranks that make a step in each second
 MAX_DOCUMENT_BYTES = 256 * 1024
-MAX_INCARNATIONS = 32  # of one replica: an attempt whose agents begin more often is judged by the newest
+MAX_INCARNATIONS = 32  # of one replica: of more, only the newest are read
 _MAX_NAMES = 1000  # of one replica's folder
 # What a text that is no document of ours may raise while it is parsed.
 UNREADABLE = (ValueError, TypeError, LookupError, OverflowError, RecursionError, AttributeError)
-_HERE = Path()  # names of a layout below the folder that is open
+_HERE = Path()  # makes the paths of `layout` relative to the open folder
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _OURS = frozenset(kind.value for kind in EventKind)
 _WITHDRAWN = b"withdrawn"  # in place of a submission's token
@@ -106,7 +106,7 @@ class LocalRunDirectories:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a replica's agent, on disk. `folder` is the attempt's, open, and `path` is relative to it."""
+    """One life of a replica's agent, on disk. `folder` is the attempt's open folder; `path` is relative to it."""
 
     replica: int
     number: int
@@ -124,15 +124,15 @@ class Incarnation:
 
 
 def open_attempt(job: JobFolder, attempt: int) -> Folder:
-    """An absent folder where there is none. Raises OSError."""
+    """Open an attempt's folder; the Folder is absent if there is none. Raises OSError."""
     with job.open() as folder:
         return folder.within(layout.attempt_dir(_HERE, attempt))
 
 
 def incarnations(attempt: Folder, replicas: Iterable[int]) -> Iterator[Incarnation]:
-    """The newest incarnations of these replicas, in their order, then by number. `attempt` is open.
+    """The newest incarnations of each replica, by number. `attempt` is the attempt's open folder.
 
-    Which replicas there are was decided at the launch: the folder does not say.
+    The caller knows the replicas from the launch: names in the folder are the job's and prove nothing.
     """
     for replica in replicas:
         folder = Path(f"replica-{replica}")
@@ -199,13 +199,14 @@ class Chunk:
 
 
 def read_journal(folder: Folder, path: Path, offset: int) -> Chunk:
-    """Whole lines from `offset` on, so many as MAX_READ_ allows. A file that was cut is read from its beginning.
+    """Whole lines from `offset` on, within MAX_READ_BYTES and MAX_READ_LINES. A file that was cut is read from its
+    beginning.
 
-    Passed over: a line that is longer than all that is read at once, with what follows it, and what lies farther back
-    than MAX_BACKLOG_BYTES.
+    Two things are skipped: a line longer than MAX_READ_BYTES with all that follows it, and whatever is more than
+    MAX_BACKLOG_BYTES before the end.
     """
     status = folder.status(path)
-    # Where it is just so long there is no news in it, and no need to open it.
+    # A file of exactly this length has no new lines and need not be opened.
     file = None if status is None or status.st_size == offset else folder.open(path)
     if file is None:
         return Chunk([], offset, offset)

@@ -205,9 +205,7 @@ class Settings(BaseSettings):
     proxy: ProxySettings | None = None
     secret_keys: SecretStr | None = None  # what seals secrets, between commas: the first seals, all of them open
     secret_key_file: Path | None = None  # the same, one in a line; default: made in the root
-    workdirs: tuple[Path, ...] | None = (
-        None  # from where a job's `run.workdir` is copied; default: anywhere where nobody needs a token, else nowhere
-    )
+    workdirs: tuple[Path, ...] | None = None  # folders that `run.workdir` may be copied from; default: see security.md
     private_storage_hosts: tuple[str, ...] = ()  # on private addresses, that a job's URLs may name
 
     @property
@@ -253,6 +251,6 @@ _CONFIDENTIAL = (("webhooks",), ("token",), ("secret_keys",))
 
 
 def config_file() -> Path | None:
-    """The one of ORCHESTRATOR_CONFIG."""
+    """The file that ORCHESTRATOR_CONFIG names."""
     named = os.environ.get("ORCHESTRATOR_CONFIG")
     return Path(named) if named else None

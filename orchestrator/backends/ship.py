@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import rundir
-from orchestrator.backends.tree import NOTHING, Apart, digest_tree, identify, open_folder, walk
+from orchestrator.backends.tree import NO_EXCLUSIONS, Exclusions, digest_tree, identify, open_folder, walk
 from orchestrator.domain.errors import ConfigurationError, LaunchRefused
 from orchestrator.domain.workdir import WorkdirPolicy, why_not_in_root
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.jobfolder.removal import remove
 
-AGENTS, WORKDIRS, WORKSPACES = ".agents", ".workdirs", ".workspaces"  # below the root; clients fill the last one
+AGENTS, WORKDIRS = ".agents", ".workdirs"  # below the root
 _PINNED = re.compile(rf"{re.escape(WORKDIRS)}/[0-9a-f]{{32}}")
 
 
@@ -66,7 +66,7 @@ def is_shared(workdir: Path, shared: Collection[Path]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Which copy of its workdir a job has, in a file of its folder. The job may have written anything there."""
+    """A file in a job's folder that names the job's copy of its workdir. The job may have written anything there."""
 
     job: JobFolder
     name: str
@@ -84,7 +84,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workdirs:
-    """How a cluster's nodes get a job's workdir. `root` and `shared` are as the nodes see them."""
+    """How a cluster's nodes get a job's workdir. `root` and `shared` are paths on the nodes."""
 
     root: Path
     service_root: Path
@@ -92,16 +92,16 @@ class Workdirs:
     policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)
 
     def why_refused(self, workdir: Path) -> str | None:
-        """Why the service gives a job no such workdir, in a phrase; None: it does. Nothing is said of what is there."""
+        """Why a job cannot have this workdir, in a phrase; None: it can. Does not tell whether the folder exists."""
         place = Path(os.path.normpath(workdir))
         if is_shared(place, [self.root]):
-            return why_not_in_root(place, self.root, workspaces=WORKSPACES)
+            return why_not_in_root(place, self.root, allow_workspaces=True)
         if place == Path("/") or is_shared(place, self.shared):
             return None  # nothing is copied
         return self.policy.why_refused(place.resolve())
 
     def provide(self, workdir: Path, *, pin: Pin) -> str:
-        """The workdir as the nodes see it, after a copy where they would not. Raises OSError, LaunchRefused."""
+        """The workdir's path on the nodes; copies it first if they do not see it. Raises OSError, LaunchRefused."""
         place = Path(os.path.normpath(workdir))
         below = is_shared(place, [self.root])
         here = self.service_root / place.relative_to(self.root) if below else place
@@ -119,10 +119,10 @@ class Workdirs:
 
 
 def ship_workdir(workdir: Path, root: Path, *, pin: Pin, policy: WorkdirPolicy | None = None) -> Path:
-    """The workdir's place below the root: what it held when `pin`, which says so from then on, was written first.
+    """Copy a workdir below the root and write the place to `pin`; returns the place, relative to the root.
 
-    Later attempts of a job get what its first one had. Raises OSError, and LaunchRefused for one that is too large or
-    that the policy refuses.
+    If `pin` names a copy that exists, that one is returned: later attempts of a job get what its first one had. Raises
+    OSError, and LaunchRefused for a workdir that is too large or that the policy refuses.
     """
     pinned = pin.read()
     if pinned is not None and _is_there(root, pinned):
@@ -132,13 +132,13 @@ def ship_workdir(workdir: Path, root: Path, *, pin: Pin, policy: WorkdirPolicy |
     reason = policy.why_refused(source)
     if reason is not None:
         raise LaunchRefused(f"run.workdir {workdir} {reason}")
-    folder = Path(WORKDIRS) / _place(source, root, WORKDIRS, apart=_set_apart(policy, root))
+    folder = Path(WORKDIRS) / _place(source, root, WORKDIRS, exclusions=_find_exclusions(policy, root))
     pin.write(folder)
     return folder
 
 
-def _set_apart(policy: WorkdirPolicy, root: Path) -> Apart:
-    return Apart(identify([*map(Path, policy.private), root]), identify([*map(Path, policy.left_out)]))
+def _find_exclusions(policy: WorkdirPolicy, root: Path) -> Exclusions:
+    return Exclusions(identify([*map(Path, policy.private), root]), identify([*map(Path, policy.left_out)]))
 
 
 def _is_there(root: Path, path: Path) -> bool:
@@ -146,16 +146,16 @@ def _is_there(root: Path, path: Path) -> bool:
         return folder.exists
 
 
-def _place(source: Path, root: Path, beside: str, *, inside: str = "", apart: Apart = NOTHING) -> str:
-    """Copy the source to a folder in the root, under the hash of what was copied, which is returned."""
-    name = digest_tree(source, apart)
+def _place(source: Path, root: Path, beside: str, *, inside: str = "", exclusions: Exclusions = NO_EXCLUSIONS) -> str:
+    """Copy the source into the folder `beside` of the root, under the hash of what was copied; returns the hash."""
+    name = digest_tree(source, exclusions)
     with Folder.of(root, make=True) as top, top.making(Path(beside)) as folder:
-        if folder.use(Path(name)):  # again: housekeeping removes what has not been used for long
+        if folder.use(Path(name)):  # housekeeping removes copies that were not used for long
             return name
         temporary = f".{name}.{uuid.uuid4().hex}"
         try:
             with folder.making(Path(temporary, inside)) as target:
-                copied = digest_tree(source, apart, into=target.fileno())  # it may have changed since
+                copied = digest_tree(source, exclusions, into=target.fileno())  # it may have changed since
             with contextlib.suppress(OSError):  # another process was faster: the content is the same
                 folder.hand_over(Path(temporary), folder, copied)
             return copied

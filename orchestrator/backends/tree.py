@@ -1,5 +1,7 @@
-"""Copies of folders that somebody else may change meanwhile. No link is followed: neither on the way to the folder,
-nor in it. What was opened is what is read, whatever its name leads to a moment later.
+"""Walk, hash and copy folders that somebody else may change at the same time.
+
+No link is followed, neither on the way to the folder nor in it. Files are read by the descriptors that were checked,
+whatever their names lead to later.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from orchestrator.domain.errors import LaunchRefused
 
 LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"})
 MOST_BYTES, MOST_FILES = 256 * 1024 * 1024, 20_000
-_DEEPEST = 100  # each level holds a descriptor
+_DEEPEST = 100  # levels: each keeps a descriptor open
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -23,14 +25,14 @@ Identity = tuple[int, int]  # device and inode
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """Files and folders by what they are, under whatever name they are found."""
+class Exclusions:
+    """Files and folders that are not copied, identified by inode and not by name."""
 
-    private: frozenset[Identity] = frozenset()  # a tree that holds one is not copied
+    private: frozenset[Identity] = frozenset()  # a tree that contains one is refused
     left_out: frozenset[Identity] = frozenset()
 
 
-NOTHING = Apart()
+NO_EXCLUSIONS = Exclusions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Entry:
 
 
 def identify(paths: Collection[Path]) -> frozenset[Identity]:
-    """What these paths are now, under whatever other name: a hard link, a bind mount."""
+    """The identities of these paths, which hard links and bind mounts share. Paths that are not there are left out."""
     found = set()
     for path in paths:
         try:
@@ -60,7 +62,7 @@ def identify(paths: Collection[Path]) -> frozenset[Identity]:
 
 
 def open_folder(path: Path) -> int:
-    """A descriptor of an absolute path's folder. Raises OSError, also where a part of the path is a link."""
+    """Open the folder at an absolute path; returns a descriptor. Raises OSError, also if part of the path is a link."""
     folder = os.open("/", _READ | os.O_DIRECTORY)
     for part in path.parts[1:]:
         try:
@@ -71,10 +73,10 @@ def open_folder(path: Path) -> int:
     return folder
 
 
-def walk(folder: int, apart: Apart = NOTHING, *, within: str = "", depth: int = 0) -> Iterator[Entry]:
-    """What is in an open folder, sorted, folders before what is in them. A file is open while it is yielded.
+def walk(folder: int, exclusions: Exclusions = NO_EXCLUSIONS, *, within: str = "", depth: int = 0) -> Iterator[Entry]:
+    """Yield what is in an open folder, sorted, each folder before its content. A file is open while it is yielded.
 
-    Raises OSError, and LaunchRefused for what is private.
+    Raises OSError, and LaunchRefused for a private file or folder.
     """
     if depth > _DEEPEST:
         raise LaunchRefused(f"run.workdir holds folders in more than {_DEEPEST} levels")
@@ -84,19 +86,19 @@ def walk(folder: int, apart: Apart = NOTHING, *, within: str = "", depth: int = 
         if stat.S_ISLNK(seen.st_mode):
             yield Entry(path, seen, link=os.readlink(name, dir_fd=folder))
         elif stat.S_ISREG(seen.st_mode) or stat.S_ISDIR(seen.st_mode):
-            yield from _opened(folder, name, path, apart, depth=depth)
-        # sockets, pipes and devices are no code
+            yield from _opened(folder, name, path, exclusions, depth=depth)
+        # sockets, pipes and devices are not copied
 
 
-def digest_tree(source: Path, apart: Apart = NOTHING, *, into: int | None = None) -> str:
-    """The hash of names, modes and contents; with `into`, what was hashed is copied to that open folder.
+def digest_tree(source: Path, exclusions: Exclusions = NO_EXCLUSIONS, *, into: int | None = None) -> str:
+    """Hash names, modes and contents; with `into`, also copy what was hashed to that open folder.
 
-    Raises OSError, and LaunchRefused for a folder that is not only code.
+    Raises OSError, and LaunchRefused for a folder that is too large or contains a private file.
     """
     digest, size, count = hashlib.sha256(), 0, 0
     folder = open_folder(source)
     try:
-        for entry in walk(folder, apart):
+        for entry in walk(folder, exclusions):
             if entry.link is None and entry.opened is None:
                 _make_folder(entry, into)
                 continue
@@ -115,26 +117,26 @@ def digest_tree(source: Path, apart: Apart = NOTHING, *, into: int | None = None
     return digest.hexdigest()[:32]
 
 
-def _opened(folder: int, name: str, path: str, apart: Apart, *, depth: int) -> Iterator[Entry]:
+def _opened(folder: int, name: str, path: str, exclusions: Exclusions, *, depth: int) -> Iterator[Entry]:
     opened = os.open(name, _READ, dir_fd=folder)
     try:
         status = os.fstat(opened)
         identity = (status.st_dev, status.st_ino)
-        if identity in apart.left_out:
+        if identity in exclusions.left_out:
             return
-        if identity in apart.private:
+        if identity in exclusions.private:
             raise LaunchRefused(f"run.workdir holds one of the service's own files, as {path}")
         if stat.S_ISREG(status.st_mode):
             yield Entry(path, status, opened=opened)
         elif stat.S_ISDIR(status.st_mode):
             yield Entry(path, status)
-            yield from walk(opened, apart, within=path, depth=depth + 1)
+            yield from walk(opened, exclusions, within=path, depth=depth + 1)
     finally:
         os.close(opened)
 
 
 def _content(entry: Entry, into: int | None, *, most: int) -> bytes:
-    """A file's bytes, one more than `most` at the most, or a link's text; they are what is copied."""
+    """Read a file's bytes, at most one more than `most`, or a link's text, and copy what was read."""
     if entry.opened is None:
         text = entry.link or ""
         if into is not None:
@@ -148,7 +150,7 @@ def _content(entry: Entry, into: int | None, *, most: int) -> bytes:
 
 
 def _write_file(entry: Entry, content: bytes, into: int) -> None:
-    """With the source's mode, but for what would give others its owner's rights."""
+    """With the source's mode, except the setuid, setgid and sticky bits."""
     with os.fdopen(os.open(entry.name, _CREATE, 0o600, dir_fd=into), "wb") as file:
         file.write(content)
         os.fchmod(file.fileno(), entry.status.st_mode & 0o777)

@@ -16,13 +16,13 @@ from orchestrator.store.sqlite import ServiceLock
 
 
 def make_root(root: Path) -> None:
-    """A new run directory is its owner's alone; one that is there stays as open as it is. Raises OSError."""
+    """Create the run directory with mode 0700. An existing one keeps its mode. Raises OSError."""
     root.parent.mkdir(parents=True, exist_ok=True)
     root.mkdir(mode=0o700, exist_ok=True)
 
 
 def require_no_password(url: str) -> None:
-    """Of a URL that is an argument. Raises ConfigurationError."""
+    """Check a database URL that was given as an argument. Raises ConfigurationError."""
     if parse_url(url).password is not None:
         raise ConfigurationError(
             "--database-url holds a password, which every user of this machine can read in the list of processes: "

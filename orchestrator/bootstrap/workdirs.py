@@ -1,4 +1,4 @@
-"""What the service may copy for jobs, as the settings have it: never what is its own."""
+"""Which folders the service may copy for jobs, by the settings. Its own files are always private."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrator.store.engine import parse_url, sqlite_file
 
 
 def build_policy(settings: Settings) -> WorkdirPolicy:
-    """Without the setting: any folder where the caller is this machine's user, none where callers have tokens."""
+    """Without the setting `workdirs`, an open service copies any folder, and one that needs tokens copies none."""
     allowed, config = settings.workdirs, config_file()
     if allowed is None and not is_open(settings):
         allowed = ()
     own: list[Path] = [*_own_files(settings)]
     left_out: list[Path] = []
-    if config is not None:  # a person at her own machine has it beside her job's file
+    if config is not None:  # on an open service it is often beside the job's file, which may be copied
         (left_out if allowed is None else own).append(config)
     return WorkdirPolicy(
         allowed=None if allowed is None else tuple(map(_resolve, allowed)),

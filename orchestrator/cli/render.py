@@ -40,7 +40,7 @@ def console() -> Console:
 
 
 class _CleanConsole(Console):
-    """Cleans whatever is printed; colours and cursor movements are its own."""
+    """Cleans all printed text. Colors and cursor movements come only from rich itself."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):

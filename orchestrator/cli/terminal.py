@@ -1,6 +1,6 @@
-"""The one door to standard output and standard error: what the service or a job says passes it cleaned.
+"""The only way to print to standard output and standard error: text of the service and of jobs is cleaned here.
 
-Tables and colours have another one, `console` of render.py, by the same rule.
+Tables and colors are printed by `console` in render.py, which follows the same rule.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from orchestrator.clusters import Cluster
-from orchestrator.commands.folders import find_foreign
+from orchestrator.commands.folders import check_folders
 from orchestrator.commands.submission import check_submission, find_cluster, make_absolute
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.identity import LOCAL, Principal, Role
@@ -60,7 +60,7 @@ class Checks:
 
     def _check_folders(self, spec: JobSpec, known: JobSpec | None) -> None:
         cluster = find_cluster(spec, self.clusters)
-        found = find_foreign(
+        found = check_folders(
             spec, cluster, self._project_of, lambda project: self.caller.may(Role.VIEWER, project), known=known
         )
         problems = list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Whose folders a spec names: another job's is written to by nobody, and read by those who may see that job."""
+"""Check the paths of a spec that are in folders of jobs, some of which the caller may not see."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import FieldProblem
 from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.workdir import name_jobs, why_not_in_root
+from orchestrator.domain.workdir import find_job_ids, why_not_in_root
 from trainer.contract.location import is_url
 
-ProjectOf = Callable[[str], str | None]  # of a job, deleted or not; None: there was none of this id
-MaySee = Callable[[str], bool]  # a project's jobs
+ProjectOf = Callable[[str], str | None]  # from a job's id, deleted or not; None: there was no such job
+MaySee = Callable[[str], bool]  # from a project: whether the caller may see its jobs
 
 
-def find_foreign(
+def check_folders(
     spec: JobSpec, cluster: Cluster, project_of: ProjectOf, may_see: MaySee, *, known: JobSpec | None
 ) -> Iterator[FieldProblem]:
-    """What the accepted spec, `known`, names already is not asked about again."""
+    """Yield a problem for each path that the caller may not name. Paths of the accepted spec, `known`, are not checked
+    again."""
     before = {} if known is None else _places(known)
     for pointer, place in _places(spec).items():
         if before.get(pointer) == place:
@@ -28,19 +29,19 @@ def find_foreign(
             if not may_see(project):
                 yield FieldProblem(pointer, f"{place} cannot be used: there is no job {job_id}")
             elif pointer == "/snapshot/dir":
-                yield FieldProblem(pointer, f"{place} is in the folder of job {job_id}: name one of no job")
+                yield FieldProblem(pointer, f"{place} is in the folder of job {job_id}: choose another folder")
     yield from _check_own_place(spec, cluster)
 
 
 def _jobs_of(place: str, cluster: Cluster, project_of: ProjectOf) -> dict[str, str]:
-    """The projects of the jobs in whose folders a place may be."""
-    named = dict.fromkeys([*name_jobs(place), *name_jobs(_seen(place, cluster))])
+    """The jobs in whose folders a place may be, with their projects."""
+    named = dict.fromkeys([*find_job_ids(place), *find_job_ids(_seen(place, cluster))])
     projects = ((job_id, project_of(job_id)) for job_id in named)
     return {job_id: project for job_id, project in projects if project is not None}
 
 
 def _places(spec: JobSpec) -> dict[str, str]:
-    """What a job reads or writes, by the field that names it."""
+    """The paths and URLs that a job reads or writes, by the field that names them."""
     run, config = spec.run, spec.trainer_config()
     named = {
         "/run/workdir": run.workdir,
@@ -57,20 +58,19 @@ def _join(workdir: str, path: str) -> str:
 
 
 def _seen(place: str, cluster: Cluster) -> str:
-    """The same place with its links resolved, where the service sees what the nodes do."""
+    """The place with its links resolved, if the service sees the same files as the nodes."""
     return place if is_url(place) or not cluster.shares_files else str(Path(place).resolve())
 
 
 def _check_own_place(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
-    """Snapshots beside the jobs' own folders would be taken for one of them."""
+    """A folder of snapshots beside the jobs' folders would be taken for a job's."""
     named = spec.snapshot.dir
     if named is None or is_url(named) or not Path(named).is_absolute():
         return
     roots = {cluster.job_root, cluster.node_root or cluster.job_root}
     for path in {Path(os.path.normpath(named)), Path(_seen(named, cluster))}:
         for root in roots:
-            if path.is_relative_to(root) and why_not_in_root(path, root) is not None:
-                yield FieldProblem(
-                    "/snapshot/dir", f"{named} is in the run directory, among what belongs to the service"
-                )
+            reason = why_not_in_root(path, root) if path.is_relative_to(root) else None
+            if reason is not None:
+                yield FieldProblem("/snapshot/dir", f"{named} {reason}")
                 return

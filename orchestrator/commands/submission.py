@@ -121,7 +121,7 @@ def _check_snapshot_dir(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
         return
     target = Path(spec.snapshot.dir)
     if is_url(spec.snapshot.dir) or not target.is_absolute():
-        return  # what a store answers depends on who asks: the job's first probe finds out
+        return  # the answer of a store depends on who asks: the job's first probe finds out
     reason = _why_not_writable(target)
     if reason is not None:
         yield FieldProblem("/snapshot/dir", f"{target} cannot be written: {reason}")
@@ -139,7 +139,7 @@ def _check_snapshot_source(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
 
 
 def _check_places(spec: JobSpec, _: Cluster) -> Iterator[FieldProblem]:
-    """By their texts alone: `file:` and `local:` are no paths, on no cluster."""
+    """Check only the texts, on every cluster: `file:` and `local:` are not paths."""
     for field, place in (("/snapshot/dir", spec.snapshot.dir), ("/snapshot/from", spec.snapshot.source)):
         reason = None if place is None else _why_no_place(place)
         if reason is not None:
@@ -155,13 +155,13 @@ def _why_no_place(place: str) -> str | None:
 
 _Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
 _CHECKS: tuple[_Check, ...] = (_check_demand, _check_image, _check_places)
-# Paths are looked up here: a cluster that shares no files finds out by itself.
+# These look up paths, so they run only if the cluster shares files with the service.
 _ELSEWHERE: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
 _ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_ELSEWHERE)
 
 
 def _list_disk_checks(spec: JobSpec, cluster: Cluster) -> tuple[_Check, ...]:
-    """Of a folder that is refused nothing is told, not even what is there."""
+    """For a refused workdir only the refusal: further checks would tell what is in it."""
     if not cluster.shares_files:
         return ()
     return _ON_DISK if _why_no_workdir(spec, cluster) is None else (_check_workdir, *_ELSEWHERE)

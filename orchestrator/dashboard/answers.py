@@ -70,7 +70,7 @@ async def _read_form(request: Request) -> FormBody:
 
 
 def parse_form(raw: bytes) -> FormBody:
-    """As urllib.parse.parse_qs, which takes a hundred times the size of what is escaped."""
+    """Like urllib.parse.parse_qs, which takes a hundred times the memory of an escaped text. Raises HttpProblem."""
     form: FormBody = {}
     if raw.count(b"&") >= _MAX_FIELDS:
         raise HttpProblem("malformed", f"the form has more than {_MAX_FIELDS} fields")
@@ -83,7 +83,7 @@ def parse_form(raw: bytes) -> FormBody:
 
 
 def _unescape(raw: bytes) -> str:
-    """Raises HttpProblem."""
+    """Decode `+` and `%xx`. Raises HttpProblem."""
     try:
         return _ESCAPED.sub(lambda found: _BYTES[found[1].lower()], raw.replace(b"+", b" ")).decode()
     except UnicodeDecodeError as error:

@@ -135,17 +135,17 @@ def _folder(root: Path) -> Iterator[Word]:
 
 
 def _readers(root: Path) -> Iterator[Word]:
-    """A root that somebody opened stays open: that may be on purpose."""
+    """Warn about a run directory that every user can read. It is not changed: this may be on purpose."""
     mode = root.stat().st_mode if root.exists() else 0
     if mode & 0o005:
-        advice = f"chmod 700 {root}, or chmod 750 and chgrp where a group is to read it"
+        advice = f"chmod 700 {root}, or chgrp and chmod 750 to let one group read it"
         yield (
             "readers",
             Verdict.WARNING,
-            f"every user of this machine may read {root}, unmasked logs included: {advice}",
+            f"every user of this machine can read {root} and the unmasked logs in it: {advice}",
         )
     elif mode & 0o050:
-        yield "readers", Verdict.OK, f"{root} and the unmasked logs in it are readable by its group"
+        yield "readers", Verdict.OK, f"the group of {root} can read the unmasked logs in it"
 
 
 def judge_space(disk: os.statvfs_result, path: Path) -> Word:

@@ -103,5 +103,5 @@ class Attempt:
 
 
 def parse_nodes(nodes: str) -> tuple[int, int]:
-    """The least and the most of "least:most" or of one number."""
+    """The minimum and maximum of "MIN:MAX", or of a single number."""
     return int(nodes.partition(":")[0]), int(nodes.rpartition(":")[2])

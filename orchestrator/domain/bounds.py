@@ -1,8 +1,8 @@
-"""How much the journals of one attempt, and of one job, may leave in the database. Pure.
+"""Limits on the rows that the journals of one attempt, and of one job, may leave in the database. Pure.
 
-A job's files and its token can say anything, as often as they like. What decisions read is summed up line by line in
-`told` and needs no room. Rows need room, and each kind of row has its own, so that noise pushes out nothing that
-matters. docs/failures.md publishes the figures.
+A job's files and its token can report anything, without end. What decisions read is summed up line by line in `told`
+and has no limit. Rows have limits, a separate one for each kind (`Room`), so that noise never displaces rows that
+matter. docs/failures.md publishes the figures.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from orchestrator.domain.attempt import AttemptKey
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Progress
 
-MOST_LIVES = 1_000  # of one replica in one attempt: a life is an agent that was replaced or requeued
+MOST_LIVES = 1_000  # of one replica in one attempt; each agent that is replaced or requeued begins a new one
 MOST_WORKERS = 64  # of one replica, where its launch asked for fewer: a script may start processes of its own
 MOST_NAMES = 500  # of metrics, in one attempt
 MOST_NAME_CHARS = 100
-LEVEL_POINTS = 250_000  # steps whose metrics are stored before only every second one is, then every fourth
+LEVEL_POINTS = 250_000  # rows of metrics before every second step is stored, then every fourth
 LEVEL_BYTES = 64 * 1024 * 1024
-LEVELS = 12  # about 3 million points: enough for a thousand million steps
+LEVELS = 12  # in all 3 million rows, enough for a billion steps
 MOST_SNAPSHOTS = 10_000  # of one job, listed
-ROW_BYTES = 2048  # of an event, on average
-JOB_SHARE = 4  # so many times the room of one attempt has a job
-# What every job measures, whatever else it calls a metric.
+ROW_BYTES = 2048  # the average size of an event up to which all rows of a room may be used
+JOB_SHARE = 4  # the limit of a job, in limits of one attempt
+# Metrics that every job may report beside MOST_NAMES of its own.
 _USUAL_NAMES = frozenset({"loss", "tokens_per_s", "learning_rate", "grad_norm", "step_s", "snapshot_s"})
 _ACCOUNT = (chronicle.KINDS | why.KINDS) & {kind.value for kind in EventKind}
 _SNAPSHOTS = frozenset(
@@ -41,17 +41,17 @@ _SNAPSHOTS = frozenset(
 
 
 class Room(StrEnum):
-    """What has room of its own."""
+    """The kinds of rows that have separate limits."""
 
-    ACCOUNT = "account"  # what a job's life and `why` are read from
-    FIRSTS = "firsts"  # of ACCOUNT, once that is full: the first event of each kind in each generation
+    ACCOUNT = "account"  # events that `goodput` and `why` read
+    FIRSTS = "firsts"  # once ACCOUNT is full: its first event of each kind in each generation
     SNAPSHOTS = "snapshots"
     NOTES = "notes"  # all other events
     POINTS = "points"  # metrics of steps
 
 
 _ROWS = {Room.ACCOUNT: 10_000, Room.FIRSTS: 5_000, Room.SNAPSHOTS: 50_000, Room.NOTES: 10_000}
-_ROWS_PER_NODE = {Room.ACCOUNT: 1_000, Room.NOTES: 100}  # every agent tells of each generation
+_ROWS_PER_NODE = {Room.ACCOUNT: 1_000, Room.NOTES: 100}  # every agent reports each generation
 _WHAT = {
     Room.ACCOUNT: (
         "events about its generations",
@@ -65,14 +65,14 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What an attempt was launched with: `replicas` agents, and workers of each, where that is known."""
+    """What an attempt was launched with: `replicas` agents, and `workers` of each; None: not known."""
 
     key: AttemptKey
     replicas: int
     workers: int | None
 
     def refusal(self, replica: int, incarnation: int) -> str | None:
-        """Why nothing is stored of this life of this replica; None: it may report."""
+        """Why this life of this replica is not stored; None: it is."""
         if not 0 <= replica < self.replicas:
             nodes = "1 node" if self.replicas == 1 else f"{self.replicas} nodes"
             return f"Attempt {self.key.number} was launched on {nodes}: it has no replica {replica}."
@@ -91,26 +91,26 @@ class Launch:
 class Stored:
     """What an attempt's journals have left in the database, by room. Changed in place.
 
-    `before`: what the attempts before it had left when it began.
+    `rows_before` and `bytes_before`: what earlier attempts of the job had left when this one began.
     """
 
     rows: dict[str, int] = field(default_factory=dict)
     size_bytes: dict[str, int] = field(default_factory=dict)
     rows_before: dict[str, int] = field(default_factory=dict)
     bytes_before: dict[str, int] = field(default_factory=dict)
-    newest: dict[str, int] = field(default_factory=dict)  # generation, by the kind of event that was stored of it
+    newest: dict[str, int] = field(default_factory=dict)  # by kind of event: the newest generation with a stored one
     names: list[str] = field(default_factory=list)  # of metrics
-    leader: int | None = None  # the newest generation in which rank 0 told the loss: then no other rank has to
-    said: list[str] = field(default_factory=list)  # the limits whose sentence is stored
+    leader: int | None = None  # the newest generation in which rank 0 reported the loss
+    said: list[str] = field(default_factory=list)  # the limits whose event is stored
 
     def successor(self) -> Stored:
-        """What the next attempt of the job begins with."""
+        """The record that the next attempt of the job begins with."""
         return Stored(
             rows_before=_added(self.rows_before, self.rows), bytes_before=_added(self.bytes_before, self.size_bytes)
         )
 
     def find_room(self, launch: Launch, kind: str, generation: int) -> tuple[Room, bool]:
-        """Where an event belongs, and whether it may be stored there."""
+        """The room of an event, and whether there is any left in it."""
         room = _room_of(kind)
         if room is Room.ACCOUNT and not self._has_room(room, launch):
             if generation <= self.newest.get(kind, -1):
@@ -124,15 +124,14 @@ class Stored:
         self._count(room, size_bytes)
 
     def hears(self, line: Progress) -> bool:
-        """Whether the metrics of this rank count. They are values of the group: rank 0's are enough, if it tells the
-        loss."""
+        """Whether the metrics of this line are stored: rank 0's, or any rank's that has the loss if rank 0 has not."""
         if line.rank == 0:
             self.leader = line.generation if "loss" in line.metrics else self.leader
             return True
         return "loss" in line.metrics and self.leader != line.generation
 
     def take_point(self, step: int, size_bytes: int, *, always: bool) -> bool:
-        """Count the metrics of a step that are to be stored; False: they are not. `always`: however thin they are."""
+        """Count the metrics of a step if they are to be stored; False: they are not. `always`: whatever the step."""
         level = self.level()
         if level >= LEVELS or not (always or step % (1 << level) == 0):
             return False
@@ -140,11 +139,11 @@ class Stored:
         return True
 
     def level(self) -> int:
-        """Of each 2**level steps, the metrics of one are stored; of none from LEVELS on."""
+        """One of every 2**level steps is stored; from LEVELS on, none is."""
         return max(self._rows(Room.POINTS) // LEVEL_POINTS, self._bytes(Room.POINTS) // LEVEL_BYTES)
 
     def take_names(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The metrics that have a name among the first MOST_NAMES of the attempt."""
+        """Those of the metrics whose name is usual or among the first MOST_NAMES of the attempt."""
         known = _USUAL_NAMES.union(self.names)
         for name in metrics:
             if name not in known and len(name) <= MOST_NAME_CHARS and len(self.names) < MOST_NAMES:
@@ -153,7 +152,7 @@ class Stored:
         return {name: value for name, value in metrics.items() if name in known}
 
     def say(self, limit: str) -> bool:
-        """Whether the sentence of this limit is to be stored: once."""
+        """Note that the event of this limit is stored; False: it already is."""
         if limit in self.said:
             return False
         self.said.append(limit)
@@ -190,17 +189,17 @@ class Stored:
 
 
 def most_rows(room: Room, nodes: int) -> int:
-    """Of one attempt on so many nodes."""
+    """The limit of one attempt on `nodes` nodes."""
     return _ROWS[room] + _ROWS_PER_NODE.get(room, 0) * nodes
 
 
 def tell_thinned(level: int) -> str:
     """The sentence for the job's owner."""
     if level >= LEVELS:
-        return "This job reported more metrics than are stored. Later ones are not stored."
+        return "This job has reached the limit of stored metrics. Later ones are not stored."
     return (
         f"This job reported metrics of more than {level * LEVEL_POINTS:,} steps, or {level * LEVEL_BYTES >> 20:,} MiB "
-        f"of them. From here on those of one step in {1 << level:,} are stored."
+        f"of them. From now on, one step in {1 << level:,} is stored."
     )
 
 

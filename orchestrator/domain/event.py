@@ -25,8 +25,8 @@ class EventKind(StrEnum):
     GREW_BACK = "recovery.grown"  # an attempt makes room for a larger one
     NODE_MARKED = "node.marked"
     REMOVED = "retention.removed"  # something that an ended job had left, after its time
-    FILE_BROKEN = "file.broken"  # a document in the job's folder that cannot be read as one; said once
-    LIMIT_REACHED = "limit.reached"  # of what is stored of an attempt or job; said once
+    FILE_BROKEN = "file.broken"  # a file in the job's folder cannot be parsed; reported once
+    LIMIT_REACHED = "limit.reached"  # a limit on what is stored of an attempt or a job; reported once
     FIRST_STEP = "step.first"  # of an attempt: told to the service's own listeners, never stored
 
 

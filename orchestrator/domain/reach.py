@@ -35,25 +35,27 @@ _HOSTED = frozenset(
         "webhdfs",
     }
 )
-# Where jobs may keep snapshots, by fsspec's names. None of them is a folder of the machine that opens it.
+# Stores that jobs may keep snapshots in, by fsspec's names. None of them opens a folder of the machine.
 STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "hdfs", "webhdfs", "sftp", "ssh", "smb")
 _READ_ONLY = ("http", "https")
 _BRACKETS = re.compile(r"\[[^\]]*\]")  # an IPv6 address
 # fsspec chains file systems: simplecache::http://..., zip://a.zip::https://...; an IPv6 address has colons too.
 _CHAINED = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # the well-known prefix; a network's own ones nobody can know
-# Teredo (RFC 4380), which leads behind whatever NAT; documentation (RFC 9637). Python knows neither as it should.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # the well-known prefix; a network's own prefixes are not known here
+# Teredo (RFC 4380), which reaches hosts behind a NAT; documentation (RFC 9637). `ipaddress` calls both global.
 _NEVER_OUTSIDE = (ipaddress.IPv6Network("2001::/32"), ipaddress.IPv6Network("3fff::/20"))
 _PART = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,12}", re.ASCII)
 
 
 def why_no_store(url: str, *, reads: bool = False) -> str | None:
-    """Why a URL is no place for a job's snapshots, in a phrase; None: it is one. `reads`: they are only read there."""
+    """Why a job's snapshots cannot be at a URL, in a phrase; None: they can. `reads`: they are only read there."""
     known = (*STORES, *(_READ_ONLY if reads else ()))
     if url.partition("://")[0] in known and "::" not in _BRACKETS.sub("", url):
         return None
-    return f"is in no store that snapshots can be in: write the path of a folder, or one URL of {', '.join(known)}"
+    return (
+        f"is in no store that is supported for snapshots: write the path of a folder, or one URL of {', '.join(known)}"
+    )
 
 
 def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:
@@ -65,7 +67,7 @@ def why_out_of_bounds(url: str, allowed: Collection[str]) -> str | None:
         except ValueError:
             return "is no URL"
         if not _is_plain(host):
-            return "has a host that programs read in different ways: write it in ASCII, without '%'"
+            return "has a host that programs read in different ways: write it in ASCII and without '%'"
         if _is_allowed(host, parts.scheme, allowed):
             continue
         if _INNER.fullmatch(host) or _is_private(host, parts.scheme):
@@ -98,19 +100,20 @@ def _is_private(host: str, scheme: str) -> bool:
 
 
 def _is_plain(host: str) -> bool:
-    """Full-width digits, other dots and encoded characters become an address only where the host is looked up."""
+    """Whether the host is ASCII without escapes. Full-width digits, other dots and `%xx` become an address only when
+    the host is looked up."""
     return host.isascii() and "%" not in host
 
 
 def _is_routed(address: ipaddress.IPv6Address) -> bool:
-    """Whether it is a global unicast address (RFC 4291, 2.4), or one of NAT64 (RFC 6052)."""
+    """Whether it is a global unicast address (RFC 4291, 2.4) or a NAT64 one (RFC 6052)."""
     if any(address in network for network in _NEVER_OUTSIDE):
         return False
     return address in _NAT64 or (address in _UNICAST and address.is_global)
 
 
 def _embedded(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
-    """The IPv4 addresses that packets to it may reach in the end."""
+    """The IPv4 addresses that packets to it may be translated or tunnelled to."""
     low = int(address) & 0xFFFFFFFF
     if address.ipv4_mapped is not None:
         yield address.ipv4_mapped

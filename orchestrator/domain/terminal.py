@@ -1,8 +1,7 @@
-"""Text of jobs and of the service as a terminal may show it: it steers nothing and reads in the order in which it is
-written. Pure.
+"""Text of jobs and of the service, made safe for a terminal: it cannot move the cursor or reorder itself. Pure.
 
-Hidden are control characters (C0 but line ends and tabs, DEL, C1), format characters (bidirectional controls,
-zero-width ones, tags), separators of lines and paragraphs, and lone surrogates, which no terminal can be sent.
+Hidden characters are control characters (C0 but line ends and tabs, DEL, C1), format characters (bidirectional ones,
+zero-width ones, tags), separators of lines and paragraphs, and lone surrogates, which cannot be encoded.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ _BREAKS = re.compile(r"\r\n?")  # a progress bar returns to the beginning of its
 
 
 def clean(text: str) -> str:
-    """Without colours; what else is hidden is shown as U+FFFD."""
+    """Remove colors and replace every other hidden character by U+FFFD."""
     return HIDDEN.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub("\n", _COLOUR.sub("", text)))
 
 
 def clean_line(text: str) -> str:
-    """In one line: a value must not look like the next one."""
+    """The same in one line, so that a value with a line end cannot imitate the next value."""
     return " ".join(clean(text).split("\n"))
 
 
 def dump_json(document: object, *, indent: int | None = None) -> str:
-    """JSON in which hidden characters are escaped and all others can be read. Nothing is lost."""
+    """Render JSON with hidden characters escaped and all others as they are. Nothing is lost."""
     return HIDDEN.sub(_escape, json.dumps(document, indent=indent, ensure_ascii=False))
 
 

@@ -20,7 +20,7 @@ _Place = tuple["_Place | None", object]  # where it lies in, and the key or inde
 MAX_DEPTH = 32
 MAX_NODES = 200_000
 MOST_PROBLEMS = 100  # that are told one by one
-_MOST_BUILT = 10_000  # pydantic builds all or none, and each takes half a kilobyte
+_MOST_BUILT = 10_000  # problems: pydantic builds all or none, and each takes half a kilobyte
 MOST_LEAVES = 50  # of a patch
 _FOUND_LENGTH = 80
 
@@ -61,7 +61,7 @@ def check_plain(document: object, *, prefix: str = "") -> list[FieldProblem]:
         if message is not None:
             return [FieldProblem(prefix + _render_place(place), message)]
         count += len(value) if isinstance(value, (Mapping, list)) else 0
-        if count > MAX_NODES:  # before they are looked at: a million places take half a gigabyte
+        if count > MAX_NODES:  # before their places are built: a million take half a gigabyte
             return [FieldProblem(prefix, f"holds more than {MAX_NODES} values")]
         stack.extend((child, (place, key), depth + 1) for key, child in _children(value))
     return []

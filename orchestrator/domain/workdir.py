@@ -6,18 +6,19 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-# The machine's own: what lies there was given to the service and not to its submitters.
+WORKSPACES = ".workspaces"  # in the run directory: clients write their code there
+# Folders of the machine: what is there was given to the service, not to its submitters.
 _MACHINE = tuple(map(PurePath, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run")))
-_JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[a-z2-7]{8}")  # a job's id: its name and a random word
-_PRIVATE = "the service's own files or the machine's are in it, or it is among them; the setting `workdirs` allows none"
+_JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}-[a-z2-7]{8}")  # a job's id: its name and a random suffix
+_PRIVATE = "it contains, or is in, a folder of the service or of the system; the setting `workdirs` cannot allow it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkdirPolicy:
     """All paths are absolute and resolved. `allowed` None: every folder that is not private.
 
-    `private`: the service's own files and folders. `left_out`: files that a copy goes without. `home`: of the service's
-    user.
+    `private`: the service's own files and folders. `left_out`: files that are not copied along. `home`: the home of the
+    service's user.
     """
 
     allowed: tuple[PurePath, ...] | None = None
@@ -42,22 +43,22 @@ class WorkdirPolicy:
         return self.home.is_relative_to(workdir) or _is_hidden(workdir, self.home)
 
 
-def name_jobs(path: str) -> list[str]:
-    """The parts of a path or URL that may be jobs' ids."""
+def find_job_ids(path: str) -> list[str]:
+    """The parts of a path or URL that have the form of a job's id."""
     return [part for part in path.split("/") if _JOB.fullmatch(part)]
 
 
-def why_not_in_root(path: PurePath, root: PurePath, *, workspaces: str | None = None) -> str | None:
+def why_not_in_root(path: PurePath, root: PurePath, *, allow_workspaces: bool = False) -> str | None:
     """Why a job must not name this folder of the run directory, in a phrase; None: it may."""
     first, *below = path.relative_to(root).parts or ("",)
-    if first == workspaces and below:
+    if allow_workspaces and first == WORKSPACES and below:
         return None
     if not first or first.startswith(".") or _JOB.fullmatch(first):
-        return "is in the run directory, among what belongs to the service and to other jobs"
+        return "is in a folder of the run directory that belongs to the service or to a job"
     return None
 
 
 def _is_hidden(path: PurePath, home: PurePath) -> bool:
-    """Whether a path is below a hidden folder of the home, as ~/.ssh and ~/.config are."""
+    """Whether a path is, or is below, a hidden folder of the home, such as ~/.ssh."""
     below = path.relative_to(home).parts if path.is_relative_to(home) else ()
     return below[:1] != () and below[0].startswith(".")

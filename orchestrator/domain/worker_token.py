@@ -38,7 +38,7 @@ def issue_worker_token(worker_key: bytes, key: AttemptKey, nonce: str) -> str:
 
 
 def looks_like_worker_token(token: str) -> bool:
-    """Whether it has the shape of one; it costs no key and no question to the store."""
+    """Whether it has the form of a worker's token. Asks neither keys nor the store."""
     return _SHAPE.fullmatch(token) is not None
 
 

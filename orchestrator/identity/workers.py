@@ -49,14 +49,14 @@ class Workers:
         return remembered or Remembered(self._stays.keep(str(key), self._reader.stay(key)))
 
     def require(self, token: str, key: AttemptKey, stay: AttemptStay | None) -> None:
-        """Raises Unauthenticated for what is no token of this attempt."""
+        """Raises Unauthenticated unless this is the attempt's token."""
         if stay is None or not is_genuine(token, self._keys, key, stay.nonce):
             raise Unauthenticated(_NOT_ITS_TOKEN)
         if not self.knows(token):
             self._genuine.keep(_digest(token), None)
 
     def require_not_over(self, key: AttemptKey, stay: AttemptStay | None) -> None:
-        """Raises AttemptOver for an attempt whose token has ended with it."""
+        """Raises AttemptOver if the attempt has ended or does not exist."""
         if stay is None or is_over(stay, self._clock.now()):
             raise AttemptOver(f"attempt {key} has ended, and its token with it")
 

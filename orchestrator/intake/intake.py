@@ -58,8 +58,8 @@ class Intake:
     def collect(self, launched: Mapping[AttemptKey, int]) -> dict[AttemptKey, str]:
         """Read what the attempts' run directories hold beyond the store; of those that cannot be read, says why.
 
-        What is too much for one pass is finished by the next ones, which begin with those that this one did not come
-        to and end with those that have the most to tell. Raises StoreUnavailable.
+        What one pass cannot finish is left to the next ones. They begin with the attempts that had no turn, and end
+        with those that had more to read. Raises StoreUnavailable.
         """
         reading = Reading(self._journals, self._folder, self._store, self._between, self._monotonic)
         heavy = {key: None for key in self._heavy if key in launched}
@@ -88,13 +88,13 @@ class Intake:
         ]
 
     def _ingest(self, batches: Sequence[JournalBatch]) -> list[Exception | None]:
-        """Store what belongs to an attempt that exists and to a replica of it; of each batch, why it is refused."""
+        """Store the batches of attempts and replicas that exist; returns for each batch why it is refused, or None."""
         try:
             refused = self._store(batches)
         except StoreUnavailable:
             raise
         except Exception as error:
-            # An edge: whatever one report holds, those that came with it are stored.
+            # An edge: one bad report must not fail those that came with it.
             if len(batches) > 1:
                 return [refusal for batch in batches for refusal in self._ingest([batch])]
             return [_unknown(batches[0].key) if isinstance(error, NotFound) else error]

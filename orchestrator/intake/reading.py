@@ -1,7 +1,7 @@
-"""One pass's reading of run directories, in turns: what one job writes delays no other.
+"""One pass's reading of run directories, in turns, so that the journals of one job do not delay other jobs.
 
-Each attempt has one turn. Those that had more to tell are heavy: in the passes after that they come last, in rotation,
-and share as long as the first turns took, half a second at the most.
+Each attempt has one turn. An attempt with more to read is heavy: from then on, heavy attempts come last in each pass,
+take turns in rotation, and share as much time as the first turns took, at most half a second.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalSto
 
 log = structlog.get_logger()
 
-# One attempt's turn, and what each of its replicas adds; then the others have theirs.
+# The length of an attempt's turn, and what each of its replicas adds to it.
 _TURN_BYTES, _MORE_BYTES = 1024 * 1024, 8 * 1024
 _TURN_LINES, _MORE_LINES = 6000, 50
-_PASS_BYTES = 64 * 1024 * 1024  # then the jobs are looked at, whatever is left
-_HEAVY_S = (0.1, 0.5)  # of each pass, for all that is left behind the first turns: as long as those took, within these
+_PASS_BYTES = 64 * 1024 * 1024  # of all journals; whatever is left waits for the next pass
+_HEAVY_S = (0.1, 0.5)  # of each pass, for all heavy attempts: as long as the first turns took, within these limits
 _PART_ATTEMPTS = 250
-_PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction: PostgreSQL ends one that idles for seconds
+_PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction: PostgreSQL aborts one that idles for seconds
 _TOO_MUCH = "there was more to read than one pass has time for"
 
 News = Mapping[AttemptKey, Sequence[JournalBatch]]
@@ -35,7 +35,7 @@ Offsets = Mapping[tuple[int, int], JournalOffsets]
 
 @dataclass(slots=True)
 class _Course:
-    """One reading through an attempt's replicas; `goes_on` when a journal may be longer than what was read of it."""
+    """One reading through an attempt's replicas. `goes_on`: some journal may have more lines than were read."""
 
     news: Iterator[JournalBatch]
     goes_on: bool = False
@@ -53,16 +53,16 @@ class Reading:
         monotonic: Callable[[], float],
     ) -> None:
         self.unread: dict[AttemptKey, str] = {}  # and why
-        self.behind: list[AttemptKey] = []  # those of them that had no turn
-        self.broken: set[tuple[AttemptKey, int, int]] = set()  # lives whose exit record cannot be read, as was stored
-        self.heavy: list[AttemptKey] = []  # those that had more to tell, the one that waits longest first
+        self.behind: list[AttemptKey] = []  # the unread ones that had no turn
+        self.broken: set[tuple[AttemptKey, int, int]] = set()  # lives whose broken exit record was already reported
+        self.heavy: list[AttemptKey] = []  # attempts with more to read; the one that has waited longest is first
         self._journals = journals
         self._folder = folder
         self._launched: Mapping[AttemptKey, int] = {}
         self._store = store
         self._between = between
         self._monotonic = monotonic
-        self._begun: dict[AttemptKey, _Course] = {}  # cut by the end of a turn
+        self._begun: dict[AttemptKey, _Course] = {}  # interrupted by the end of a turn
         self._part: dict[AttemptKey, list[JournalBatch]] = {}
         self._part_bytes = 0
         self._room = _PASS_BYTES
@@ -70,9 +70,9 @@ class Reading:
     def read(
         self, launched: Mapping[AttemptKey, int], light: Sequence[AttemptKey], heavy: Sequence[AttemptKey]
     ) -> None:
-        """Take in what the attempts' run directories hold beyond the store; `heavy` were so in the pass before.
+        """Store what the attempts' run directories hold beyond the store. Raises StoreUnavailable.
 
-        `launched`: how many replicas each attempt has. Raises StoreUnavailable.
+        `launched`: how many replicas each attempt has. `heavy`: the attempts that were heavy after the last pass.
         """
         self._launched = launched
         began = self._monotonic()
@@ -82,7 +82,7 @@ class Reading:
         self._share_time(deque([*heavy, *going_on]), min(most, max(least, self._monotonic() - began)))
 
     def _visit(self, light: Sequence[AttemptKey]) -> list[AttemptKey]:
-        """One turn for each; returns those that have more to tell."""
+        """Give each attempt one turn; returns those with more to read."""
         offsets = self._journals.offsets(light)
         going_on = []
         for key in light:
@@ -94,7 +94,7 @@ class Reading:
         return going_on
 
     def _share_time(self, waiting: deque[AttemptKey], seconds: float) -> None:
-        """Turn after turn, each stored at once, until the time is spent; one at least."""
+        """Give turns in rotation, and store after each, until the time is used up. At least one turn is given."""
         deadline = self._monotonic() + seconds
         while waiting:
             key = waiting.popleft()
@@ -107,7 +107,7 @@ class Reading:
         self.unread |= dict.fromkeys(self.heavy, _TOO_MUCH)
 
     def _has_more_after_turn(self, key: AttemptKey, offsets: Offsets) -> bool:
-        """Read on where the last turn ended, or begin anew behind what is stored."""
+        """Continue where the last turn ended, or begin again after what is stored."""
         begun = self._begun.pop(key, None)
         if begun is not None and self._take_turn(key, begun):
             return self._has_more(key, begun)
@@ -119,7 +119,7 @@ class Reading:
         return key in self._begun or (course.goes_on and key not in self.unread)
 
     def _take_turn(self, key: AttemptKey, course: _Course) -> int:
-        """The bytes that were taken in."""
+        """Read until the turn ends; returns how many bytes were read."""
         taken = lines = 0
         replicas = self._launched[key]
         while taken < _TURN_BYTES + replicas * _MORE_BYTES and lines < _TURN_LINES + replicas * _MORE_LINES:
@@ -133,14 +133,14 @@ class Reading:
         return taken
 
     def _read_news(self, key: AttemptKey, offsets: Offsets) -> Iterator[JournalBatch]:
-        """Begun by its first batch: also the way to the folder may fail."""
+        """A generator, so that an error in opening the folder is raised by `_next`."""
         yield from rundir.read_news(self._folder(key.job_id), key, self._launched[key], offsets)
 
     def _next(self, key: AttemptKey, course: _Course) -> JournalBatch | None:
         try:
             return next(course.news, None)
         except Exception as error:
-            # An edge: whatever one job's files hold, its neighbours are supervised.
+            # An edge: one job's files must not stop the supervision of others.
             log.exception("run directory cannot be read", attempt=str(key))
             self.unread[key] = str(error)
             return None

@@ -17,8 +17,8 @@ from orchestrator.intake.waiting import Waiting, WaitingRoom
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 _GATHER_S = 0.1
-_MOST = 500  # reports in one transaction,
-_MOST_LINES = 10_000  # and lines: a fraction of a second's work, for PostgreSQL ends a transaction that idles
+_MOST = 500  # reports in one transaction
+_MOST_LINES = 10_000  # no further report is added: a fraction of a second, for PostgreSQL aborts one that idles
 
 
 class Reception:
@@ -45,7 +45,7 @@ class Reception:
         Unavailable when too many wait already."""
         answer: Future[DesiredView] = Future()
         if not self._waiting.enter(Waiting(body, answer, self._monotonic())):
-            answer.set_exception(Unavailable("more reports come than can be stored; they will be sent again"))
+            answer.set_exception(Unavailable("more reports arrive than can be stored; send this one again"))
         return answer
 
     def _run(self) -> None:
@@ -53,7 +53,7 @@ class Reception:
             self._answer(self._gather(first))
 
     def _gather(self, first: Waiting) -> list[Waiting]:
-        """Whoever comes within the time."""
+        """The reports that arrive within the time, up to the limits of a transaction."""
         group, lines, deadline = [first], first.lines, first.since + self._gather_s
         while len(group) < _MOST and lines < _MOST_LINES:
             following = self._waiting.leave(timeout=max(0.0, deadline - self._monotonic()))

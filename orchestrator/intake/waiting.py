@@ -1,4 +1,4 @@
-"""Reports that wait to be stored, taken out job by job in rotation: a job that reports much delays no other."""
+"""A queue of reports to store, taken out job by job in rotation, so that a job that reports much delays no other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 _MOST = 5000  # reports
-_MOST_OF_A_JOB = 1250  # a thousand nodes report at one time
+_MOST_OF_A_JOB = 1250  # enough for a thousand nodes that report at the same time
 
 
 class Waiting(NamedTuple):
@@ -28,13 +28,13 @@ class WaitingRoom:
 
     def __init__(self, *, most: int = _MOST, most_of_a_job: int = _MOST_OF_A_JOB) -> None:
         self._most, self._most_of_a_job = most, most_of_a_job
-        self._jobs: OrderedDict[str, deque[Waiting]] = OrderedDict()  # whose turn is next comes first
+        self._jobs: OrderedDict[str, deque[Waiting]] = OrderedDict()  # the job whose turn is next is first
         self._count = 0
         self._closed = False
         self._changed = threading.Condition()
 
     def enter(self, waiting: Waiting) -> bool:
-        """False: there is no room for it."""
+        """Add a report; False: the queue, or its job's part of it, is full."""
         with self._changed:
             mine = self._jobs.get(waiting.body.job_id, ())
             if self._count >= self._most or len(mine) >= self._most_of_a_job:
@@ -45,19 +45,19 @@ class WaitingRoom:
             return True
 
     def close(self) -> None:
-        """Let `leave` wait for nobody any more."""
+        """From now on `leave` does not wait."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def leave(self, timeout: float | None = None) -> Waiting | None:
-        """The next one; None when nobody came in time, or nobody is left after `close`."""
+        """Remove the next report; None if none arrived in time, or none is left after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._count or self._closed, timeout)
             if not self._count:
                 return None
             job_id, mine = self._jobs.popitem(last=False)
             if len(mine) > 1:
-                self._jobs[job_id] = mine  # behind the others
+                self._jobs[job_id] = mine  # after the others
             self._count -= 1
             return mine.popleft()

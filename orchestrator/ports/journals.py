@@ -34,8 +34,8 @@ class JournalBatch:
     progress_cut: bool = False
     events_cut: bool = False
     reported: bool = False
-    is_part: bool = False  # the journals go on behind it
-    has_broken_exit: bool = False  # what lies in the exit record's place cannot be read as one
+    is_part: bool = False  # more lines follow in the journals
+    has_broken_exit: bool = False  # there is an exit record that cannot be parsed
 
     @property
     def has_news(self) -> bool:
@@ -66,4 +66,4 @@ class JournalStore(Protocol):
     def ingest(self, batches: Sequence[JournalBatch], *, arrived_at: datetime) -> Mapping[int, str]:
         """Store batches in one transaction, each line once however often and by whatever road it comes: progress into
         workers and metrics (the last writer of a step wins), events, snapshots, exit records, as far as domain.bounds
-        has room for them. Returns by its place why a batch is refused: it is of no replica that was launched."""
+        allows. Returns, by the index of a batch, why it is refused: it is not of a launched replica."""

@@ -43,7 +43,7 @@ class SupervisorStore(Protocol):
     """
 
     def live(self, cluster: str) -> Mapping[AttemptKey, int]:
-        """The live attempts of the cluster, each with the most replicas that were launched."""
+        """The live attempts of the cluster, each with the maximum number of its replicas."""
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Every job of the cluster that is not at rest: not terminal, or terminal with a retry wished."""

@@ -143,7 +143,7 @@ def _run(name: str, url: URL, *arguments: str) -> None:
 
 
 def _without_password(url: URL) -> str:
-    plain = URL.create(  # `url.set(password=None)` keeps the password
+    plain = URL.create(  # `url.set(password=None)` would keep the password
         "postgresql", username=url.username, host=url.host, port=url.port, database=url.database, query=url.query
     )
     return plain.render_as_string(hide_password=False)

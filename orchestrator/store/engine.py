@@ -73,7 +73,7 @@ def parse_url(text: str) -> URL:
 
 
 def _move_password(url: URL) -> URL:
-    """libpq also takes a password behind the `?`, where nothing that prints a URL would hide it."""
+    """Move a password out of the query, where libpq also accepts it, but where rendering the URL would not hide it."""
     password = url.query.get("password")
     if not isinstance(password, str):
         return url

@@ -1,7 +1,7 @@
 """What new journal lines leave behind: a sum for each attempt, and rows of workers, metrics, snapshots and events.
 
-Gathered over many attempts, then written at once. Every write may be repeated. The sum counts each line; a row is
-written while domain.bounds has room for it.
+Gathered over many attempts, then written at once. Every write may be repeated. The sum counts each line; rows are
+written within the limits of domain.bounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SNAPSHOT_STATES = {
 }
 _MAX_VERIFIED = 1000  # of one event
 _MAX_KIND_CHARS, _MAX_SENTENCE_CHARS = 100, 2000
-_POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value beside its name
+_POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value in it without its name
 # What an agent may tell listeners: nothing in the service's own name.
 _NEWS = frozenset(kind.value for kind in EventKind)
 # Every agent of the group tells these; news they are once.
@@ -52,7 +52,7 @@ _OF_THE_GROUP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """An attempt as intake knows it: what was told, what is stored of it, and what it was launched with."""
+    """An attempt as intake knows it: what it told, which rows are stored of it, and what it was launched with."""
 
     told: Told
     stored: Stored
@@ -80,15 +80,15 @@ class Harvest:
             self._take_event(batch, event, training)
         self._take_lines(batch, lines, training)
         if batch.has_broken_exit and training.stored.say("exit"):
-            sentence = f"Replica {batch.replica} left an exit.json that cannot be read. It is ignored."
+            sentence = f"Replica {batch.replica} left an exit.json that cannot be parsed. It is ignored."
             self._say(batch.key, sentence, kind=OwnKind.FILE_BROKEN)
         if journal.exit_record is None and batch.exit_record is not None:
             journal.exit_record = shorten_evidence(render_exit_record(batch.exit_record))
 
     def refuse(self, batch: JournalBatch, refusal: str, training: Training) -> None:
-        """Say once that something is stored of no replica that wrote it; who reports is answered with it instead."""
+        """Store one event that the replica's journals are not stored. A refused report is answered instead."""
         if not batch.reported and training.stored.say("replica"):
-            self._say(batch.key, f"{refusal} Nothing is stored of its journals.")
+            self._say(batch.key, f"{refusal} Its journals are not stored.")
 
     def _take_event(self, batch: JournalBatch, event: JournalEvent, training: Training) -> None:
         told, stored = training.told, training.stored
@@ -133,7 +133,7 @@ class Harvest:
         *,
         kind: OwnKind = OwnKind.LIMIT_REACHED,
     ) -> None:
-        """In the service's own name."""
+        """Store an event of the service itself."""
         said = Event(at=self._arrived_at, kind=kind, sentence=sentence, attempt=key.number, evidence=evidence or {})
         self.events.append((key.job_id, said))
         self.news.append((key.job_id, said))
@@ -210,7 +210,7 @@ def _worker(batch: JournalBatch, line: Progress, arrived_at: datetime) -> Values
 
 
 def _metrics(key: AttemptKey, lines: Sequence[Progress], stored: Stored, arrived_at: datetime) -> list[Values]:
-    """One point a step: of the latest generation that did it. Of those that `stored` has room for."""
+    """One point for each step, of the latest generation that did it, within the limits of `stored`."""
     points: dict[int, Progress] = {}
     for line in lines:
         if line.step is not None and line.metrics and stored.hears(line):

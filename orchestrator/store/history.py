@@ -46,7 +46,7 @@ _SNAPSHOTS = (
 )
 # Rows are many: objects of the ORM cost more than reading.
 _POINTS = select(MetricRow.step, MetricRow.attempt, MetricRow.generation, MetricRow.at, MetricRow.measured)
-_MANY = 100_000  # rows: to number them all costs more than a search for each point
+_MANY = 100_000  # rows: numbering more of them costs more than one search for each point
 _REPLICAS = (Key(JournalRow.replica, int), Key(JournalRow.incarnation, int))
 _WORKERS = (Key(WorkerRow.attempt, int, descending=True), Key(WorkerRow.replica, int), Key(WorkerRow.local_rank, int))
 
@@ -165,13 +165,13 @@ def _itself(row: JournalRow) -> JournalRow:
 
 
 def _count_some(wanted: ColumnElement[bool]) -> Select[int]:
-    """How many there are; of more than so many only that."""
+    """Count the rows, up to _MANY + 1."""
     some = select(MetricRow.step).where(wanted).limit(_MANY + 1).subquery()
     return select(func.count()).select_from(some)
 
 
 def _nearest(wanted: ColumnElement[bool], steps: Sequence[int]) -> Select[int]:
-    """For each of these steps the newest up to it that was measured: one search in an index each."""
+    """For each of these steps, the newest measured step up to it: one index search for each."""
     asked = values(column("step", BigInteger), name="asked").data([(step,) for step in steps]).cte()
     found = select(MetricRow.step).where(wanted, MetricRow.step <= asked.c.step).order_by(MetricRow.step.desc())
     return select(found.limit(1).correlate(asked).scalar_subquery()).select_from(asked)

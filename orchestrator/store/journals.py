@@ -104,7 +104,7 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
 
 
 def _read_launches(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, Launch]:
-    """Of these attempts, and of others of the same jobs."""
+    """The launches of these attempts, and of others of the same jobs."""
     columns = (AttemptRow.job_id, AttemptRow.number, AttemptRow.nodes, AttemptRow.workers_per_node)
     found: dict[AttemptKey, Launch] = {}
     for some in _parts_of(keys):
@@ -136,7 +136,7 @@ def _in_parts(
 
 
 def _parts_of(keys: Sequence[AttemptKey]) -> Iterator[Sequence[str]]:
-    """The jobs, so many as one statement may name."""
+    """The ids of the jobs, in parts of as many as one statement may name."""
     jobs = sorted({key.job_id for key in keys})
     for start in range(0, len(jobs), _IN_ONE_QUESTION):
         yield jobs[start : start + _IN_ONE_QUESTION]

@@ -115,7 +115,7 @@ class _Term:
 
 
 def _is_thin(session: Session, job_id: str) -> bool:
-    """Whether the metrics of some steps were not stored, so that rows cannot be counted."""
+    """Whether the metrics of some steps were not stored, so that the number of rows is not the number of steps."""
     newest = select(TrainingRow.stored).where(TrainingRow.job_id == job_id).order_by(TrainingRow.attempt.desc())
     return stored_of(session.scalar(newest.limit(1))).level() > 0
 

@@ -200,13 +200,13 @@ def told_columns(told: Told) -> dict[str, object]:
 
 
 def stored_of(document: Mapping[str, object] | None) -> Stored:
-    """None: of an attempt that began before this was counted."""
+    """Empty for None: the attempt began before stored rows were counted."""
     known = {name: value for name, value in (document or {}).items() if name in _STORED}
     return Stored(**known)  # type: ignore[arg-type]  # our own document
 
 
 def stored_document(stored: Stored) -> dict[str, object]:
-    """What is there: of most attempts little is, and it is written with each of their lines."""
+    """Without empty fields: it is written with each line, and most attempts have few."""
     return {name: value for name in _STORED if (value := getattr(stored, name))}
 
 

@@ -159,7 +159,7 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
 
 
 def _stored_before(session: Session, key: AttemptKey) -> dict[str, object]:
-    """What the attempts before this one have left: all share the room of the job."""
+    """What earlier attempts have left: all attempts share the limits of the job."""
     mine = (TrainingRow.job_id == key.job_id) & (TrainingRow.attempt < key.number)
     newest = select(TrainingRow.stored).where(mine).order_by(TrainingRow.attempt.desc()).limit(1)
     return stored_document(stored_of(session.scalar(newest)).successor())

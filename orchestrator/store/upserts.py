@@ -92,7 +92,7 @@ def write_snapshots(session: Session, rows: Sequence[Values]) -> None:
 
 
 def drop_snapshots(session: Session, job_id: str, *, beyond: int) -> None:
-    """Of more than so many rows of a job, those of deleted snapshots go first, and then those of the lowest steps."""
+    """Delete rows of a job beyond a number: those of deleted snapshots first, then those of the lowest steps."""
     mine = SnapshotRow.job_id == job_id
     excess = (session.scalar(select(func.count()).where(mine)) or 0) - beyond
     if excess > 0:

@@ -23,6 +23,7 @@ from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect
 from orchestrator.domain.errors import InvalidSpec, NotFound, OrchestratorError
 from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.workdir import WORKSPACES
 from orchestrator.settings import Settings, load_settings
 from orchestrator.torchx_scheduler.preview import render_preview
 from orchestrator.torchx_scheduler.states import APP_STATES, describe
@@ -40,7 +41,6 @@ from orchestrator.torchx_scheduler.workspace import (
 )
 
 NAME = "orchestrator"
-WORKSPACES = ".workspaces"  # below the run directory
 _log = logging.getLogger(__name__)
 # torchx's own wait ends at the first error: a restart of the service must not reach it.
 _PATIENCE_S = 300

@@ -17,6 +17,7 @@ import structlog
 from orchestrator.domain.errors import Unavailable
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.retention import Keep, Left, before, last_needed, tell_removal
+from orchestrator.domain.workdir import WORKSPACES
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.endings import EndedJob, EndedJobs, Forgetting
@@ -25,7 +26,7 @@ from trainer.contract import layout
 log = structlog.get_logger()
 
 TRASH = ".trash"  # below the run directory
-SHIPPED = (".agents", ".workdirs", ".workspaces")  # the last one is filled by clients
+SHIPPED = (".agents", ".workdirs", WORKSPACES)
 _ROUND = timedelta(days=1)  # after which all are looked at again
 _EVERY = timedelta(seconds=60)  # where there is nothing to do
 _JOBS = 20  # of one piece

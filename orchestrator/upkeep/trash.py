@@ -16,7 +16,7 @@ from orchestrator.upkeep.housekeeping import TRASH
 log = structlog.get_logger()
 
 _EVERY_S = 60.0
-_LONGEST_S = 300.0  # for one folder: a process may still fill it
+_LONGEST_S = 300.0  # for one folder, to which a process may still be writing
 
 
 class TrashSweeper:
@@ -50,7 +50,7 @@ class TrashSweeper:
                 log.warning("trash cannot be read", root=str(root), reason=str(error))
 
     def _remove(self, trash: Folder, name: str) -> None:
-        """What cannot be removed is logged and left for the next round, and so is what takes too long."""
+        """Remove one entry. One that takes too long, or fails, is left for the next round."""
         deadline = self._monotonic() + _LONGEST_S
         try:
             remove(trash, name, lambda: not self._ending.is_set() and self._monotonic() < deadline)

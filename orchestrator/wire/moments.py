@@ -1,6 +1,6 @@
-"""Moments as requests name them: RFC 3339, as OpenAPI's `date-time` says, and nothing else.
+"""Times in requests: RFC 3339 only, as OpenAPI's `date-time` says.
 
-Pydantic would read a number as seconds since 1970, or milliseconds where it is large, and a date as its midnight.
+Pydantic alone would read a number as seconds since 1970, or as milliseconds if it is large, and a date as midnight.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\
 
 
 def _parse_text(given: object) -> object:
-    if isinstance(given, datetime):  # of our own client
+    if isinstance(given, datetime):  # from our own client
         return given
     if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
-        raise ValueError("must be a time as 2026-01-31T12:00:00Z")
+        raise ValueError("must be a time such as 2026-01-31T12:00:00Z")
     return given
 
 

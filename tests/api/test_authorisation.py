@@ -111,14 +111,14 @@ FOREIGN = {
 }
 
 
-# What names something of which there is none, and which answer that is for whoever may do it.
+# Names of objects that do not exist, with the status for a caller with the needed role.
 UNKNOWN = {"{job_id}": "unknown-1", "{token_id}": "0" * 16, "{project}/{name}": "research/NONE", "{webhook}": "none"}
 UNKNOWN |= {"{name}": "none.css"}
 
 
 def expected_of_unknown(operation: str, role: Role, where: str) -> int:
-    """The rule in three sentences. A job that is not there is hidden from all. Whatever else is not there is so for
-    whoever may change it; who may not is refused, and who does not see its project is told that there is none."""
+    """The rule in three sentences. A missing job is not found by anyone. Any other missing object is not found by
+    callers who may change it. Other callers are refused, or told that there is none if they do not see its project."""
     if "{job_id}" in operation:
         return 404
     sees = where in ("research", "*") or "{token_id}" in operation
@@ -165,7 +165,7 @@ class Place:
         )
 
     def ask_unknown(self, operation: str, headers: dict[str, str]) -> httpx.Response:
-        """For what was never there."""
+        """For an object that never existed."""
         method, _, path = operation.partition(" ")
         for name, value in UNKNOWN.items():
             path = path.replace(name, value)
@@ -188,7 +188,7 @@ class Place:
         return {"Authorization": f"Bearer {issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), nonce)}"}
 
     def person(self, *, revoked: bool = False, expired: bool = False) -> dict[str, str]:
-        """An admin's token that does not hold any more."""
+        """A token of an admin that has expired or was revoked."""
         tokens, until = self.world.services.identity.tokens, self.world.clock.now() - timedelta(seconds=1)
         token, text = tokens.create("gone", {"*": Role.ADMIN}, by=LOCAL, expires_at=until if expired else None)
         if revoked:
@@ -307,7 +307,7 @@ NAMING = [one for one in GUARDED if any(name in one for name in UNKNOWN)]
 
 
 @pytest.mark.parametrize("operation", NAMING)
-def test_what_is_not_there_is_answered_by_the_rule(place: Place, operation: str) -> None:
+def test_a_missing_object_is_answered_by_the_rule(place: Place, operation: str) -> None:
     for (role, where), headers in place.headers.items():
         status = place.ask_unknown(operation, headers).status_code
         if "/remove" in operation or "/revoke" in operation:
@@ -317,7 +317,7 @@ def test_what_is_not_there_is_answered_by_the_rule(place: Place, operation: str)
 
 
 @pytest.mark.parametrize("operation", GUARDED)
-def test_a_browser_that_signed_in_may_what_its_token_may(place: Place, operation: str) -> None:
+def test_a_signed_in_browser_has_the_rights_of_its_token(place: Place, operation: str) -> None:
     for role in ROLES:
         for where in ("research", "vision", "*"):
             by_token = place.ask(operation, place.headers[role, where]).status_code
@@ -329,8 +329,8 @@ def test_a_browser_that_signed_in_may_what_its_token_may(place: Place, operation
 
 
 @pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed != PUBLIC))
-def test_who_was_somebody_is_nobody_now(place: Place, operation: str) -> None:
-    """Expired and revoked tokens, and those of agents everywhere but for their own reports."""
+def test_expired_revoked_and_agents_tokens_have_no_rights(place: Place, operation: str) -> None:
+    """Agents' tokens have no rights except to send their own reports."""
     callers = [place.person(revoked=True), place.person(expired=True), place.worker(), place.worker(ended=True)]
     for headers in callers:
         assert place.ask(operation, headers).status_code == 401, (operation, headers)
@@ -346,7 +346,7 @@ def test_an_ended_attempts_token_is_refused_for_its_own_report(place: Place) -> 
 
 
 @pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed != PUBLIC))
-def test_on_an_open_service_this_machines_user_may_everything(opened: Place, operation: str) -> None:
+def test_on_an_open_service_the_user_of_this_machine_may_do_everything(opened: Place, operation: str) -> None:
     status = opened.ask(operation, {}).status_code
     assert status in (200, 201, 202, 204, 303, 409), (operation, status)
     assert opened.ask(operation, {"X-Forwarded-For": "192.0.2.1"}).status_code == 401, "nor whoever a proxy speaks for"

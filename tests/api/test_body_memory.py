@@ -101,7 +101,7 @@ def test_the_memory_is_never_exceeded_and_is_always_released(moves: list[tuple[i
     assert not memory.used
 
 
-def test_what_says_that_it_is_too_long_is_not_read(closed: World) -> None:
+def test_a_body_with_too_large_a_content_length_is_not_read(closed: World) -> None:
     taken: list[bytes] = []
     headers = {**closed.give("*=submitter"), **KIND, "Content-Length": "9000000000"}
     client = Client(closed.app)
@@ -116,7 +116,7 @@ async def _lazily(taken: list[bytes]) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "identity, gzip"])
-def test_a_compressed_body_is_refused_by_its_name(world: World, encoding: str) -> None:
+def test_a_compressed_body_is_refused(world: World, encoding: str) -> None:
     answer = world.client.post("/api/v1/jobs", json=world.spec(), headers={"Content-Encoding": encoding})
     assert answer.status_code == 415
     assert "Content-Encoding" in answer.json()["detail"]
@@ -145,19 +145,19 @@ def test_json_of_very_many_values_is_refused_before_it_is_built(text: str) -> No
 
 
 @pytest.mark.parametrize("text", ['"' + '\\"' * 2_000_000, '"' + "," * 2_000_000 + "\\", '{"a' * 2])
-def test_a_torn_text_of_any_length_is_looked_at_once(text: str) -> None:
-    """Else its end would be sought from each of its quotes."""
+def test_an_unterminated_string_is_searched_in_linear_time(text: str) -> None:
+    """Otherwise its end would be searched for from each of its quotes."""
     with pytest.raises(HttpProblem, match="no JSON"):
         parse_json(text)
 
 
-def test_marks_within_texts_are_no_values() -> None:
+def test_brackets_and_commas_in_strings_are_not_counted_as_values() -> None:
     line = json.dumps({"loss": 1.0, "names": ["[", "{", ","]})
     document = {"progress": [line * 20_000, '\\",[{' * 100_000]}
     assert parse_json(json.dumps(document)) == document
 
 
-def test_a_list_of_a_million_is_refused_without_a_place_for_each() -> None:
+def test_a_list_of_a_million_is_refused_before_its_places_are_built() -> None:
     million = [{}] * 1_000_000
 
     def refuse() -> None:
@@ -176,7 +176,7 @@ def test_a_list_of_a_million_is_refused_without_a_place_for_each() -> None:
     ],
     ids=["items", "values", "keys"],
 )
-def test_of_a_hundred_thousand_wrong_fields_none_is_built(fields: dict[str, Any]) -> None:
+def test_a_hundred_thousand_wrong_fields_are_not_built(fields: dict[str, Any]) -> None:
     def refuse() -> None:
         with pytest.raises(InvalidSpec, match="wrong fields"):
             parse_spec({"name": "demo", "run": {"command": ["true"]}, **fields})

@@ -122,19 +122,19 @@ def test_a_long_body_is_no_header() -> None:
 
 
 @pytest.mark.parametrize(("count", "status"), [(MAX_HEADERS - 2, b"200"), (MAX_HEADERS - 1, b"431"), (12_000, b"431")])
-def test_headers_are_counted(count: int, status: bytes) -> None:
+def test_the_number_of_headers_is_limited(count: int, status: bytes) -> None:
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + b"a:b\r\n" * count
     answer = asyncio.run(converse(head, b"\r\n"))
     assert answer.startswith(b"HTTP/1.1 " + status) or (status, answer) == (b"431", b"")
 
 
 async def early(scope: Any, receive: Any, send: Any) -> None:
-    """Refuses without a look at the body."""
+    """Refuses without reading the body."""
     await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"no"})
 
 
-def test_who_is_refused_while_a_long_body_is_sent_sees_the_answer() -> None:
+def test_a_client_refused_while_it_sends_a_long_body_gets_the_answer() -> None:
     size = 64 * MAX_HEADER_BYTES
     for more in (b"", b"Connection: close\r\n"):
         head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + more + b"Content-Length: %d\r\n\r\n" % size
@@ -144,14 +144,16 @@ def test_who_is_refused_while_a_long_body_is_sent_sees_the_answer() -> None:
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept", "closed"])
-def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_of_an_answered_body_is_awaited_for_a_limited_time(
+    more: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "DRAIN_S", 0.2)
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + more + b"Content-Length: 9999\r\n\r\n"
     answer = asyncio.run(converse(head, *[b"x"] * 400, pause_s=0.005, answer=early))
     assert answer.startswith(b"HTTP/1.1 401 ") or answer == b""
 
 
-def test_a_body_is_not_taken_before_the_application_asks_for_it() -> None:
+def test_a_body_is_not_read_before_the_application_asks_for_it() -> None:
     async def look() -> None:
         state, asked, ask = ServerState(), asyncio.Event(), asyncio.Event()
 
@@ -176,7 +178,7 @@ def test_a_body_is_not_taken_before_the_application_asks_for_it() -> None:
     asyncio.run(look())
 
 
-def test_bodies_that_come_along_with_their_headers_share_a_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_arrive_with_their_headers_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "MAX_BUFFERED_BYTES", 1)
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n"
 
@@ -184,7 +186,7 @@ def test_bodies_that_come_along_with_their_headers_share_a_room(monkeypatch: pyt
         await asyncio.Event().wait()
 
     async def overflow() -> bytes:
-        """Fed by hand: how much of it a system reads at one time differs."""
+        """Fed by hand, because systems read different amounts at a time."""
         state = ServerState()
         async with listening(stuck, state) as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -203,8 +205,8 @@ def test_bodies_that_come_along_with_their_headers_share_a_room(monkeypatch: pyt
     assert b"retry-after: 1" in answer
 
 
-def test_requests_that_are_sent_before_their_turn_are_answered_up_to_a_number() -> None:
-    """And the connection ends behind the last of them, so that the client sends the rest again."""
+def test_pipelined_requests_are_answered_up_to_a_limit() -> None:
+    """Then the connection is closed, so that the client sends the rest again."""
     few = asyncio.run(converse(REQUEST * MAX_PIPELINED + REQUEST.replace(b"Host", b"Connection: close\r\nHost")))
     assert few.count(b"HTTP/1.1 200 ") == MAX_PIPELINED + 1
     many = asyncio.run(converse(REQUEST * 5000))
@@ -212,7 +214,7 @@ def test_requests_that_are_sent_before_their_turn_are_answered_up_to_a_number() 
     assert many.count(b"connection: close") == 1
 
 
-def test_a_pipelined_body_is_whole_or_not_taken_at_all() -> None:
+def test_a_pipelined_body_is_read_whole_or_not_at_all() -> None:
     sizes: list[int] = []
 
     async def measured(scope: Any, receive: Any, send: Any) -> None:

@@ -1,5 +1,4 @@
-"""Parameters of all routes, from the OpenAPI document: times are RFC 3339, and no text holds what a database may not
-take."""
+"""Parameters of all routes, from the OpenAPI document: times are RFC 3339, and text has no NUL and is UTF-8."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def document(world: World) -> dict[str, Any]:
 
 
 def parameters(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Of all operations: method, path, and the parameter."""
+    """The parameters of all operations, each with its method and path."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             for parameter in operation.get("parameters", ()):
@@ -41,7 +40,7 @@ def is_time(parameter: dict[str, Any]) -> bool:
 
 
 def ask(world: World, method: str, path: str, name: str, text: str) -> Any:
-    """With the text as it stands in an address."""
+    """The URL with the text put in as it is."""
     in_path = f"{{{name}}}" in path
     path = path.replace(f"{{{name}}}", text).replace("{job_id}", world.submit()).replace("{", "").replace("}", "")
     return world.client.request(method, path if in_path else f"{path}?{name}={text}")
@@ -61,7 +60,7 @@ def test_times_of_all_routes_are_rfc_3339_and_nothing_else(world: World, documen
             assert ask(world, method, path, name, quote(text, safe="")).status_code in (200, 422), (path, name, text)
 
 
-def test_no_parameter_that_tells_a_time_is_anything_else(document: dict[str, Any]) -> None:
+def test_every_parameter_named_like_a_time_is_declared_as_one(document: dict[str, Any]) -> None:
     names = {"since", "until", "before", "after", "at", "from", "to", "expires_at"}
     assert [
         (path, each["name"]) for _, path, each in parameters(document) if each["name"] in names and not is_time(each)
@@ -77,9 +76,7 @@ def test_times_in_bodies_are_rfc_3339_too(world: World, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS)
-def test_no_text_of_an_address_holds_what_a_database_may_not_take(
-    world: World, document: dict[str, Any], text: str
-) -> None:
+def test_nul_and_invalid_utf_8_are_refused_in_every_url(world: World, document: dict[str, Any], text: str) -> None:
     tried = 0
     for method, path, parameter in parameters(document):
         if parameter["in"] in ("query", "path"):
@@ -95,11 +92,11 @@ def test_no_text_of_an_address_holds_what_a_database_may_not_take(
 @pytest.mark.parametrize(
     "path", ["/?q={}", "/jobs/{}", "/static/{}", "/sign-in?next={}", "/submit?from={}", "/nowhere{}"]
 )
-def test_pages_take_no_such_text_either(world: World, path: str) -> None:
+def test_pages_refuse_them_too(world: World, path: str) -> None:
     for text in BAD_TEXTS:
         assert world.client.get(path.format(text)).status_code == 400
 
 
-def test_what_looks_like_it_is_text(world: World) -> None:
+def test_text_that_only_resembles_an_escape_is_accepted(world: World) -> None:
     for text in ("%2500", "%E2%90%80", "100%25", "%F0%9F%98%80", "a%0Ab"):
         assert world.client.get(f"/api/v1/jobs?q={text}").status_code == 200

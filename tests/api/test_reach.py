@@ -62,7 +62,7 @@ def test_no_url_of_a_job_is_resolved_or_opened_by_the_service(world: World, call
         *("simplecache::s3://bucket/x", "dir::file:///etc", "zip://a.zip::file:///etc/a.zip", "s3://b/x::file:///etc"),
     ],
 )
-def test_a_place_on_the_machine_is_named_by_its_path_alone(world: World, field: str, place: str) -> None:
+def test_a_folder_of_the_machine_is_named_by_its_path_and_not_by_a_url(world: World, field: str, place: str) -> None:
     for path in ("/api/v1/jobs", "/api/v1/plan"):
         answer = world.post_spec(path, snapshot={field: place})
         assert answer.status_code == 422, (path, answer.text)

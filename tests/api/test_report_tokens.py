@@ -24,7 +24,7 @@ JUNK = b"[" + b"{}," * 20_000 + b"{}]"
 
 @dataclass
 class Post:
-    """A report whose body is given away chunk by chunk, and how much of it was taken."""
+    """A report whose body is sent chunk by chunk, and a count of the chunks that were read."""
 
     status: int
     answer: dict[str, Any]
@@ -95,7 +95,7 @@ def test_a_strangers_report_is_refused_before_its_body_is_read(reporting: Report
             assert (refused.status, refused.taken) == (401, 0), (token, attempt)
 
 
-def test_of_a_report_that_names_its_attempt_in_its_body_alone_the_beginning_is_read(reporting: Reporting) -> None:
+def test_only_the_first_bytes_are_read_of_a_report_without_the_header(reporting: Reporting) -> None:
     for first in (JUNK, reporting.body(progress=["x" * 5000])):
         refused = post(reporting.world, FALSE, [first, JUNK, JUNK])
         assert (refused.status, refused.taken) == (401, 1)
@@ -122,7 +122,7 @@ def test_a_token_reports_for_no_attempt_but_its_own(reporting: Reporting) -> Non
     assert reporting.world.intake.bodies == []
 
 
-def test_the_agent_of_an_attempt_that_is_over_is_told_to_stop_and_its_report_is_not_read(reporting: Reporting) -> None:
+def test_the_agent_of_an_ended_attempt_is_told_to_stop_and_its_report_is_not_read(reporting: Reporting) -> None:
     world = reporting.world
     world.start(reporting.key.job_id, state=AttemptState.FAILED, ended_at=world.clock.now())
     world.clock.moment += LATE
@@ -145,8 +145,8 @@ def test_every_refused_report_is_a_guess(reporting: Reporting, attempt: str | No
     assert statuses == [401] * 10 + [429]
 
 
-def test_a_token_costs_the_pace_of_callers_nothing_before_it_is_known(reporting: Reporting) -> None:
-    """Each false one would be remembered by its whole text."""
+def test_an_unknown_token_takes_no_memory_in_the_pace_of_callers(reporting: Reporting) -> None:
+    """Otherwise the whole text of each invalid token would be kept."""
     pace = Pace(1, monotonic=lambda: 0.0)
     identity = replace(reporting.world.services.identity, pace=pace, strangers=Pace(1e6))
     client = Client(create_app(replace(reporting.world.services, identity=identity)))

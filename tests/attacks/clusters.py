@@ -1,4 +1,4 @@
-"""A real service for a team, on a Slurm whose commands are scripts and on the pretended Kubernetes."""
+"""A real service with tokens, on a Slurm whose commands are scripts and on a fake Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Describe = Callable[[Path], str]  # the lines of `[clusters.team]`, by the folde
 
 @contextmanager
 def team_service(folder: Path, cluster: str, *, workdirs: Path | None = None) -> Iterator[ThrowawayService]:
-    """A service that knows its callers by tokens; its run directory is folder/runs."""
+    """A service whose callers need tokens. Its run directory is folder/runs."""
     config = folder / "orchestrator.toml"
     config.write_text(f'[clusters.team]\nbackend = "{cluster}"\n' + _DESCRIBE[cluster](folder))
     settings = {"ORCHESTRATOR_CONFIG": str(config), "ORCHESTRATOR_TOKEN": ADMIN, "ORCHESTRATOR_POLL_S": "0.1"}
@@ -32,7 +32,7 @@ def shared_root(folder: Path, cluster: str) -> Path:
 
 
 def _describe_slurm(folder: Path) -> str:
-    """Every submission is refused: what went along with it is there by then."""
+    """Every submission is refused, after the service has copied what the job needs."""
     commands = folder / "bin"
     commands.mkdir()
     refuses = "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
@@ -43,7 +43,7 @@ def _describe_slurm(folder: Path) -> str:
 
 
 def _describe_kubernetes(folder: Path) -> str:
-    """Its pods have the folder cluster/runs as /run/orchestrator."""
+    """Its pods mount the folder cluster/runs as /run/orchestrator."""
     runs = shared_root(folder, "kubernetes")
     return (
         f'kubeconfig = "{folder}/cluster/kubeconfig"\nimage = "trainer:1"\npython = "{sys.executable}"\n'

@@ -1,4 +1,4 @@
-"""Hostile JSON: whole documents, and good ones in which some values were replaced."""
+"""Hostile JSON: arbitrary documents, and valid ones with some values replaced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ values = st.recursive(
 
 
 def mutated(good: Mapping[str, object]) -> st.SearchStrategy[dict[str, object]]:
-    """The document with wild values at some of its names, and with a name of its own; or another one altogether."""
+    """The document with some values replaced and a name added, or any other document."""
     names = st.sampled_from(sorted(good))
     changes = st.dictionaries(names | st.text(max_size=5), values, max_size=3)
     left_out = st.sets(names, max_size=1)

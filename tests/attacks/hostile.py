@@ -1,4 +1,4 @@
-"""A real service, its memory, and connections that mean it no good."""
+"""A real service, a watch on its memory, and hostile connections to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deploy.dev.service import ThrowawayService
 
 TOKEN = "first-admin-0123456789abcdef"
 ADMIN = {"Authorization": f"Bearer {TOKEN}"}
-PATIENCE_S = 60.0  # of a test that waits for an answer; no promise of the service
+PATIENCE_S = 60.0  # how long a test waits for an answer; the service promises no time
 MIB = 1024 * 1024
 MOST_BYTES = 300 * MIB
 
@@ -39,7 +39,7 @@ def reset_peak(pid: int) -> None:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that was resident since the last reset."""
+    """The highest resident memory since the last reset."""
     found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
@@ -47,7 +47,7 @@ def peak_bytes(pid: int) -> int:
 
 @dataclass
 class Watch:
-    """What a caller with a token was answered while an attack went on."""
+    """The answers that a caller with a token received during an attack."""
 
     statuses: list[int] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -74,14 +74,14 @@ class Watch:
                     return
 
     def has_heard(self, more: int) -> Callable[[], bool]:
-        """Whether so many answers have come since now."""
+        """A condition: so many answers have arrived since this call."""
         before = len(self.statuses)
         return lambda: len(self.statuses) >= before + more or bool(self.failures)
 
 
 @contextlib.contextmanager
 def withstanding(service: ThrowawayService, what: str, most_bytes: int = MOST_BYTES) -> Iterator[Watch]:
-    """Meanwhile a caller with a token is answered, and the service stays small. Prints the figures."""
+    """Check that a caller with a token is answered meanwhile and that the service stays small. Prints the figures."""
     watch = Watch()
     reset_peak(service.pid)
     before = peak_bytes(service.pid)
@@ -107,7 +107,7 @@ async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 
 async def send(url: str, *parts: bytes) -> int | None:
-    """One request on a connection of its own; its status, None where the connection was closed without one."""
+    """Send one request on its own connection; returns the status, or None if the connection was closed without one."""
     async with connected(url) as (reader, writer):
         with contextlib.suppress(ConnectionError):
             for part in parts:
@@ -120,7 +120,7 @@ async def send(url: str, *parts: bytes) -> int | None:
 
 
 async def hold(url: str, requests: Sequence[Sequence[bytes]], until: Callable[[], bool], drop: bytes = b"") -> None:
-    """All on connections that stay open until it holds; now and then each sends one byte more."""
+    """Send each on a connection that stays open until the condition holds, and now and then sends one more byte."""
 
     async def hold_one(parts: Sequence[bytes]) -> None:
         async with connected(url) as (_, writer):
@@ -137,7 +137,7 @@ async def hold(url: str, requests: Sequence[Sequence[bytes]], until: Callable[[]
 
 
 async def send_all(url: str, requests: Sequence[Sequence[bytes]]) -> list[int | None]:
-    """All at one time."""
+    """Send all at the same time."""
     return list(await asyncio.gather(*(send(url, *parts) for parts in requests)))
 
 

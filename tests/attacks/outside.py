@@ -1,15 +1,15 @@
-"""A folder that no job owns, and whether anybody has touched it."""
+"""A folder that no job owns, with a check that nothing in it was read or changed."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-CANARY = "CANARY-7f3a"  # in every file of it: whoever shows it has read there
+CANARY = "CANARY-7f3a"  # in every file of it: an answer with this text has read there
 
 
 class Outside:
-    """Files, folders and a log, as a service might have them."""
+    """Files, folders and a log like those of a service."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What a job can put into a place of its folder, drawn for property tests."""
+"""What a job can put anywhere in its folder, as strategies for property tests."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ PLANTS: dict[str, Plant] = {
 
 
 def plant(job: Path, where: str, what: str, outside: Path) -> None:
-    """Clear the place, then plant. Where a part of the way is no folder any more, nothing happens."""
+    """Clear the place, then plant. Does nothing if a part of the path is no longer a folder."""
     place = job / where
     with suppress(OSError):
         if any(each.is_symlink() for each in place.parents if each.is_relative_to(job)):
@@ -171,5 +171,5 @@ def plant(job: Path, where: str, what: str, outside: Path) -> None:
 
 
 def shuffle(job: Path, outside: Path, chance: random.Random) -> None:
-    """Change what stands in some place, as a job may at any moment."""
+    """Replace what is in some place, as a job may do at any time."""
     plant(job, chance.choice(PLACES), chance.choice(list(PLANTS)), outside)

@@ -1,4 +1,4 @@
-"""Whatever a journal, a document or a report holds, it is parsed or passed over: no other error leaves a parser."""
+"""Any journal, document or report is parsed or skipped. A parser raises only the errors that it documents."""
 
 from __future__ import annotations
 

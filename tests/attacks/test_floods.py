@@ -1,4 +1,4 @@
-"""A job that writes and reports without end, against the real service: it fills neither the database nor a pass."""
+"""A job that writes and reports without pause, against a real service, fills neither the database nor a pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.jobs import ended, python_job, running, until
 pytestmark = pytest.mark.timeout(300)
 
 FOREVER = "import time; time.sleep(600)"
-# What a script finds in its environment is all that it needs to write into its own attempt's folder.
+# With its environment alone, a script can write to its own attempt's folder.
 FLOOD = """
 import json, os, pathlib
 mine = pathlib.Path(os.environ["ORCHESTRATOR_REPLICA_DIR"])
@@ -45,7 +45,7 @@ def count(database: Database, table: str, where: str = "1 = 1") -> int:
 
 
 @pytest.mark.parametrize(("replica", "incarnation"), [(1, 1), (10**9, 1), (0, 10**9)])
-def test_a_report_of_what_was_never_launched_is_refused_and_leaves_nothing(
+def test_a_report_of_a_replica_that_was_never_launched_is_refused_and_not_stored(
     service: ThrowawayService, client: Client, database: Database, replica: int, incarnation: int
 ) -> None:
     job_id = until(client, client.submit(python_job(FOREVER)).id, running).id
@@ -66,7 +66,7 @@ def test_a_report_of_what_was_never_launched_is_refused_and_leaves_nothing(
     client.cancel(job_id)
 
 
-def test_a_flood_of_events_stops_at_a_bound_that_is_said_and_the_job_ends_as_it_did(
+def test_a_flood_of_events_stops_at_a_reported_limit_and_the_job_ends_as_usual(
     client: Client, database: Database
 ) -> None:
     job = until(client, client.submit(python_job(FLOOD)).id, ended, timeout_s=240)
@@ -78,7 +78,7 @@ def test_a_flood_of_events_stops_at_a_bound_that_is_said_and_the_job_ends_as_it_
     assert job.reason
 
 
-def test_names_of_metrics_that_change_with_each_step_stop_at_a_bound(
+def test_names_of_metrics_that_change_with_each_step_stop_at_a_limit(
     service: ThrowawayService, client: Client, database: Database
 ) -> None:
     job_id = until(client, client.submit(python_job(FOREVER)).id, running).id

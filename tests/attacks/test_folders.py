@@ -1,4 +1,4 @@
-"""A spec cannot lead into the folders of jobs that its submitter may not see, nor write into any job's."""
+"""A spec cannot name a path in the folder of a job that its submitter may not see, or write to any job's folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fields_that_name(folder: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("pointer", ["/run/workdir", "/run/script", "/run/trainer/data", "/snapshot/from"])
 @pytest.mark.parametrize("way", ["plain", "link"])
-def test_who_may_not_see_a_job_names_nothing_of_its_folder(
+def test_a_caller_who_may_not_see_a_job_cannot_name_a_path_in_its_folder(
     closed: World, theirs: Path, tmp_path: Path, pointer: str, way: str
 ) -> None:
     named = theirs
@@ -58,7 +58,7 @@ def test_who_may_not_see_a_job_names_nothing_of_its_folder(
     assert problems(closed, closed.give("default=submitter", "research=viewer", name="carol"), **fields) == []
 
 
-def test_what_is_left_of_a_deleted_job_is_its_projects_still(closed: World, theirs: Path) -> None:
+def test_the_folder_of_a_deleted_job_still_belongs_to_its_project(closed: World, theirs: Path) -> None:
     admin = closed.give("*=admin", name="root")
     closed.client.post(f"/api/v1/jobs/{theirs.name}/cancel", headers=admin)
     closed.advance(theirs.name, JobState.CANCELLED)
@@ -69,14 +69,14 @@ def test_what_is_left_of_a_deleted_job_is_its_projects_still(closed: World, thei
 
 
 @pytest.mark.parametrize("place", ["{job}", "{job}/snapshots", "{root}", "{root}/.agents", "s3://bucket/{id}"])
-def test_snapshots_go_into_no_folder_of_a_job_or_of_the_service(closed: World, theirs: Path, place: str) -> None:
+def test_snapshot_dir_cannot_be_in_a_folder_of_a_job_or_of_the_service(closed: World, theirs: Path, place: str) -> None:
     named = place.format(job=theirs, root=theirs.parent, id=theirs.name)
     found = problems(closed, closed.give("*=admin", name="root"), snapshot={"dir": named})
     assert {pointer for pointer, _ in found} == {"/snapshot/dir"}
     assert list(closed.root.glob(f"{theirs.name}/snapshots/.orchestrator-*")) == []
 
 
-def test_a_folder_whose_name_is_like_a_jobs_id_is_nobodys(closed: World, tmp_path: Path) -> None:
+def test_a_folder_named_like_a_job_that_never_was_can_be_used(closed: World, tmp_path: Path) -> None:
     (tmp_path / "lm-training").mkdir()
     run = {"command": ["true"], "workdir": str(tmp_path / "lm-training")}
     assert problems(closed, closed.give("default=submitter", name="alice"), run=run) == []

@@ -1,4 +1,4 @@
-"""What strangers and callers send to a real service does not fill its memory, and a caller with a token is answered."""
+"""Strangers and callers cannot fill the memory of a real service, and a caller with a token is answered meanwhile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayServi
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]:
-    """Another one, for the attacks of callers with a token."""
+    """A second service, for attacks by callers with a token."""
     settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_ADVERTISE_URL": "http://127.0.0.1:1"}
     with guarded(tmp_path_factory.mktemp("used") / "root", **settings) as service:
         yield service
@@ -151,14 +151,14 @@ BOMBS: Mapping[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BOMBS)
-def test_specs_that_are_meant_to_hurt(used: ThrowawayService, what: str) -> None:
+def test_specs_that_are_costly_to_parse(used: ThrowawayService, what: str) -> None:
     body, kind = BOMBS[what]
     paths = ("/api/v1/jobs", "/api/v1/plan", "/api/v1/jobs/unknown-1/retry")
     requests = [post(path, body, ADMINS, kind=kind) for path in paths for _ in range(8)]
     assert strike(used, f"24 specs of {what}", requests) <= {400, 404, 413, 422, 429, 503}
 
 
-def test_forms_that_are_meant_to_hurt(used: ThrowawayService) -> None:
+def test_forms_that_are_costly_to_parse(used: ThrowawayService) -> None:
     bodies = [b"yaml=" + b"%41" * (MIB - 9), b"a&" * MIB, b"yaml=" + b"%5B" * (MIB - 9), b"yaml=" + KEYS[: 2 * MIB]]
     paths = ("/submit", "/submit/draft", "/cancel", "/secrets", "/tokens")
     requests = [post(path, body, ADMINS, ORIGIN, kind=FORM) for path in paths for body in bodies]
@@ -182,8 +182,8 @@ def test_an_agent_cannot_fill_the_memory_either(used: ThrowawayService) -> None:
     assert statuses & {429, 503}
 
 
-def test_admin_is_answered_at_last(used: ThrowawayService) -> None:
-    """What was held is free again."""
+def test_the_admin_is_answered_after_the_attacks(used: ThrowawayService) -> None:
+    """The memory of the attacks is free again."""
     (status,) = asyncio.run(
         send_all(used.url, [[head("GET", "/api/v1/jobs", *(f"{k}: {v}" for k, v in ADMIN.items()))]])
     )

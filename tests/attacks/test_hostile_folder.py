@@ -1,4 +1,4 @@
-"""Whatever a job makes of its folder, the service reads, makes, changes and removes nothing outside it."""
+"""Whatever a job puts in its folder, the service reads, creates, changes and removes nothing outside it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.attacks.hands import HANDS, JOB, make_ground, use
+from tests.attacks.folder_access import CALLS, JOB, make_ground, use
 from tests.attacks.outside import CANARY, Outside
 from tests.attacks.plants import PLACES, PLANTS, plant, shuffle
 
 pytestmark = pytest.mark.timeout(300)
 
 PLANTED = st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(list(PLANTS))), min_size=1, max_size=6)
-USED = st.lists(st.sampled_from(list(HANDS)), min_size=1, max_size=6)
+USED = st.lists(st.sampled_from(list(CALLS)), min_size=1, max_size=6)
 ROUNDS = 150
 
 
@@ -35,7 +35,7 @@ def quiet() -> None:
 def test_nothing_outside_a_hostile_folder_is_touched(
     planted: Sequence[tuple[str, str]], used: Sequence[str], in_the_root: bool
 ) -> None:
-    """Where jobs mount all of the run directory they may plant beside their folder as well."""
+    """Jobs that mount the whole run directory may also plant beside their folder."""
     with tempfile.TemporaryDirectory() as folder:
         ground, outside = make_ground(Path(folder)), Outside(Path(folder, "outside"))
         neighbour = Outside(ground.root / "neighbour")
@@ -52,7 +52,7 @@ def test_nothing_outside_a_hostile_folder_is_touched(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_changes_between_the_look_and_the_opening_leads_nowhere_either(tmp_path: Path, seed: int) -> None:
+def test_a_change_between_check_and_open_gives_no_access_either(tmp_path: Path, seed: int) -> None:
     ground, outside, over = make_ground(tmp_path), Outside(tmp_path / "outside"), threading.Event()
     chance = random.Random(seed)
 
@@ -65,7 +65,7 @@ def test_what_changes_between_the_look_and_the_opening_leads_nowhere_either(tmp_
     changing.start()
     try:
         for _ in range(ROUNDS):
-            answers = use(ground, [chance.choice(list(HANDS))])
+            answers = use(ground, [chance.choice(list(CALLS))])
             assert not [answer for answer in answers if CANARY in answer]
     finally:
         over.set()
@@ -76,7 +76,7 @@ def test_what_changes_between_the_look_and_the_opening_leads_nowhere_either(tmp_
 
 
 def _open_all(folder: Path) -> None:
-    """So that the temporary folder can be removed by whoever is not root."""
+    """Let a user other than root remove the temporary folder."""
     for path in folder.rglob("*"):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o700)

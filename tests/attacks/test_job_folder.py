@@ -1,5 +1,4 @@
-"""A job owns its folder and may put anything there. Nothing outside it is read or changed, and the job is supervised
-like any other."""
+"""A job may put anything in its folder. Nothing outside it is read or changed, and the job is supervised as usual."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tests.jobs import ended, python_job, until
 
 pytestmark = pytest.mark.timeout(120)
 
-# The first attempt plants something and kills its own agent; the second one ends well.
+# The first attempt plants something and kills its own agent; the second one succeeds.
 _JOB = """
 import json, os, pathlib, signal, time
 job, outside = pathlib.Path(os.environ["ORCHESTRATOR_JOB_DIR"]), pathlib.Path({outside!r})
@@ -61,7 +60,7 @@ def outside(tmp_path: Path) -> Outside:
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
-def test_what_a_job_plants_leads_nowhere_and_its_next_attempt_runs(
+def test_what_a_job_plants_gives_no_access_and_its_next_attempt_runs(
     service: ThrowawayService, client: Client, outside: Outside, plant: str
 ) -> None:
     code = _JOB.format(outside=str(outside.folder), plant=plant)
@@ -74,7 +73,7 @@ def test_what_a_job_plants_leads_nowhere_and_its_next_attempt_runs(
 def test_a_claim_that_is_withdrawn_is_not_written_through_a_planted_link(
     service: ThrowawayService, client: Client, outside: Outside
 ) -> None:
-    """By its next temporary name, which had the service's pid in it."""
+    """The link has the next temporary name, which once could be predicted from the service's pid."""
     plant = (
         f"second.mkdir(); (second / '.claim.{service.pid}.tmp').symlink_to(outside / 'precious');"
         "(second / 'replica-0').write_text('no folder can be made here')"
@@ -86,7 +85,7 @@ def test_a_claim_that_is_withdrawn_is_not_written_through_a_planted_link(
     outside.require_untouched()
 
 
-def test_a_pin_that_is_none_is_written_anew(tmp_path: Path, outside: Outside) -> None:
+def test_an_invalid_pin_is_written_again(tmp_path: Path, outside: Outside) -> None:
     """In the job's folder the service notes which copy of its workdir the job has."""
     code = tmp_path / "code"
     code.mkdir()

@@ -1,4 +1,4 @@
-"""What the service writes into its run directory is nobody else's to read, unless somebody opened the directory."""
+"""Other users cannot read what the service writes to its run directory, unless somebody opened the directory."""
 
 from __future__ import annotations
 

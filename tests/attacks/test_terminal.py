@@ -1,4 +1,4 @@
-"""Nothing that a job or the service says steers a terminal, or is shown in another order than it is written."""
+"""Text of jobs and of the service cannot move the cursor of a terminal or appear in another order."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_people_write_stays_as_it_is() -> None:
     assert dump_json({"a": "é\u202e"}) == '{"a": "é\\u202e"}'
 
 
-def test_the_command_line_prints_through_its_door_alone() -> None:
+def test_the_command_line_prints_only_through_its_terminal_module() -> None:
     for file in Path(main.__file__).parent.glob("*.py"):
         if file.name == "terminal.py":
             continue

@@ -1,4 +1,4 @@
-"""What a submitter names as `run.workdir` shows a job nothing of the service's own, nor of other projects."""
+"""`run.workdir` gives a job no access to files of the service or of other projects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_folder_is_copied_that_holds_what_is_private_or_lies_in_it(
 
 
 @given(workdir=PATHS, allowed=st.lists(PATHS, max_size=2).map(tuple))
-def test_where_folders_are_named_no_other_is_copied(workdir: PurePath, allowed: tuple[PurePath, ...]) -> None:
+def test_only_folders_of_the_setting_are_copied(workdir: PurePath, allowed: tuple[PurePath, ...]) -> None:
     reason = WorkdirPolicy(allowed=allowed).why_refused(workdir)
     assert reason is not None or any(workdir.is_relative_to(folder) for folder in allowed)
 
@@ -111,7 +111,7 @@ def test_a_hard_link_to_a_private_file_is_not_copied(place: Place) -> None:
     assert place.leaked() == []
 
 
-def test_the_configuration_beside_ones_own_code_stays_behind(place: Place) -> None:
+def test_the_configuration_beside_the_code_is_not_copied(place: Place) -> None:
     (place.code / "orchestrator.toml").write_text(KEY)
     policy = WorkdirPolicy(private=(place.runs,), left_out=(place.code / "orchestrator.toml",))
     copy = place.runs / Path(place.shipped(place.code, policy)).relative_to("/nodes/runs")
@@ -120,7 +120,7 @@ def test_the_configuration_beside_ones_own_code_stays_behind(place: Place) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPolicy(WorkdirPolicy):
-    """Between its check and the copy somebody swaps a part of the path."""
+    """Swaps a part of the path between its check and the copy."""
 
     swapped: Path
     target: Path
@@ -143,7 +143,7 @@ def test_a_part_that_becomes_a_link_after_the_check_is_not_followed(place: Place
     assert place.leaked() == []
 
 
-def test_a_folder_that_is_swapped_for_a_link_all_the_time_gives_nothing_away(place: Place) -> None:
+def test_a_folder_that_is_swapped_for_a_link_again_and_again_leaks_nothing(place: Place) -> None:
     inner, link = place.code / "inner", place.code.parent / "spare"
     inner.mkdir()
     (inner / "secret.key").write_text("mine")
@@ -172,8 +172,8 @@ def test_a_folder_that_is_swapped_for_a_link_all_the_time_gives_nothing_away(pla
     assert place.leaked() == []
 
 
-def test_what_changes_while_it_is_copied_is_not_another_ones_code(place: Place) -> None:
-    """A copy lies under the hash of what was copied: nobody can put code under the hash of somebody else's."""
+def test_a_folder_that_changes_while_it_is_copied_cannot_replace_another_copy(place: Place) -> None:
+    """A copy is named by the hash of what was copied, so nobody can put code under the hash of other code."""
     theirs = place.folder / "theirs"
     shutil.copytree(place.code, theirs)
     over = threading.Event()
@@ -198,7 +198,7 @@ def test_what_changes_while_it_is_copied_is_not_another_ones_code(place: Place) 
 @pytest.mark.parametrize(
     "name", ["", ".workdirs/0123", "other-abcdefgh/attempts", ".workspaces", "code/../other-abcdefgh"]
 )
-def test_the_run_directory_is_no_workdir_where_others_have_their_jobs(place: Place, name: str) -> None:
+def test_the_run_directory_cannot_be_a_workdir_on_a_shared_service(place: Place, name: str) -> None:
     (place.runs / name).parent.mkdir(parents=True, exist_ok=True)
     reason = place.workdirs().why_refused(Path("/nodes/runs") / name)
     assert reason is not None

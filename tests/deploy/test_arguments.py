@@ -1,4 +1,4 @@
-"""No secret is in a command line, which every user of a machine can read."""
+"""No secret is passed as an argument, since every user of a machine can read command lines."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_no_container_gets_a_secret_as_an_argument() -> None:
 
 
 def test_no_command_takes_a_secret_as_an_argument() -> None:
-    """They ask for it, or read a pipe or a variable."""
+    """Commands prompt for a secret, or read it from a pipe or a variable."""
     command = typer.main.get_command(build_app(list(COMMANDS)))
     pending = [command]
     while pending:

@@ -71,8 +71,8 @@ def test_what_is_the_machine_s_own_is_not_copied_for_a_job(tmp_path: Path, folde
     "pinned",
     ['{"x": 1}', '{"folder": 7}', '{"folder": "../code"}', '{"folder": ".workdirs/../../code"}', "[]", "{", "[" * 9999],
 )
-def test_a_pin_that_is_none_is_written_anew(code: Path, tmp_path: Path, pinned: str) -> None:
-    """It lies in the job's folder, where the job may write."""
+def test_an_invalid_pin_is_written_again(code: Path, tmp_path: Path, pinned: str) -> None:
+    """The pin is in the job's folder, where the job may write."""
     (tmp_path / "job").mkdir()
     (tmp_path / "job/pin.json").write_text(pinned)
     copy = ship.ship_workdir(code, tmp_path / "root", pin=pin_of(tmp_path, "pin.json"))

@@ -1,4 +1,4 @@
-"""What one job's files or its token say, the database holds as much of as domain.bounds has room for."""
+"""The database stores what a job's files and its token report only within the limits of domain.bounds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limits(stores: Stores) -> list[str]:
 
 
 def tell(stores: Stores, events: Sequence[JournalEvent], *, start: int = 0, attempt: int = 1, replica: int = 0) -> int:
-    """The offset behind the last one."""
+    """The offset after the last line."""
     lines = [(start + place, event) for place, event in enumerate(events, 1)]
     stores.ingest(make_batch(attempt=attempt, replica=replica, events=lines))
     return start + len(lines)
@@ -49,13 +49,13 @@ def steps(stores: Stores, lines: Sequence[Progress], *, replica: int = 0) -> Non
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rooms that a test fills in no time."""
+    """Limits that a test reaches quickly."""
     monkeypatch.setattr(bounds, "_ROWS", {Room.ACCOUNT: 20, Room.FIRSTS: 6, Room.SNAPSHOTS: 10, Room.NOTES: 10})
     monkeypatch.setattr(bounds, "_ROWS_PER_NODE", {})
 
 
 @pytest.mark.parametrize("replica", [4, 10**9])
-def test_a_replica_that_was_never_launched_leaves_nothing_and_its_sentence_once(stores: Stores, replica: int) -> None:
+def test_a_replica_that_was_never_launched_leaves_one_event_and_no_rows(stores: Stores, replica: int) -> None:
     stores.add_with_attempt(nodes="2:4")
     told = make_journal_event("worker.failed")
     batch = make_batch(
@@ -65,7 +65,7 @@ def test_a_replica_that_was_never_launched_leaves_nothing_and_its_sentence_once(
         stores.ingest(batch)
     assert [count(stores, table) for table in (JournalRow, WorkerRow, MetricRow)] == [0, 0, 0]
     assert limits(stores) == [
-        f"Attempt 1 was launched on 4 nodes: it has no replica {replica}. Nothing is stored of its journals."
+        f"Attempt 1 was launched on 4 nodes: it has no replica {replica}. Its journals are not stored."
     ]
     assert stores.only_supervised().exits == {}
 
@@ -87,7 +87,7 @@ def test_a_replica_that_is_refused_keeps_no_other_from_reporting(stores: Stores)
     assert limits(stores) == [], "who reports is answered"
 
 
-def test_events_have_room_and_the_sentence_is_the_last_row(stores: Stores) -> None:
+def test_events_are_limited_and_the_last_row_says_so(stores: Stores) -> None:
     stores.add_with_attempt(nodes="1")
     noise = [make_journal_event("metadata.noted")] * 6000
     end = tell(stores, noise)
@@ -102,7 +102,7 @@ def test_events_have_room_and_the_sentence_is_the_last_row(stores: Stores) -> No
 
 
 @pytest.mark.usefixtures("small")
-def test_noise_pushes_out_nothing_that_decisions_and_the_account_read(stores: Stores) -> None:
+def test_noise_displaces_no_row_that_decisions_or_the_account_read(stores: Stores) -> None:
     stores.add_with_attempt()
     noise = [make_journal_event(kind) for kind in ("a", "metadata.noted", "agent.exited", "snapshot.failed")] * 50
     end = tell(stores, noise)
@@ -120,7 +120,7 @@ def test_noise_pushes_out_nothing_that_decisions_and_the_account_read(stores: St
 
 
 @pytest.mark.usefixtures("small")
-def test_when_the_account_is_full_the_first_word_of_each_generation_is_stored(stores: Stores) -> None:
+def test_when_the_account_is_full_the_first_events_of_each_generation_are_stored(stores: Stores) -> None:
     stores.add_with_attempt()
     for generation in range(1, 12):
         tell(stores, [make_journal_event("generation.started", generation=generation)] * 3, start=3 * generation - 3)
@@ -135,7 +135,7 @@ def test_when_the_account_is_full_the_first_word_of_each_generation_is_stored(st
 
 
 @pytest.mark.usefixtures("small")
-def test_a_job_has_the_room_of_four_attempts_however_many_it_has(stores: Stores) -> None:
+def test_a_job_has_the_limits_of_four_attempts_however_many_it_has(stores: Stores) -> None:
     job = stores.add()
     for number in range(1, 8):
         stores.apply(job, make_attempt(number=number))
@@ -163,7 +163,7 @@ def test_long_evidence_takes_the_room_of_many_events(stores: Stores) -> None:
     assert len(limits(stores)) == 1
 
 
-def test_names_of_metrics_have_room_and_the_usual_ones_always_do(stores: Stores) -> None:
+def test_names_of_metrics_are_limited_except_the_usual_ones(stores: Stores) -> None:
     stores.add_with_attempt()
     steps(stores, [make_progress(n, metrics={f"noise-{n}-{m}": 1.0 for m in range(10)}) for n in range(100)])
     stores.ingest(
@@ -175,15 +175,17 @@ def test_names_of_metrics_have_room_and_the_usual_ones_always_do(stores: Stores)
     assert [dict(point.values) for point in points[-2:]] == [{"loss": 2.0}, {"noise-0-0": 2.0}]
 
 
-def test_metrics_of_many_steps_grow_thin_and_it_is_said(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_many_steps_are_thinned_and_an_event_says_so(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounds, "LEVEL_POINTS", 100)
     stores.add_with_attempt()
     for first in range(0, 1000, 20):
         lines = [make_progress(step) for step in range(first, first + 20)]
         stores.ingest(make_batch(progress=list(enumerate(lines, first + 1)), progress_from=first))
-    assert count(stores, MetricRow) == 337  # a hundred of each step, each second, each fourth; then each eighth
+    assert count(stores, MetricRow) == 337  # a hundred of every step, second, fourth; then every eighth
     assert [sentence.rpartition(". ")[2] for sentence in limits(stores)] == [
-        f"From here on those of one step in {stride} are stored." for stride in (2, 4, 8)
+        f"From now on, one step in {stride} is stored." for stride in (2, 4, 8)
     ]
     assert stores.only_supervised().training.step == 999
 

@@ -1,4 +1,4 @@
-"""Any JSON in journals and exit records is stored within its bounds or passed over, and the job can still be read."""
+"""Any JSON in journals and exit records is stored within limits or skipped, and the job can still be read."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_the_service_answers_old_requests_as_it_did(replay: Replay, version: str
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_attempt_of_an_old_report_is_found_before_the_report_is_read(version: str) -> None:
-    """Agents of the first release name it in the body alone; the service checks the token by it."""
+    """Agents of the first release name their attempt only in the body. The service needs it to check the token."""
     for report in said_by_agents(version):
         document = json.loads(report.body)
         assert find_attempt(report.body.encode()) == AttemptKey(document["job_id"], document["attempt"])

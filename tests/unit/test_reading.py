@@ -144,7 +144,7 @@ LINES_OF_A_TURN = 8
 
 @pytest.fixture
 def ticking(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Intake:
-    """Every look at its clock takes a second, so that heavy attempts have two turns in a pass beside the first."""
+    """Its clock advances a second each time it is read, so heavy attempts have two more turns in a pass."""
     monkeypatch.setattr(reading, "_TURN_BYTES", LINES_OF_A_TURN * len(LINE))
     monkeypatch.setattr(rundir, "MAX_READ_BYTES", LINES_OF_A_TURN * len(LINE))
     monkeypatch.setattr(reading, "_HEAVY_S", (2.0, 2.0))
@@ -160,11 +160,11 @@ def flood(tmp_path: Path, key: AttemptKey, lines: int = 1000) -> None:
 
 
 def write(tmp_path: Path, key: AttemptKey) -> None:
-    """One more line, which is what most have to tell between two passes."""
+    """Append one line, as most attempts do between two passes."""
     flood(tmp_path, key, 1)
 
 
-def test_a_flood_has_its_turns_and_the_others_are_read_in_the_same_pass(
+def test_a_flooding_job_has_its_turns_and_others_are_read_in_the_same_pass(
     journals: Journals, ticking: Intake, tmp_path: Path
 ) -> None:
     for _ in range(6):
@@ -186,7 +186,7 @@ def test_a_flood_has_its_turns_and_the_others_are_read_in_the_same_pass(
         assert {batch.key for batches in last for batch in batches} == {KEYS[0]}, "those with little to tell come first"
 
 
-def test_floods_share_the_time_in_rotation(journals: Journals, ticking: Intake, tmp_path: Path) -> None:
+def test_flooding_jobs_share_the_time_in_rotation(journals: Journals, ticking: Intake, tmp_path: Path) -> None:
     for key in KEYS:
         flood(tmp_path, key)
     for _ in range(30):

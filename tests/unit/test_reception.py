@@ -155,7 +155,7 @@ def test_a_job_that_reports_much_makes_no_other_wait_for_more_than_one_of_its_re
     assert max(gate.groups[2:]) == 1, "a group is as large as its lines allow"
 
 
-def test_a_report_that_cannot_be_stored_spoils_none_of_its_group(
+def test_a_report_that_cannot_be_stored_does_not_fail_its_group(
     intake: Intake, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest = store.ingest

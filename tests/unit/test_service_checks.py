@@ -229,7 +229,7 @@ def test_ports_that_any_program_may_be_given_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "said"), [(0o755, Verdict.WARNING), (0o750, Verdict.OK), (0o700, None)])
-def test_who_may_read_the_run_directory_is_said_and_left_as_it_is(
+def test_doctor_reports_who_can_read_the_run_directory_and_changes_nothing(
     tmp_path: Path, mode: int, said: Verdict | None
 ) -> None:
     root = tmp_path / "root"

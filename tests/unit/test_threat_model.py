@@ -1,4 +1,4 @@
-"""Every row of the threat model that says what somebody cannot do names a test that exists."""
+"""Each row of the threat model that says what an attacker cannot do names a test that exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "threat-model.md"
 
 
 def rows() -> Iterator[list[str]]:
-    """Of the tables whose last column is `test`."""
+    """The rows of the tables whose last column is `test`."""
     header: list[str] = []
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
@@ -28,17 +28,17 @@ def names_of(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("row", list(rows()), ids=lambda row: row[1][:60])
-def test_a_row_is_held_by_a_test_that_exists(row: list[str]) -> None:
+def test_the_test_of_each_row_exists(row: list[str]) -> None:
     path, _, name = row[-1].partition("::")
     assert name.startswith("test_")
     assert name in names_of(ROOT / path)
 
 
-def test_each_table_of_what_somebody_cannot_do_is_read() -> None:
+def test_each_table_with_tests_is_read() -> None:
     text = PAGE.read_text()
     assert len(list(rows())) == text.count("::test_")
     assert text.count("| test |") == 3
 
 
-def test_the_page_is_one_page() -> None:
+def test_the_page_is_short() -> None:
     assert len(PAGE.read_text().split()) < 1300

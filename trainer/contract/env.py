@@ -26,7 +26,7 @@ IMAGE = "ORCHESTRATOR_IMAGE"  # the container image that a job runs in, where th
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
 
-ATTEMPT_HEADER = "Orchestrator-Attempt"  # of a report: `JOB/NUMBER`, whose token it brings
+ATTEMPT_HEADER = "Orchestrator-Attempt"  # of a report: `JOB/NUMBER`, the attempt that its token belongs to
 
 # Set by the agent for its workers.
 REPLICA_DIR = "ORCHESTRATOR_REPLICA_DIR"  # .../attempts/<n>/replica-<r>/<incarnation>

@@ -51,7 +51,7 @@ def render_failure(failure: Failure) -> dict[str, object]:
 def parse_failure(document: Mapping[str, object]) -> Failure:
     """Parse a failure; an unknown kind reads as UNKNOWN, a wild number as absent; unknown fields are ignored.
 
-    Of a long message the beginning is read, of a long traceback the end.
+    A long message is cut at its end, a long traceback at its beginning.
     """
     kind, traceback = str(document.get("kind")), _optional_text(document.get("traceback"))
     signal_told = _optional_text(document.get("signal"))

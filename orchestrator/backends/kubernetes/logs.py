@@ -33,7 +33,7 @@ _TRIES_AFTER_END = 5
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A pod whose container runs, or has ended, and where its replica's folder is below the job's."""
+    """A pod whose container runs or has ended. `place` is its replica's folder, relative to the job's."""
 
     uid: str
     pod: str

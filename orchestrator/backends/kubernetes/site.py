@@ -34,7 +34,7 @@ class KubernetesSite:
     agent_map: str | None = None  # the ConfigMap that has the package, for pods that share no files with the service
     agent_image: str | None = None  # whose package an init container copies into the pod
     python: str = "python3"
-    policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # of what is copied to the pods
+    policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # which folders may be copied to the pods
     claim: str | None = None  # a PersistentVolumeClaim that holds the run directory
     host_path: str | None = None  # or a folder that all nodes share; neither: each pod has a folder of its own
     defaults: Placement = field(default_factory=Placement)

@@ -13,7 +13,7 @@ from trainer.contract.exit_record import render_exit_record
 from trainer.contract.pod import LastWords
 
 _SUBMITTED, _BEGAN = "submitted-", "began"
-_MOST_NAMES = 1000  # of what a job could make without end
+_MOST_NAMES = 1000  # in an attempt's folder, where a job can create any number
 
 
 def note_submission(job: JobFolder, attempt: int, uid: str) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _MOST = 100_000
-_MOST_BRACKETS = 8  # of one name: dimensions of a machine
+_MOST_BRACKETS = 8  # in one name: one for each dimension of a machine
 _TOO_LONG = "a longer list of hosts than there can be"
 _BRACKET = re.compile(r"\[([0-9,-]+)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")

@@ -25,7 +25,7 @@ class SlurmSite:
     prolog: str = ""  # lines of bash that prepare a node
     container_options: tuple[str, ...] | None = None  # of srun; None: no pyxis here
     shared_paths: tuple[Path, ...] = ()  # that nodes see as the service does
-    policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # of what is copied to the nodes
+    policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # which folders may be copied to the nodes
     notice_s: int = 60  # before the time limit
     gpus_per_node: int = 0
     listing_s: float = 1.0  # how old a listing may be

@@ -1,4 +1,4 @@
-"""Every reader and writer of the service that reaches into a job's folder, by name."""
+"""Every function of the service that reads or writes in a job's folder, by name."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _snapshot(ground: Ground) -> object:
     return _cluster(ground).has_snapshot(job, "step-00000001-a1-g1")
 
 
-HANDS: dict[str, Callable[[Ground], object]] = {
+CALLS: dict[str, Callable[[Ground], object]] = {
     "fence": lambda ground: rundir.fence(ground.job, ATTEMPT + 1),
     "withdraw": lambda ground: rundir.withdraw(ground.job, ATTEMPT),
     "write desired": lambda ground: rundir.write_desired(ground.job, ATTEMPT, _STOP),
@@ -141,11 +141,11 @@ HANDS: dict[str, Callable[[Ground], object]] = {
 
 
 def use(ground: Ground, names: Iterable[str]) -> list[str]:
-    """What they answer, as text. An OSError is an answer: callers wait for the next pass."""
+    """Call them; returns their results as text. An OSError is a result: callers wait for the next pass."""
     answers = []
     for name in names:
         try:
-            answers.append(repr(HANDS[name](ground)))
+            answers.append(repr(CALLS[name](ground)))
         except (OSError, BackendUnavailable) as error:
             answers.append(repr(error))
     return answers

@@ -233,7 +233,7 @@ def test_metrics_of_arbitrary_steps_end_at_a_bound(stores: Stores, monkeypatch: 
             )
         )
     assert count(stores, MetricRow) == bounds.LEVELS * 10
-    assert limits(stores)[-1] == "This job reported more metrics than are stored. Later ones are not stored."
+    assert limits(stores)[-1] == "This job has reached the limit of stored metrics. Later ones are not stored."
 
 
 def test_workers_are_as_many_as_a_node_may_have(stores: Stores) -> None:

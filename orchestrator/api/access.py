@@ -24,6 +24,7 @@ from orchestrator.domain.access import JobPlace, Rule, Scope, Verdict, find_rule
 from orchestrator.domain.errors import Forbidden, NotFound, OrchestratorError, StoreUnavailable, Unauthenticated
 from orchestrator.domain.identity import Principal, Role
 from orchestrator.identity.gate import Credentials
+from orchestrator.identity.workers import NOT_ITS_TOKEN
 
 SESSION_COOKIE = "orchestrator_session"
 LOOK_AGAIN_S = 60.0  # at who holds a stream open
@@ -126,7 +127,7 @@ def _require_open(request: Request, services: Services) -> None:
     """Accept a report without a token only on an open service. Raises Unauthenticated."""
     gate = services.identity.gate
     if gate.recall(_credentials(request, None, with_cookie=False)) is None or not gate.is_open:
-        raise Unauthenticated("a report needs the token of the attempt that it is about")
+        raise Unauthenticated(NOT_ITS_TOKEN)
 
 
 def _credentials(request: Request, proxy_header: str | None, *, with_cookie: bool = True) -> Credentials:

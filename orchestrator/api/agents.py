@@ -17,10 +17,10 @@ from orchestrator.api.guesses import counting_guesses, require_few_guesses, requ
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import Unauthenticated
 from orchestrator.domain.worker_token import looks_like_worker_token
+from orchestrator.identity.workers import NOT_ITS_TOKEN
 from trainer.contract import env
 
 _HEAD_BYTES = 1024  # an old agent's report begins with its attempt
-_NOT_ITS_TOKEN = "a report needs the token of the attempt that it is about"
 _REQUESTS = "the agent sends too many reports; retry after the time in Retry-After"
 
 _JOB, _NUMBER = r"([A-Za-z0-9._-]{1,128})", r"([1-9][0-9]{0,9})"
@@ -52,12 +52,12 @@ def require_same_attempt(request: Request, services: Services, key: AttemptKey) 
     """Check that the body of a report names the attempt of its token. Raises Unauthenticated."""
     with counting_guesses(request, services):
         if getattr(request.state, "attempt", key) != key:  # an open service asks for no token
-            raise Unauthenticated(_NOT_ITS_TOKEN)
+            raise Unauthenticated(NOT_ITS_TOKEN)
 
 
 async def _named_attempt(request: Request, token: str) -> AttemptKey:
     if not looks_like_worker_token(token):
-        raise Unauthenticated(_NOT_ITS_TOKEN)
+        raise Unauthenticated(NOT_ITS_TOKEN)
     given = request.headers.get(env.ATTEMPT_HEADER)
     key = find_attempt(await read_head(request, _HEAD_BYTES)) if given is None else parse_attempt(given)
     if key is None:

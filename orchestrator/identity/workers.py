@@ -15,7 +15,7 @@ from orchestrator.ports.identity import PlaceReader
 
 _KEEP_S = 5.0  # how late an attempt's end may be noticed here
 _KNOWN_S = 3600.0  # how long a token that was genuine once is no stranger's
-_NOT_ITS_TOKEN = "a report needs the token of the attempt that it is about"
+NOT_ITS_TOKEN = "a report needs the token of the attempt that it is about"
 
 
 class Workers:
@@ -51,7 +51,7 @@ class Workers:
     def require(self, token: str, key: AttemptKey, stay: AttemptStay | None) -> None:
         """Raises Unauthenticated unless this is the attempt's token."""
         if stay is None or not is_genuine(token, self._keys, key, stay.nonce):
-            raise Unauthenticated(_NOT_ITS_TOKEN)
+            raise Unauthenticated(NOT_ITS_TOKEN)
         if not self.knows(token):
             self._genuine.keep(_digest(token), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -18,7 +19,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from orchestrator.cluster_settings import ClusterName, ClusterSettings
 from orchestrator.domain.errors import ConfigurationError
@@ -208,6 +215,12 @@ class Settings(BaseSettings):
     workdirs: tuple[Path, ...] | None = None  # folders that `run.workdir` may be copied from; default: see security.md
     private_storage_hosts: tuple[str, ...] = ()  # on private addresses, that a job's URLs may name
 
+    @field_validator("token", mode="before")
+    @classmethod
+    def _token_without_line_break(cls, value: object) -> object:
+        """A file whose lines end in CR LF leaves a CR behind, which no header can carry."""
+        return value.strip() if isinstance(value, str) else value
+
     @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.root.resolve() / 'orchestrator.db'}"
@@ -239,6 +252,12 @@ def load_settings(config: Path | None = None) -> Settings:
         return Settings()
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{config_file()} is no TOML: {error}") from error
+    except SettingsError as error:
+        named = _FIELD.search(str(error))
+        name = "" if named is None else f" ORCHESTRATOR_{named[1].upper()}"
+        raise ConfigurationError(
+            f"setting{name}: a list or a table in a variable is written as JSON, such as '[\"a\"]'"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
@@ -247,6 +266,7 @@ def load_settings(config: Path | None = None) -> Settings:
         raise ConfigurationError(f"setting ORCHESTRATOR_{name}: {first['msg']}, found {first['input']!r}") from error
 
 
+_FIELD = re.compile(r'field "(\w+)"')
 _CONFIDENTIAL = (("webhooks",), ("token",), ("secret_keys",))
 
 

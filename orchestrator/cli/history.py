@@ -21,7 +21,7 @@ def logs(
     tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines only.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Of one attempt; default: the newest.")] = None,
     grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines that hold it only.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Logs written to since 2026-01-31T12:00Z.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Logs written since 2026-01-31T12:00:00Z.")] = None,
     agent: Annotated[bool, typer.Option("--agent", help="What the agents wrote, not their workers.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from orchestrator.client.calls import Calls
+from orchestrator.domain.errors import Refused
 from orchestrator.domain.identity import Role
 from orchestrator.wire.access import NewTokenView, SecretView, TokenRequest, TokenView
 from orchestrator.wire.answers import Page
@@ -42,7 +45,11 @@ class AccessCalls:
         self, name: str, grants: Mapping[str, Role], *, expires_at: datetime | None = None
     ) -> NewTokenView:
         """A new token; its text is in this answer and nowhere else."""
-        body = TokenRequest(name=name, grants=dict(grants), expires_at=expires_at)
+        try:
+            body = TokenRequest(name=name, grants=dict(grants), expires_at=expires_at)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Refused(f"{'/'.join(map(str, first['loc']))}: {first['msg']}") from None
         return self._calls.post("/tokens", NewTokenView, body=body.model_dump(mode="json"), repeatable=False)
 
     def revoke_token(self, token_id: str) -> TokenView:

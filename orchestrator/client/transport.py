@@ -103,6 +103,16 @@ class Call:
     headers: Mapping[str, str] | None = None
 
 
+def _require_plain(token: str) -> str:
+    """The token without the line break of its file. Raises ConfigurationError, which does not show the token."""
+    plain = token.strip()
+    if not (plain.isascii() and plain.isprintable()):
+        raise ConfigurationError(
+            "the token contains a character that a header cannot carry; set ORCHESTRATOR_TOKEN again"
+        )
+    return plain
+
+
 class Transport:
     """Sends calls, again after a pause while the service is away. `locate` is asked anew before each try, because a
     restarted service may have another port."""
@@ -118,7 +128,7 @@ class Transport:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {_require_plain(token)}"} if token else {}
         # An SSL context costs 20 ms: made only for an address that needs one.
         self._http = httpx.Client(
             timeout=timeout_s, headers=headers, mounts=_DIRECT, verify=locate().startswith("https:")

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli.common import complete_job
 from orchestrator.client.profiles import Profile, Profiles, choose_profile, read_profiles, write_profiles
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.settings import Settings
+from orchestrator.settings import Settings, load_settings
 from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
 from tests.cli.fake_service import Answer, FakeService, make_job
@@ -163,3 +163,16 @@ def test_a_token_that_is_none_is_not_shown(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "setting ORCHESTRATOR_TOKEN" in done.stderr
     assert "87654321" not in done.stderr
+
+
+def test_a_list_in_a_variable_that_is_no_json_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_ALLOWED_HOSTS", "example.org")
+    with pytest.raises(ConfigurationError, match=r"ORCHESTRATOR_ALLOWED_HOSTS: a list .* is written as JSON"):
+        load_settings()
+
+
+def test_a_token_from_a_file_with_crlf_is_read_without_its_line_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_TOKEN", "0123456789abcdef\r")
+    token = load_settings().token
+    assert token is not None
+    assert token.get_secret_value() == "0123456789abcdef"

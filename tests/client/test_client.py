@@ -208,3 +208,12 @@ def test_the_address_is_the_setting_then_the_file_then_host_and_port(service: Fa
 def test_an_address_that_is_none_is_refused_by_name(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"ORCHESTRATOR_URL is .* must be like"):
         find_url(Settings(url=url))
+
+
+def test_a_token_with_a_line_break_is_sent_without_it_and_one_with_control_characters_is_not_shown() -> None:
+    assert Transport(lambda: "http://127.0.0.1:1", token="secret-token\r\n")._http.headers["Authorization"] == (
+        "Bearer secret-token"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        Transport(lambda: "http://127.0.0.1:1", token="secret\rtoken")
+    assert "secret" not in str(refused.value)

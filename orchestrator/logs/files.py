@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,12 +19,14 @@ from trainer.contract import layout
 
 MAX_LINE_BYTES = 64 * 1024
 BLOCK_BYTES = 64 * 1024
+_MAX_UNENDED_BYTES = 16 * MAX_LINE_BYTES  # of a line without an end that are looked through
 # C0 and C1 controls but tab, and the characters that reorder or break a line for the eye.
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _OLDER = ".1"
 _HERE = Path()  # names of a layout below the job's folder
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_LOGS = 10_000  # the newest
+_FEWEST_LOGS = 64  # of a replica, however many there are
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,12 +61,32 @@ def find_worker_logs(
 
 
 def _worker_logs(folder: Folder, attempt: int, replica: int | None, local_rank: int | None) -> Iterator[Source]:
-    for number in _replicas(folder, attempt, replica):
-        for incarnation, life in _numbered(folder, layout.replica_dir(_HERE, attempt, number), ""):
-            for generation, formed in _numbered(folder, life, "g"):
-                for local, worker in _numbered(folder, formed, "local-"):
-                    if local_rank is None or local == local_rank:
-                        yield Source(generation, incarnation, number, local, worker / layout.WORKER_LOG)
+    """Of each replica an even share of the newest: a job can make more folders than there is time to list."""
+    replicas = _replicas(folder, attempt, replica)
+    share = max(_FEWEST_LOGS, 2 * _MOST_LOGS // max(1, len(replicas)))
+    for number in replicas:
+        formations = islice(_formations(folder, layout.replica_dir(_HERE, attempt, number)), share)
+        yield from islice(_logs_of(folder, number, local_rank, formations), share)
+
+
+def _formations(folder: Folder, replica: Path) -> Iterator[tuple[int, int, Path] | None]:
+    """Of a replica: incarnation, generation and the folder of both, the newest first; None for an empty life."""
+    for incarnation, life in reversed(_numbered(folder, replica, "")):
+        formed = _numbered(folder, life, "g")
+        yield from ((incarnation, generation, path) for generation, path in reversed(formed))
+        if not formed:
+            yield None
+
+
+def _logs_of(
+    folder: Folder, replica: int, local_rank: int | None, formations: Iterator[tuple[int, int, Path] | None]
+) -> Iterator[Source]:
+    for found in formations:
+        if found is not None:
+            incarnation, generation, path = found
+            for local, worker in _numbered(folder, path, "local-"):
+                if local_rank is None or local == local_rank:
+                    yield Source(generation, incarnation, replica, local, worker / layout.WORKER_LOG)
 
 
 def find_agent_logs(job: JobFolder, attempt: int, *, replica: int | None = None) -> list[Source]:
@@ -94,23 +117,24 @@ def look_at_log(job: JobFolder, path: Path) -> Status | None:
 
 
 def end_of_lines(file: BinaryIO) -> int:
-    """Where the last whole line ends: behind the file's last newline."""
+    """Where the last whole line ends: behind the file's last newline, which is not sought for ever."""
     position = file.seek(0, io.SEEK_END)
-    while position > 0:
-        start = max(0, position - BLOCK_BYTES)
+    least = max(0, position - _MAX_UNENDED_BYTES)
+    while position > least:
+        start = max(least, position - BLOCK_BYTES)
         file.seek(start)
         newline = file.read(position - start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         position = start
-    return 0
+    return least
 
 
-def start_of_last_lines(file: BinaryIO, count: int, end: int) -> int:
-    """Where the last `count` lines before `end` begin, found from there in blocks: long files and lines cost little."""
+def start_of_last_lines(file: BinaryIO, count: int, end: int, *, least: int = 0) -> int:
+    """Where the last `count` lines before `end` begin, found from there in blocks, or `least` if that comes first."""
     position, missing = end, count
-    while position > 0:
-        start = max(0, position - BLOCK_BYTES)
+    while position > least:
+        start = max(least, position - BLOCK_BYTES)
         file.seek(start)
         block = file.read(position - start)
         # The newline that ends the last line begins none.
@@ -121,7 +145,7 @@ def start_of_last_lines(file: BinaryIO, count: int, end: int) -> int:
                 return start + newline + 1
             limit = newline
         position = start
-    return 0
+    return least
 
 
 def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[str]:
@@ -136,9 +160,10 @@ def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[str]:
 
 
 class LineCutter:
-    """Bytes in, whole lines out. Keeps at most MAX_LINE_BYTES of a line, however long it is."""
+    """Bytes in, whole lines out. Keeps at most `limit` bytes of a line, however long it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self.limit = limit
         self._kept = bytearray()
         self._dropped = 0
 
@@ -161,7 +186,7 @@ class LineCutter:
         return [self._take()] if self._kept else []
 
     def _add(self, part: bytes) -> None:
-        room = MAX_LINE_BYTES - len(self._kept)
+        room = max(0, self.limit - len(self._kept))
         self._kept += part[:room]
         self._dropped += max(0, len(part) - room)
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.jobfolder.folder import JobFolder, status_of
-from orchestrator.logs.files import BLOCK_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
+from orchestrator.logs.files import MAX_LINE_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
 from orchestrator.logs.reader import LogRequest, Logs, Selection, matches, tail
 
 MAX_POLL_BYTES = 1024 * 1024  # of one file in one poll
-_ALL_POLL_BYTES = 16 * MAX_POLL_BYTES  # of all, where they are many
+_ALL_POLL_BYTES = 4 * MAX_POLL_BYTES  # of all, where they are many
+_ALL_POLL_LINES = 64 * 1024  # a line that is empty in the file is not in memory
+_ALL_UNENDED_BYTES = 8 * 1024 * 1024  # of lines that have no end yet
+_LEAST_BYTES, _LEAST_LINES = 1024, 16  # of one file
 _LAST_POLLS = 256  # of an ended job: a process that it left behind may write for ever
 _LOOK_EVERY = 4  # polls between two looks for new files and the job's end
 
@@ -53,6 +56,8 @@ class Follower:
         self._readings: dict[Source, _Reading] = {}
         self._selection: Selection | None = None
         self._polls = 0
+        self._last_polls = _LAST_POLLS
+        self._finishing = False
         self.ended = False
         self.behind = False  # there was more to read than one poll reads
 
@@ -61,7 +66,7 @@ class Follower:
         StoreUnavailable."""
         if self.ended:
             return []
-        looks = self._polls % _LOOK_EVERY == 0
+        looks = self._finishing or self._polls % _LOOK_EVERY == 0
         lines = self._read_all(thorough=looks)
         try:
             lines.extend(self._look() if looks else ())
@@ -89,6 +94,8 @@ class Follower:
             known = self._selection
             if known is not None and known.attempt != found.attempt:
                 lines.extend(self._finish())
+                if self._finishing:
+                    return lines
             if self._polls == 0:
                 self._begin(found)
             for source in found.sources:
@@ -96,7 +103,7 @@ class Follower:
             self._selection = found
         if over:
             lines.extend(self._finish())
-            self.ended = True
+            self.ended = not self._finishing
         return lines
 
     def _begin(self, selection: Selection) -> None:
@@ -107,12 +114,20 @@ class Follower:
                     self._readings[source] = _Reading(end_of_lines(file), status_of(file).st_ino)
 
     def _finish(self) -> list[str]:
-        """What is left of the selection, lines without an end included."""
+        """What is left of the selection, lines without an end included. What is too much for one poll goes on in the
+        next ones: then it is `_finishing` still."""
         lines: list[str] = []
-        for _ in range(_LAST_POLLS):
-            lines.extend(self._read_all(thorough=True))
+        self._finishing, size = True, 0
+        while self._last_polls > 0:
+            self._last_polls -= 1
+            read = self._read_all(thorough=True)
+            lines.extend(read)
+            size += sum(map(len, read))
             if not self.behind:
                 break
+            if len(lines) >= _ALL_POLL_LINES or size >= _ALL_POLL_BYTES:
+                return lines
+        self._finishing, self._last_polls = False, _LAST_POLLS
         for source, reading in self._readings.items():
             lines.extend(self._labelled(source, reading.cutter.flush()))
         return lines
@@ -124,11 +139,14 @@ class Follower:
         folder, lines = self._selection.folder, list[str]()
         sources = self._selection.sources
         stale = [each for each in sources if thorough or self._readings[each].is_stale(folder, each.path)]
-        limit = min(MAX_POLL_BYTES, max(BLOCK_BYTES, _ALL_POLL_BYTES // max(1, len(stale))))
+        limit = min(MAX_POLL_BYTES, max(_LEAST_BYTES, _ALL_POLL_BYTES // max(1, len(stale))))
+        most = max(_LEAST_LINES, _ALL_POLL_LINES // max(1, len(stale)))
+        unended = min(MAX_LINE_BYTES, max(_LEAST_BYTES, _ALL_UNENDED_BYTES // max(1, len(self._readings))))
         self.behind = False
         for source in stale:
             reading = self._readings[source]
-            lines.extend(self._labelled(source, _read(folder, source, reading, limit)))
+            reading.cutter.limit = unended
+            lines.extend(self._labelled(source, _read(folder, source, reading, limit, most)))
             self.behind |= reading.is_behind
         return lines
 
@@ -140,7 +158,8 @@ class Follower:
         return [label + line for line in map(selection.mask.hide, lines) if self._wanted(line)]
 
 
-def _read(folder: JobFolder, source: Source, reading: _Reading, limit: int) -> list[str]:
+def _read(folder: JobFolder, source: Source, reading: _Reading, limit: int, most: int) -> list[str]:
+    """At most so many bytes and lines."""
     reading.is_behind = False
     file = open_log(folder, source.path)
     if file is None:
@@ -154,7 +173,10 @@ def _read(folder: JobFolder, source: Source, reading: _Reading, limit: int) -> l
         reading.inode = status.st_ino
         file.seek(reading.offset)
         block = file.read(limit)
-        reading.offset += len(block)
         reading.is_behind = len(block) == limit
+        if block.count(b"\n") > most:
+            block = b"\n".join(block.split(b"\n", most)[:most]) + b"\n"
+            reading.is_behind = True
+        reading.offset += len(block)
         lines.extend(reading.cutter.feed(block))
     return lines

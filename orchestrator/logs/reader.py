@@ -16,6 +16,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.masking import NOTHING, Mask
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.files import (
+    BLOCK_BYTES,
     Source,
     find_agent_logs,
     find_worker_logs,
@@ -31,6 +32,7 @@ from trainer.contract import layout
 MAX_TAIL = 10_000
 MAX_ANSWER_CHARACTERS = 16 * 1024 * 1024  # newest first: what is above it is left out
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # of one file, from its end
+_ALL_SEARCHED_BYTES = 8 * MAX_SEARCHED_BYTES  # of all; then little of each
 _WORKERS_PAGE = 200
 
 
@@ -161,13 +163,14 @@ def _has_content(folder: JobFolder, path: Path) -> bool:
 def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int] | None = None) -> list[str]:
     """The last lines of a selection, up to `ends` or all there is. Newer generations go first when room is short."""
     kept: deque[str] = deque()
+    patience = _Patience()
     newest_first = sorted(selection.sources, reverse=True)
     for _, group in groupby(newest_first, key=lambda source: (source.generation, source.incarnation)):
         sources = list(group)  # the last replica first
         room = request.tail - len(kept)
         if room <= 0 or sum(map(len, kept)) > MAX_ANSWER_CHARACTERS:
             break
-        found = _read_fairly(selection, sources, room, request, ends)
+        found = _read_fairly(selection, sources, room, request, ends, patience)
         # The worker that wrote last comes last: that is where the reader looks.
         written = {source: _last_written(selection.folder, source) for source in sources}
         for source in sorted(sources, key=written.__getitem__, reverse=True):
@@ -176,17 +179,43 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
     return list(_keep_last(kept, request.tail))
 
 
+@dataclass(slots=True)
+class _Patience:
+    """How many bytes are read yet for one answer: of the files that come first the most."""
+
+    left: int = _ALL_SEARCHED_BYTES
+
+    @property
+    def of_file(self) -> int:
+        return min(MAX_SEARCHED_BYTES, max(BLOCK_BYTES, self.left // 8))
+
+    def spend(self, count: int) -> None:
+        self.left = max(0, self.left - count)
+
+
 def _read_fairly(
-    selection: Selection, sources: list[Source], room: int, request: LogRequest, ends: Mapping[Source, int] | None
+    selection: Selection,
+    sources: list[Source],
+    room: int,
+    request: LogRequest,
+    ends: Mapping[Source, int] | None,
+    patience: _Patience,
 ) -> dict[Source, Sequence[str]]:
     """The last lines of each source, `room` in all: an even share each, then more of those that have more."""
+    sizes: dict[Source, int] = {}
 
     def read(source: Source, count: int) -> Sequence[str]:
+        if sum(sizes.values()) > MAX_ANSWER_CHARACTERS:
+            return found.get(source, ())
         end = None if ends is None else ends.get(source, 0)
-        return _tail_of_source(selection, source, count, request.grep, end)
+        lines = _tail_of_source(selection, source, count, request.grep, end, patience)
+        sizes[source] = sum(map(len, lines))
+        return lines
 
     share = max(1, room // len(sources))
-    found = {source: read(source, share) for source in sources}
+    found: dict[Source, Sequence[str]] = {}
+    for source in sources:
+        found[source] = read(source, share)
     longer = [source for source, lines in found.items() if len(lines) == share]
     spare = room - sum(map(len, found.values()))
     for index, source in enumerate(longer):
@@ -208,23 +237,28 @@ def matches(request: LogRequest) -> Callable[[str], bool]:
 
 
 def _tail_of_source(
-    selection: Selection, source: Source, count: int, grep: str | None, end: int | None
+    selection: Selection, source: Source, count: int, grep: str | None, end: int | None, patience: _Patience
 ) -> Sequence[str]:
-    lines = _tail_of_file(selection, source.path, count, grep, end)
+    lines = _tail_of_file(selection, source.path, count, grep, end, patience)
     if len(lines) >= count:
         return lines
-    return [*_tail_of_file(selection, source.older, count - len(lines), grep, None), *lines]
+    return [*_tail_of_file(selection, source.older, count - len(lines), grep, None, patience), *lines]
 
 
-def _tail_of_file(selection: Selection, path: Path, count: int, grep: str | None, end: int | None) -> Sequence[str]:
+def _tail_of_file(
+    selection: Selection, path: Path, count: int, grep: str | None, end: int | None, patience: _Patience
+) -> Sequence[str]:
     file, hide = open_log(selection.folder, path), selection.mask.hide
     if file is None or count <= 0:
         return []
     with file:
         end = file.seek(0, io.SEEK_END) if end is None else end
+        start = max(0, end - patience.of_file)
         if grep is None:
-            return _keep_last(map(hide, read_lines(file, start_of_last_lines(file, count, end), end)), count)
-        start = max(0, end - MAX_SEARCHED_BYTES)
+            start = start_of_last_lines(file, count, end, least=start)
+            patience.spend(end - start)
+            return _keep_last(map(hide, read_lines(file, start, end)), count)
+        patience.spend(end - start)
         return _keep_last((line for line in map(hide, read_lines(file, start, end)) if grep in line), count)
 
 

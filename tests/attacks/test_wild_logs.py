@@ -1,0 +1,101 @@
+"""However many logs a job makes, and however long: reading them costs the service neither its threads nor its memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from tests.attacks.hostile import ADMIN, PATIENCE_S, TOKEN, guarded, withstanding
+from tests.jobs import python_job, running, until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass(frozen=True)
+class Ground:
+    service: ThrowawayService
+    logs: str  # the address
+    formed: Path  # where the logs of a generation lie, which no agent looks after
+
+    def plant(self, rank: int, size: int) -> Path:
+        log = self.formed / f"local-{rank}" / "log"
+        log.parent.mkdir(parents=True)
+        log.touch()
+        os.truncate(log, size)
+        return log
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with guarded(tmp_path / "runs") as service, Client(service.url, token=TOKEN) as client:
+        job = until(client, client.submit(python_job("import time; time.sleep(600)")).id, running).id
+        formed = service.root / job / "attempts/1/replica-0/900/g1"
+        yield Ground(service, f"{service.url}/api/v1/jobs/{job}/logs", formed)
+
+
+def test_a_line_of_a_terabyte_holds_no_thread(ground: Ground) -> None:
+    """Fifty who asked for its last lines held every thread for minutes, also when they had gone."""
+    ground.plant(0, 1 << 40)
+    asked = [threading.Thread(target=_ask, args=(ground.logs, 5)) for _ in range(50)]
+    for thread in asked:
+        thread.start()
+    for thread in asked:
+        thread.join()
+    began = time.monotonic()
+    httpx.get(f"{ground.service.url}/api/v1/jobs", headers=ADMIN, timeout=PATIENCE_S).raise_for_status()
+    assert time.monotonic() - began < PATIENCE_S / 2
+    found = httpx.get(ground.logs, params={"tail": 5}, headers=ADMIN, timeout=PATIENCE_S)
+    assert "cut" in found.text
+
+
+def test_many_long_lines_are_not_in_memory_together(ground: Ground) -> None:
+    """One answer of 16 MB took 1.6 GB."""
+    for rank in range(1500):
+        ground.plant(rank, 65536)
+    with withstanding(ground.service, "1500 lines of 64 KiB"):
+        answer = httpx.get(ground.logs, params={"tail": 10_000}, headers=ADMIN, timeout=2 * PATIENCE_S)
+        assert answer.status_code == 200
+
+
+def test_who_follows_many_logs_of_empty_lines_is_told_them_little_by_little(ground: Ground) -> None:
+    logs = [ground.plant(rank, 0) for rank in range(16)]
+    with (
+        withstanding(ground.service, "64 MiB of empty lines"),
+        httpx.stream("GET", ground.logs, params={"follow": True}, headers=ADMIN, timeout=PATIENCE_S) as answer,
+    ):
+        time.sleep(2)
+        for log in logs:
+            log.write_bytes(b"\n" * (4 << 20))
+        told = 0
+        for piece in answer.iter_bytes():
+            told += len(piece)
+            if told > 20_000_000:
+                break
+
+
+def test_lines_without_an_end_of_many_logs_are_kept_in_part(ground: Ground) -> None:
+    for rank in range(4000):
+        ground.plant(rank, 65536)
+    with (
+        withstanding(ground.service, "4000 lines without an end"),
+        pytest.raises(httpx.ReadTimeout),
+        httpx.stream("GET", ground.logs, params={"follow": True}, headers=ADMIN, timeout=20) as answer,
+    ):
+        for _ in answer.iter_bytes():
+            pass
+
+
+def _ask(url: str, timeout_s: float) -> None:
+    try:
+        httpx.get(url, params={"tail": 10}, headers=ADMIN, timeout=timeout_s)
+    except httpx.HTTPError:
+        return

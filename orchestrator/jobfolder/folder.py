@@ -154,7 +154,9 @@ class Folder:
     def touch(self, path: Path) -> None:
         """An empty file, where there is no file of that name. What else stands there is set aside."""
         with self.making(path.parent) as folder:
-            os.close(folder._own(path.name, os.O_WRONLY))
+            found = _status(folder._descriptor, path.name)
+            if found is None or not _is_plain_file(found):  # another user's, or one that nobody may write, is there too
+                os.close(folder._own(path.name, os.O_WRONLY))
 
     def append(self, path: Path, *, lock: bool = False) -> BinaryIO:
         """Open a file of ours to append to, or to hold a lock on. What else stands there is set aside."""
@@ -195,6 +197,11 @@ class Folder:
             if not folder.exists:
                 return False
             try:
+                with suppress(PermissionError):
+                    os.rename(path.name, name, src_dir_fd=folder.fileno(), dst_dir_fd=target.fileno())
+                    return True
+                # A folder whose owner may not write to it cannot be moved to another: entered, it is permitted.
+                folder.within(Path(path.name)).close()
                 os.rename(path.name, name, src_dir_fd=folder.fileno(), dst_dir_fd=target.fileno())
             except FileNotFoundError:
                 return False
@@ -256,7 +263,11 @@ class Folder:
         found = _status(here, name)
         if found is not None and not _is_plain_file(found):
             _set_aside(here, name)
-        descriptor = os.open(name, flags, 0o666, dir_fd=here)
+        try:
+            descriptor = os.open(name, flags, 0o666, dir_fd=here)
+        except PermissionError:
+            _set_aside(here, name)
+            descriptor = os.open(name, flags, 0o666, dir_fd=here)
         opened, found = os.fstat(descriptor), _status(here, name)
         # Asked of the name: of an open file that lost this name, another name may be the only one that is left.
         if found is None or not _is_plain_file(found) or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
@@ -327,7 +338,8 @@ def _open_file(above: int, name: str) -> BinaryIO | None:
         if not stat.S_ISREG(os.fstat(found).st_mode):
             return None
         _permit(found, stat.S_IRUSR)
-        return os.fdopen(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC), "rb")
+        # O_NONBLOCK: whoever has a lease on it (fcntl(2), F_SETLEASE) could keep us waiting for 45 seconds.
+        return os.fdopen(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     finally:
         os.close(found)
 

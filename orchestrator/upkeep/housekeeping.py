@@ -80,8 +80,12 @@ class Housekeeper:
         ended = self._jobs.ended(self._cluster, before=limit, behind=self._looked.get(left), limit=_JOBS)
         for job in ended:
             event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(left, days))
-            if self._remove(left, job, event):
-                return True  # there may be more of it
+            try:
+                if self._remove(left, job, event):
+                    return True  # there may be more of it
+            except OSError as error:
+                # It is looked at again in the next round, and those behind it now.
+                log.warning("what a job has left is still there", job=job.job_id, reason=str(error))
             self._looked[left] = job.finished_at, job.job_id
         return bool(ended)
 
@@ -119,7 +123,10 @@ class Housekeeper:
             in_use = self._jobs.workdirs(since=limit) if old else ()
             for path in old[:_JOBS]:
                 if not any(Path(used).is_relative_to(self._root / path) for used in in_use):
-                    discard(root, path)
+                    try:
+                        discard(root, path)
+                    except OSError as error:
+                        log.warning("what was shipped is still there", path=repr(path), reason=str(error))
         return False
 
     def _tidy_deliveries(self, now: datetime) -> bool:

@@ -176,4 +176,5 @@ def test_a_replica_that_was_not_launched_and_all_but_the_newest_lives_are_passed
     (life.parents[1] / "replica-5" / "1").mkdir(parents=True)
     with rundir.open_attempt(job_of(tmp_path), 1) as attempt:
         found = [(each.replica, each.number) for each in rundir.incarnations(attempt, range(2))]
-    assert found == [(0, number) for number in (*range(69, 100), 7_000_000)]
+    newest = (*range(101 - rundir.MAX_INCARNATIONS, 100), 7_000_000)
+    assert found == [(0, number) for number in newest]

@@ -23,6 +23,7 @@ _LOG = "slurm-{}.log"  # of the batch script, by the Slurm job's id
 _LAST_WORDS_BYTES = 4096
 _TEXT_BYTES = 256 * 1024  # of a list of nodes
 _MOST_NAMES, _MOST_READ = 1000, 100  # of what a job could make without end
+_MOST_ALLOCATIONS = 8  # an attempt has one, and one more for each time that Slurm requeues it
 # Without control groups Slurm kills a step that uses too much (JobAcctGatherParams=OverMemoryKill in slurm.conf(5)),
 # with them the kernel kills in it.
 _MEMORY = re.compile(r"(?:slurmstepd|srun)\S*: error: .*(?:[Ee]xceeded .*memory limit|oom-kill event|Out Of Memory)")
@@ -65,7 +66,7 @@ class _Found:
         numbered = _NUMBERED.match(name)
         if numbered is not None and numbered[1] == _SUBMITTED:
             self.submitted.add(int(numbered[2]))
-        elif numbered is not None and len(self.allocations) < _MOST_READ:
+        elif numbered is not None and len(self.allocations) < _MOST_ALLOCATIONS:
             self.allocations[int(numbered[2])] = _allocation(attempt, name, most=replicas)
         elif (replica := parse_departure_name(name)) is not None and replica < replicas:
             departure = _departure(attempt, name)

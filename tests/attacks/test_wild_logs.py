@@ -1,4 +1,4 @@
-"""However many logs a job makes, and however long: reading them costs the service neither its threads nor its memory."""
+"""However many logs a job makes, and however long: to read them costs the service neither threads nor memory."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from trainer.contract import env
 _HEAD_BYTES = 1024  # an old agent's report begins with its attempt
 _REQUESTS = "the agent sends too many reports; retry after the time in Retry-After"
 
+_MOST_NUMBER = 2**31 - 1  # as in a report's body; PostgreSQL refuses to look for a greater one
 _JOB, _NUMBER = r"([A-Za-z0-9._-]{1,128})", r"([1-9][0-9]{0,9})"
 _IN_HEADER = re.compile(f"{_JOB}/{_NUMBER}", re.ASCII)
 _JOB_IN_HEAD = re.compile(rf'"job_id"\s*:\s*"{_JOB}"', re.ASCII)
@@ -68,11 +69,15 @@ async def _named_attempt(request: Request, token: str) -> AttemptKey:
 def parse_attempt(given: str) -> AttemptKey | None:
     """The attempt of a header's value, `JOB/NUMBER`; None for any other text."""
     found = _IN_HEADER.fullmatch(given)
-    return None if found is None else AttemptKey(found[1], int(found[2]))
+    return None if found is None else _key(found[1], found[2])
 
 
 def find_attempt(raw: bytes) -> AttemptKey | None:
     """Search the first bytes of a report for its attempt."""
     head = raw[:_HEAD_BYTES].decode("latin-1")
     job, number = _JOB_IN_HEAD.search(head), _NUMBER_IN_HEAD.search(head)
-    return None if job is None or number is None else AttemptKey(job[1], int(number[1]))
+    return None if job is None or number is None else _key(job[1], number[1])
+
+
+def _key(job: str, number: str) -> AttemptKey | None:
+    return AttemptKey(job, int(number)) if int(number) <= _MOST_NUMBER else None

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Header, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -34,6 +35,8 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
 from orchestrator.wire.reports import DesiredView, ReportBody
 from orchestrator.wire.webhooks import WebhookView
+
+_LOG_READERS = 2  # each may hold an answer of 16 MiB several times over, and reads for seconds
 
 
 class ReportIntake(Protocol):
@@ -84,6 +87,7 @@ class Services:
     webhooks: Sequence[WebhookView] = ()
     hosts: tuple[str, ...] = ()  # names, without a port, that the service may be called by besides the loopback ones
     closing: Callable[[], bool] = _never
+    log_readers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOG_READERS))  # at one time
 
 
 async def get_services(request: Request) -> Services:

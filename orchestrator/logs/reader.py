@@ -30,7 +30,7 @@ from orchestrator.ports.jobs import CourseReader, JobCourse
 from trainer.contract import layout
 
 MAX_TAIL = 10_000
-MAX_ANSWER_CHARACTERS = 16 * 1024 * 1024  # newest first: what is above it is left out
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # newest first: what is above it is left out
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # of one file, from its end
 _ALL_SEARCHED_BYTES = 8 * MAX_SEARCHED_BYTES  # of all; then little of each
 _WORKERS_PAGE = 200
@@ -168,7 +168,7 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
     for _, group in groupby(newest_first, key=lambda source: (source.generation, source.incarnation)):
         sources = list(group)  # the last replica first
         room = request.tail - len(kept)
-        if room <= 0 or sum(map(len, kept)) > MAX_ANSWER_CHARACTERS:
+        if room <= 0 or sum(map(_weigh, kept)) > MAX_ANSWER_BYTES:
             break
         found = _read_fairly(selection, sources, room, request, ends, patience)
         # The worker that wrote last comes last: that is where the reader looks.
@@ -205,11 +205,11 @@ def _read_fairly(
     sizes: dict[Source, int] = {}
 
     def read(source: Source, count: int) -> Sequence[str]:
-        if sum(sizes.values()) > MAX_ANSWER_CHARACTERS:
+        if sum(sizes.values()) > MAX_ANSWER_BYTES:
             return found.get(source, ())
         end = None if ends is None else ends.get(source, 0)
         lines = _tail_of_source(selection, source, count, request.grep, end, patience)
-        sizes[source] = sum(map(len, lines))
+        sizes[source] = sum(map(_weigh, lines))
         return lines
 
     share = max(1, room // len(sources))
@@ -267,7 +267,12 @@ def _keep_last(lines: Iterable[str], count: int) -> deque[str]:
     size = 0
     for line in lines:
         kept.append(line)
-        size += len(line)
-        while len(kept) > count or (size > MAX_ANSWER_CHARACTERS and len(kept) > 1):
-            size -= len(kept.popleft())
+        size += _weigh(line)
+        while len(kept) > count or (size > MAX_ANSWER_BYTES and len(kept) > 1):
+            size -= _weigh(kept.popleft())
     return kept
+
+
+def _weigh(line: str) -> int:
+    """Bytes of memory, about: a line with one character beyond ASCII takes up to four for each."""
+    return len(line) if line.isascii() else 4 * len(line)

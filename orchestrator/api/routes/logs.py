@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 
 from orchestrator.api.access import Caller, watched
-from orchestrator.api.deps import Wired, refuse_unknown_query
+from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream
 from orchestrator.api.stream import follow as follow_lines
@@ -35,7 +37,7 @@ def _request(
 
 
 @router.get("/jobs/{job_id}/logs", response_class=PlainTextResponse, responses=problems(404))
-def read_logs(
+async def read_logs(
     request: Request,
     services: Wired,
     caller: Caller,
@@ -45,7 +47,14 @@ def read_logs(
 ) -> Response:
     """Lines of the job's logs, oldest first. `follow` goes on until the job rests."""
     if follow:
-        services.queries.job(job_id)  # an unknown job is an answer of its own, not an empty stream
+        await run_in_threadpool(
+            services.queries.job, job_id
+        )  # an unknown job is an answer of its own, not an empty stream
         lines = follow_lines(services.feeds.listen(job_id, wanted), watched(request, services.closing))
         return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, seats=services.identity.seats)
-    return PlainTextResponse("".join(f"{line}\n" for line in services.logs.tail(job_id, wanted)), media_type=MEDIA_TYPE)
+    text = await to_thread.run_sync(_read, services, job_id, wanted, limiter=services.log_readers)
+    return PlainTextResponse(text, media_type=MEDIA_TYPE)
+
+
+def _read(services: Services, job_id: str, wanted: LogRequest) -> bytes:
+    return "".join(f"{line}\n" for line in services.logs.tail(job_id, wanted)).encode(errors="replace")

@@ -98,8 +98,10 @@ def test_what_can_never_start_says_why(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(RequestRefused) as refusal:
         lab.submit(placement={"time_limit_s": 0})
     assert "/placement/time_limit_s" in str(refusal.value.problem)
+    code = tmp_path / "code"
+    code.mkdir()
     with pytest.raises(RequestRefused) as refusal:
-        lab.submit(run={"script": "gone.py", "workdir": str(tmp_path)})
+        lab.submit(run={"script": "gone.py", "workdir": str(code)})
     assert "/run/script" in str(refusal.value.problem)
 
 

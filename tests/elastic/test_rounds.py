@@ -1,0 +1,210 @@
+"""The rendezvous protocol under any order of joins, losses, returns and ends."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.elastic.rounds import (
+    Limits,
+    Member,
+    Round,
+    Stage,
+    WorkersStore,
+    close,
+    drop,
+    find_change,
+    finish,
+    form,
+    join,
+    offer,
+    parse_round,
+    render_round,
+    reopen,
+    watched_by,
+)
+
+LIMITS = Limits(min_nodes=2, max_nodes=3)
+
+
+def member(name: str, seat: int | None = None, generation: int = 0) -> Member:
+    return Member(node=name, seat=seat, address=f"host-{name}", workers=2, generation=generation)
+
+
+A, B, C, D = (member(name) for name in "abcd")
+
+
+def formed(*members: Member, limits: Limits = LIMITS) -> Round:
+    round_ = Round()
+    for each in members:
+        round_ = join(round_, each, limits)
+    return form(round_, limits, time_is_up=True)
+
+
+def test_a_group_forms_when_it_is_full_or_when_the_time_for_latecomers_is_over() -> None:
+    two = join(join(Round(), A, LIMITS), B, LIMITS)
+    assert form(two, LIMITS, time_is_up=False).stage is Stage.OPEN
+    assert form(two, LIMITS, time_is_up=True).stage is Stage.FORMED
+    assert form(join(two, C, LIMITS), LIMITS, time_is_up=False).stage is Stage.FORMED
+    assert form(join(Round(), A, LIMITS), LIMITS, time_is_up=True).stage is Stage.OPEN
+
+
+def test_ranks_follow_the_seats_and_then_the_order_of_arrival() -> None:
+    round_ = formed(B, member("x", seat=1), member("y", seat=0))
+    assert [each.node for each in round_.members] == ["y", "x", "b"]
+
+
+def test_the_generation_is_above_every_one_that_a_member_knows() -> None:
+    assert formed(A, member("x", generation=7)).generation == 8
+
+
+def test_a_group_forms_again_at_once_when_everybody_is_back() -> None:
+    open_ = reopen(formed(A, B), A, LIMITS)
+    assert (open_.number, open_.awaited) == (1, frozenset("b"))
+    assert form(open_, LIMITS, time_is_up=False).stage is Stage.OPEN
+    again = form(join(open_, B, LIMITS), LIMITS, time_is_up=False)
+    assert (again.stage, again.generation) == (Stage.FORMED, 2)
+
+
+def test_nobody_waits_for_a_member_that_is_lost() -> None:
+    open_ = drop(reopen(formed(A, B, C), A, LIMITS), {"c"})
+    assert form(join(open_, B, LIMITS), LIMITS, time_is_up=False).stage is Stage.FORMED
+
+
+def test_a_newcomer_waits_beside_a_group_and_is_in_the_next_round() -> None:
+    group = formed(A, B)
+    seen = join(group, C, LIMITS)
+    assert seen.nodes == group.nodes
+    assert find_change(seen, group, "a", LIMITS) == "host-c waits to join"
+    assert reopen(seen, A, LIMITS).nodes == frozenset("ac")
+
+
+def test_a_newcomer_to_a_full_group_changes_nothing_until_there_is_room() -> None:
+    group = formed(A, B, C)
+    seen = join(group, D, LIMITS)
+    assert find_change(seen, group, "a", LIMITS) is None
+    assert reopen(seen, A, LIMITS).nodes == frozenset("a")
+    assert reopen(drop(seen, {"b"}), A, LIMITS).nodes == frozenset("ad")
+
+
+def test_a_newcomer_that_outlives_all_members_opens_the_next_round() -> None:
+    left = drop(join(formed(A, B), C, LIMITS), {"a", "b"})
+    assert join(left, C, LIMITS).nodes == frozenset("c")
+    assert join(drop(formed(A, B), {"a", "b"}), D, LIMITS).nodes == frozenset("d")
+
+
+def test_a_member_sees_who_is_lost_and_that_it_was_given_up() -> None:
+    group = formed(A, B, C)
+    seen = drop(group, {"c"})
+    assert find_change(seen, group, "a", LIMITS) == "the group lost host-c"
+    assert find_change(seen, group, "c", LIMITS) == "the other nodes have given this one up"
+    assert find_change(reopen(seen, A, LIMITS), group, "b", LIMITS) == "another node has opened the next round"
+
+
+def test_a_member_that_has_finished_may_leave_and_no_group_forms_without_it() -> None:
+    group = formed(A, B)
+    seen = drop(finish(group, group.number, "a"), {"a"})
+    assert find_change(seen, group, "b", LIMITS) is None
+    assert reopen(seen, B, LIMITS).stage is Stage.CLOSED
+
+
+def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason() -> None:
+    closed = close(formed(A, B), "the first")
+    assert close(closed, "another").reason == "the first"
+    assert find_change(closed, formed(A, B), "a", LIMITS) == "the rendezvous is closed: the first"
+    for changed in (join(closed, C, LIMITS), reopen(closed, A, LIMITS), form(closed, LIMITS, time_is_up=True)):
+        assert changed == closed
+
+
+def test_what_is_said_of_an_earlier_round_is_not_taken() -> None:
+    store = WorkersStore(address="a", port=1, by_agent=True)
+    later = reopen(formed(A, B), A, LIMITS)
+    assert offer(later, 0, store).store is None
+    assert finish(later, 0, "a").finished == frozenset()
+
+
+def test_the_document_is_read_as_it_was_written_and_nothing_else_is() -> None:
+    round_ = finish(offer(join(formed(A, B), C, LIMITS), 0, WorkersStore(address="a", port=1, by_agent=False)), 0, "b")
+    assert parse_round(render_round(round_)) == round_
+    for text in ("", "[]", "{}", "7", '{"number": 1}', render_round(round_).replace("formed", "odd")):
+        with pytest.raises(ValueError, match=r"."):
+            parse_round(text)
+
+
+def test_two_agents_watch_each_other_and_many_watch_the_first() -> None:
+    group = formed(A, B, C)
+    assert watched_by(group, "a") == frozenset("bc")
+    assert watched_by(group, "c") == frozenset("a")
+    assert watched_by(drop(group, {"a"}), "b") == frozenset("c")
+
+
+class Agents:
+    """Agents that follow the protocol, in any order, over one document; some fall silent for good."""
+
+    def __init__(self, names: str, limits: Limits, draw: random.Random) -> None:
+        self.limits, self.draw = limits, draw
+        self.round = Round()
+        self.alive = set(names)
+        self.groups: dict[str, Round] = {}  # what each agent runs in
+        self.formed: list[Round] = []
+
+    def act(self, name: str) -> None:
+        mine, group = member(name), self.groups.get(name)
+        if group is None or find_change(self.round, group, name, self.limits) is not None:
+            self.groups.pop(name, None)
+            if group is not None and self.round.number == group.number:
+                self.change(reopen(self.round, mine, self.limits))
+            self.change(join(self.round, mine, self.limits))
+            self.change(form(self.round, self.limits, time_is_up=self.draw.random() < 0.2))
+            if self.round.stage is Stage.FORMED and self.round.has(name):
+                self.groups[name] = self.round
+        silent = watched_by(self.round, name) - self.alive
+        self.change(drop(self.round, silent))
+
+    def change(self, after: Round) -> None:
+        if after.stage is Stage.FORMED and self.round.stage is Stage.OPEN:
+            self.formed.append(after)
+        self.round = after
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 2), st.lists(st.integers(0, 5), max_size=120))
+def test_any_order_of_events_makes_one_group_at_a_time_and_the_living_find_each_other(
+    seed: int, least: int, more: int, order: list[int]
+) -> None:
+    limits = Limits(min_nodes=least, max_nodes=least + more)
+    agents = Agents("abcdef", limits, random.Random(seed))
+    for turn, index in enumerate(order):
+        name = "abcdef"[index]
+        if agents.draw.random() < 0.05 and len(agents.alive) > least:
+            agents.alive.discard(name)
+        if name in agents.alive:
+            agents.act(name)
+        assert len({each.number for each in agents.formed}) == len(agents.formed), turn
+    for _ in range(200):
+        for name in sorted(agents.alive):
+            agents.act(name)
+    assert agents.round.stage is Stage.FORMED
+    assert agents.round.nodes <= agents.alive
+    assert len(agents.round.members) == min(limits.max_nodes, len(agents.alive))
+    generations = [each.generation for each in agents.formed]
+    assert generations == sorted(set(generations))
+    for group in agents.formed:
+        assert limits.min_nodes <= len(group.members) <= limits.max_nodes
+        assert len(group.nodes) == len(group.members)
+
+
+@given(st.integers(0, 2**32))
+def test_members_of_the_same_round_always_agree_on_their_group(seed: int) -> None:
+    draw = random.Random(seed)
+    agents = Agents("abc", Limits(min_nodes=1, max_nodes=3), draw)
+    for _ in range(60):
+        name = draw.choice("abc")
+        agents.act(name)
+        for one in agents.groups.values():
+            for other in agents.groups.values():
+                same = replace(one, waiting=()).members == replace(other, waiting=()).members
+                assert same or one.number != other.number

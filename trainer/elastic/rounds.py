@@ -1,0 +1,217 @@
+"""How agents agree on a worker group: one document in a shared store, and the changes an agent may make to it. Pure.
+
+Every change is a function from one `Round` to the next. An agent applies it by compare-and-swap (rendezvous.py), so the
+functions see any order of changes and must be right in each. They know no clock: who is silent, and whether the time
+for latecomers is over, are arguments.
+
+A round is OPEN while agents join it, FORMED once it has its group, and CLOSED when no group may follow. A formed round
+never takes a member: a newcomer waits, and the members open the next round for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+
+
+class Stage(str, Enum):
+    OPEN = "open"
+    FORMED = "formed"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How many agents a group has, from `min_nodes` to `max_nodes`."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One agent. `seat` orders the group; `generation` is the highest that this agent knows of."""
+
+    node: str
+    seat: int | None  # None: behind those that have one, in the order of arrival
+    address: str
+    workers: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersStore:
+    """Where the workers of a generation meet. `by_agent`: the agent of group rank 0 serves it, else worker 0 does."""
+
+    address: str
+    port: int
+    by_agent: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """The document. `members` of a formed round are in the order of their group ranks."""
+
+    number: int = 0
+    stage: Stage = Stage.OPEN
+    generation: int = 0
+    members: tuple[Member, ...] = ()
+    awaited: frozenset[str] = frozenset()  # members of the round before that are expected back
+    waiting: tuple[Member, ...] = ()  # newcomers to a formed round
+    finished: frozenset[str] = frozenset()  # members whose workers all succeeded
+    store: WorkersStore | None = None
+    reason: str = ""  # of the closing
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        return frozenset(member.node for member in self.members)
+
+    def has(self, node: str) -> bool:
+        return node in self.nodes
+
+
+def join(round_: Round, me: Member, limits: Limits) -> Round:
+    """Take part in an open round, or wait beside a formed one, or follow one whose members are all gone. Idempotent."""
+    if round_.stage is Stage.CLOSED or me in (*round_.members, *round_.waiting):
+        return round_ if round_.members else reopen(round_, me, limits)
+    if round_.stage is Stage.FORMED and round_.has(me.node):
+        return round_
+    if round_.stage is Stage.FORMED:
+        waits = replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
+        return waits if round_.members else reopen(waits, me, limits)
+    return replace(round_, members=(*_without(round_.members, {me.node}), me), awaited=round_.awaited - {me.node})
+
+
+def reopen(round_: Round, me: Member, limits: Limits) -> Round:
+    """Open the next round, with this agent, those that wait, and the other members awaited.
+
+    Where some member has finished its work the group cannot form again: the round is closed instead.
+    """
+    if round_.stage is not Stage.FORMED:
+        return round_
+    if round_.finished:
+        return close(round_, "another node has finished its part")
+    room = limits.max_nodes - len(round_.nodes | {me.node})
+    return Round(
+        number=round_.number + 1,
+        generation=round_.generation,
+        members=(me, *_without(round_.waiting, {me.node})[: max(0, room)]),
+        awaited=round_.nodes - {me.node},
+    )
+
+
+def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
+    """Turn an open round with enough members into a group.
+
+    It is complete with `max_nodes`, or when everybody awaited is back; else `time_is_up` says that latecomers have had
+    their time. Members beyond `max_nodes` wait.
+    """
+    if round_.stage is not Stage.OPEN or len(round_.members) < limits.min_nodes:
+        return round_
+    all_back = round_.number > 0 and not round_.awaited
+    if len(round_.members) < limits.max_nodes and not all_back and not time_is_up:
+        return round_
+    arrived = {member.node: order for order, member in enumerate(round_.members)}
+    ordered = sorted(
+        round_.members, key=lambda each: (each.seat is None, each.seat or 0, arrived[each.node], each.node)
+    )
+    members = tuple(ordered[: limits.max_nodes])
+    known = max([round_.generation, *(member.generation for member in members)])
+    return replace(
+        round_,
+        stage=Stage.FORMED,
+        generation=known + 1,
+        members=members,
+        awaited=frozenset(),
+        waiting=tuple(ordered[limits.max_nodes :]),
+    )
+
+
+def drop(round_: Round, nodes: Collection[str]) -> Round:
+    """Take out agents that are silent or leave. A formed round stays formed: its other members see who is missing."""
+    return replace(
+        round_,
+        members=_without(round_.members, nodes),
+        awaited=round_.awaited - set(nodes),
+        waiting=_without(round_.waiting, nodes),
+    )
+
+
+def offer(round_: Round, number: int, store: WorkersStore) -> Round:
+    """Say where the workers of formed round `number` meet."""
+    is_current = round_.stage is Stage.FORMED and round_.number == number
+    return replace(round_, store=store) if is_current else round_
+
+
+def finish(round_: Round, number: int, node: str) -> Round:
+    """All workers of a member of round `number` have succeeded."""
+    is_current = round_.stage is Stage.FORMED and round_.number == number and round_.has(node)
+    return replace(round_, finished=round_.finished | {node}) if is_current else round_
+
+
+def close(round_: Round, reason: str) -> Round:
+    """No group may follow. The first reason stands."""
+    return round_ if round_.stage is Stage.CLOSED else replace(round_, stage=Stage.CLOSED, reason=reason)
+
+
+def watched_by(round_: Round, node: str) -> frozenset[str]:
+    """Whose heartbeats an agent listens to: the first member to all others, they to it.
+
+    So the store answers two questions of each agent a second, however large the group is.
+    """
+    everybody = [member.node for member in (*round_.members, *round_.waiting)]
+    everybody += sorted(round_.awaited - set(everybody))
+    if not everybody:
+        return frozenset()
+    return frozenset(everybody if everybody[0] == node else everybody[:1]) - {node}
+
+
+def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | None:
+    """Why the group of `formed` is not what it was, seen by its member `node`; None while it is."""
+    if now.stage is Stage.CLOSED:
+        return f"the rendezvous is closed: {now.reason}"
+    if now.number != formed.number:
+        return "another node has opened the next round"
+    if not now.has(node):
+        return "the other nodes have given this one up"
+    lost = formed.nodes - now.nodes - now.finished
+    if lost:
+        names = sorted(member.address for member in formed.members if member.node in lost)
+        return f"the group lost {', '.join(names)}"
+    if now.waiting and len(now.members) < limits.max_nodes and not now.finished:
+        return f"{now.waiting[0].address} waits to join"
+    return None
+
+
+def render_round(round_: Round) -> str:
+    document = asdict(round_) | {"awaited": sorted(round_.awaited), "finished": sorted(round_.finished)}
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def parse_round(text: str) -> Round:
+    """Raises ValueError when the text is not what `render_round` made."""
+    try:
+        document = json.loads(text)
+        return Round(
+            number=document["number"],
+            stage=Stage(document["stage"]),
+            generation=document["generation"],
+            members=_parse_members(document["members"]),
+            awaited=frozenset(document["awaited"]),
+            waiting=_parse_members(document["waiting"]),
+            finished=frozenset(document["finished"]),
+            store=None if document["store"] is None else WorkersStore(**document["store"]),
+            reason=document["reason"],
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the rendezvous document is not elasticrun's: {text[:200]!r}") from error
+
+
+def _parse_members(documents: Collection[Mapping[str, object]]) -> tuple[Member, ...]:
+    return tuple(Member(**document) for document in documents)  # type: ignore[arg-type]
+
+
+def _without(members: tuple[Member, ...], nodes: Collection[str]) -> tuple[Member, ...]:
+    return tuple(member for member in members if member.node not in nodes)

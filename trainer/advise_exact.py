@@ -1,7 +1,7 @@
 """The peak of one training step, traced with fake tensors: no memory is taken and nothing is computed.
 
-The very decoder goes through two steps under torch's own trackers (torch.distributed._tools, which are private: the
-plain advice does without). Everything is traced as on a CPU, because a wheel without CUDA has no fake CUDA either. The
+The very decoder goes through two steps under torch's own trackers. They are private names (torch_compat.py): the plain
+advice does without. Everything is traced as on a CPU, because a wheel without CUDA has no fake CUDA either. The
 optimizer is the plain one: fused and foreach ones are decomposed and show temporaries that they do not have.
 """
 
@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainer.contract.config import Checkpointing
 from trainer.contract.shapes import Shape
 from trainer.contract.workload import Workload
 from trainer.model import Decoder
 from trainer.recomputation import recompute
+from trainer.torch_compat import fake_store, fake_tensors, memory_tracker, sharded_memory_tracker
 
 _CPU = torch.device("cpu")
 
@@ -37,7 +35,7 @@ def trace_peak(load: Workload) -> int:
     """
     if not is_traceable(load):
         raise ValueError("only the trainer's own strategies with AdamW, in fp32 or bf16, can be traced")
-    with _fake_group(load) as mesh, FakeTensorMode():
+    with _fake_group(load) as mesh, fake_tensors():
         model = _build(load, mesh)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False, fused=False)
         tokens_BT = torch.zeros(load.micro_batch, load.seq_len + 1, dtype=torch.int64)
@@ -57,7 +55,7 @@ def is_traceable(load: Workload) -> bool:
 @contextmanager
 def _fake_group(load: Workload) -> Iterator[DeviceMesh]:
     """The mesh is made outside of fake mode: inside, its creation reads values that fake tensors do not have."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=load.devices)
+    dist.init_process_group("fake", store=fake_store(), rank=0, world_size=load.devices)
     try:
         if load.strategy == "hsdp":
             shape = (load.devices // load.shards, load.shards)
@@ -85,12 +83,12 @@ def _build(load: Workload, mesh: DeviceMesh) -> Decoder:
     return model
 
 
-def _tracker(load: Workload, model: Decoder, optimizer: torch.optim.Optimizer, tokens_BT: torch.Tensor) -> MemTracker:
+def _tracker(load: Workload, model: Decoder, optimizer: torch.optim.Optimizer, tokens_BT: torch.Tensor) -> Any:
     if load.strategy == "ddp":
-        tracker = MemTracker()
+        tracker = memory_tracker()
         tracker.track_external(model, optimizer, tokens_BT)
         return tracker
-    sharded = FSDPMemTracker(model, optimizer)
+    sharded = sharded_memory_tracker(model, optimizer)
     sharded.track_inputs((tokens_BT,))
     return sharded
 
@@ -100,7 +98,7 @@ def _step(
     model: Decoder,
     optimizer: torch.optim.Optimizer,
     tokens_BT: torch.Tensor,
-    tracker: MemTracker,
+    tracker: Any,
 ) -> None:
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=load.precision == "bf16" and load.strategy == "ddp")
     for _ in range(2 if load.accumulates else 1):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.agreement import on_every_rank

@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
 from trainer.contract.config import TrainerConfig
+from trainer.torch_compat import multiply_each, norm_of_each
 
 _NO_ZERO_DIVISION = 1e-6  # as torch.nn.utils.clip_grad_norm_
 _IMPLS: dict[str, dict[str, bool]] = {
@@ -121,14 +122,14 @@ def clip_gradients(gradients: Gradients, norm: Tensor, limit: float, *, loss_sca
         return
     factor = torch.clamp(limit / (norm / loss_scale + _NO_ZERO_DIVISION), max=1.0) if limit else torch.ones_like(norm)
     for (device, *_), shards in gradients.items():
-        torch._foreach_mul_(shards, (factor / loss_scale).to(device))
+        multiply_each(shards, (factor / loss_scale).to(device))
 
 
 def _norm_squared(gradients: Gradients) -> Tensor:
     """The square of the global norm, in fp32 or better, on the first kind's device."""
     sums: list[Tensor] = []
     for (_, dtype, mesh, placements), shards in gradients.items():
-        norms = torch._foreach_norm(shards, 2, torch.promote_types(dtype, torch.float32))
+        norms = norm_of_each(shards, torch.promote_types(dtype, torch.float32))
         squares = torch.stack(norms).square().sum()
         for dimension, placement in enumerate(placements):
             if isinstance(placement, Shard) and mesh is not None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import PrefixStore, Store
 
 from trainer.contract.blame import Pair, blame
 from trainer.contract.env import WorkerPlace

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch._C._autograd import DeviceType
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from trainer.spans import Span, covered, uncovered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from torch.utils.data._utils.pin_memory import pin_memory
+from trainer.torch_compat import pin
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Read:
 
     def pin_memory(self) -> Read:
         """What a DataLoader calls when it pins: the same in page-locked memory."""
-        return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
+        return replace(self, batch=pin(self.batch))
 
 
 class Source(Protocol):

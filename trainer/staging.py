@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
+from trainer.torch_compat import copy_each
 from trainer.writing import Values
 
 Write = Callable[["Values | Exception"], None]
@@ -103,7 +104,7 @@ class Stager:
             by_device.setdefault(source.device, []).append((target, source))
         for device, pairs in by_device.items():
             with _beside_training(device, self._ready):
-                torch._foreach_copy_([to for to, _ in pairs], [source for _, source in pairs], non_blocking=True)
+                copy_each([to for to, _ in pairs], [source for _, source in pairs])
         values.update(zip(names, targets, strict=True))
 
     def _buffer(self, index: MetadataIndex, source: Tensor) -> Tensor:

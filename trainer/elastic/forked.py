@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from trainer.elastic import child
-from trainer.elastic.groups import keep_process_groups
 from trainer.elastic.program import Program, run_program
 from trainer.elastic.stacks import offer_stacks
 from trainer.elastic.title import show_command, show_place
@@ -43,7 +42,10 @@ def become(order: dict[str, object], agent_server: int) -> None:
     if folder is not None:
         offer_stacks(folder)
     _refresh()
-    keep_process_groups()
+    if "torch" in sys.modules:
+        from trainer.torch_compat import keep_process_groups  # noqa: PLC0415  # declared lazy: it imports torch
+
+        keep_process_groups()
     run_program(program)
 
 

@@ -144,7 +144,7 @@ threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
 
 
 def test_a_process_group_outlives_its_last_user(job: Job, tmp_path: Path) -> None:
-    """To take a gloo group apart with the interpreter lock held can hang for good: see trainer/elastic/groups.py."""
+    """To take a gloo group apart with the interpreter lock held can hang for good: see trainer/torch_compat.py."""
     text = """
 import gc, weakref, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -1,0 +1,92 @@
+"""Every name of torch that is private, or not in every supported release; nothing else in this project uses one.
+
+Each function says what it needs, and what is done in a torch that lacks it.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_kept: list[Any] = []
+
+
+def keep_process_groups() -> None:
+    """From now on hold every process group that is made in this process, so that a training that is done also ends.
+
+    A gloo group is taken apart by whoever drops its last reference: often DDP's reducer, when a script's main function
+    returns, after `destroy_process_group`. Its threads are joined with the interpreter lock held, while one of them may
+    wait for that lock to drop the context of the last backward pass: the worker then hangs for good. Seen in torch 2.13
+    (ProcessGroupGloo's destructor in `std::thread::join`, `runLoop` in `~ThreadLocalState`), in one of ten short runs
+    of a plain DDP script on a busy machine.
+
+    It replaces `_new_process_group_helper`, through which all public ways lead (2.6 to 2.15). Without that name nothing
+    is held.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    make = getattr(c10d, "_new_process_group_helper", None)
+    if c10d is None or make is None:
+        return
+
+    @wraps(make)
+    def make_and_keep(*arguments: Any, **options: Any) -> Any:
+        made = make(*arguments, **options)
+        _kept.append(made)
+        return made
+
+    c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
+
+
+def multiply_each(tensors: list[Tensor], factor: Tensor) -> None:
+    """In place, in one kernel: `torch._foreach_mul_` (2.6 to 2.15; documented). There is no other way in one kernel."""
+    torch._foreach_mul_(tensors, factor)
+
+
+def norm_of_each(tensors: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The 2-norms, each a scalar of `dtype`, in one kernel: `torch._foreach_norm` (2.6 to 2.15; documented)."""
+    return tuple(torch._foreach_norm(tensors, 2, dtype))
+
+
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """`target.copy_(source, non_blocking=True)` for each, in one call: `torch._foreach_copy_` (2.6 to 2.15)."""
+    torch._foreach_copy_(targets, sources, non_blocking=True)
+
+
+def pin(batch: object) -> object:
+    """A batch in page-locked memory, containers and all, as a DataLoader pins: its `pin_memory` (2.6 to 2.15)."""
+    from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415  # only for a GPU
+
+    return pin_memory(batch)  # type: ignore[no-untyped-call]
+
+
+def fake_tensors() -> AbstractContextManager[Any]:
+    """Inside, tensors have no memory: `FakeTensorMode` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415  # only who traces needs it
+
+    return FakeTensorMode()
+
+
+def fake_store() -> Any:
+    """A store for the backend "fake": `FakeStore` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415
+
+    return FakeStore()
+
+
+def memory_tracker() -> Any:
+    """Counts a step's bytes by kind: `MemTracker` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
+    from torch.distributed._tools.mem_tracker import MemTracker  # noqa: PLC0415
+
+    return MemTracker()
+
+
+def sharded_memory_tracker(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """The same for FSDP2: `FSDPMemTracker` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker  # noqa: PLC0415
+
+    return FSDPMemTracker(model, optimizer)

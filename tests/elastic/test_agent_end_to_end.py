@@ -113,7 +113,7 @@ def test_a_taken_port_fails_promptly_and_is_named(job: Job) -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        agent = job.policy(max_restarts=5).start(*c10d(port, host=True), STEADY, "x")
+        agent = job.policy(max_restarts=5).start("--nnodes=2", *c10d(port, host=True), STEADY, "x")
         assert agent.wait(90) == 1
     failure = agent.exit_record().failure
     assert failure is not None
@@ -174,7 +174,19 @@ def test_by_hand_it_is_a_torchrun_that_restarts(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stdout.split() == ["restart", "0", "restart", "1", "restart", "2"]
-    assert "exitcode  : 7" in done.stderr
+    assert done.stderr == "elasticrun: rank 0: the worker ended with exit code 7\n"
+
+
+def test_by_hand_the_first_failing_ranks_traceback_comes_last_after_one_sentence(tmp_path: Path) -> None:
+    command = [*ELASTICRUN, TWO, FAST, BROKEN, "1"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    last = done.stderr.rpartition("elasticrun: ")[2].splitlines()
+    assert last[0] == "rank 1: ValueError: the data set is empty"
+    assert last[1] == "Traceback (most recent call last):"
+    assert last[-1] == "ValueError: the data set is empty"
+    assert "broken.py" in last[2]
 
 
 def test_a_guarded_torchrun_keeps_the_same_books(job: Job, tmp_path: Path) -> None:

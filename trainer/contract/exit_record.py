@@ -57,7 +57,6 @@ class EventKind(str, Enum):
     GENERATION_STARTED = "generation.started"
     WORKER_FAILED = "worker.failed"
     NODE_WAITED = "node.waited"  # before a generation, for room or memory
-    CLOCKS_DIFFER = "node.clock"  # from that of another node of the group
     STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed, or because somebody asked
     CHAOS_INJECTED = "chaos.injected"  # a fault that an operator wished
     RESTARTED_IN_PLACE = "restart.in_place"  # a worker of the same membership failed

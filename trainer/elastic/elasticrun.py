@@ -23,13 +23,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.claim import ClaimRefused
 from trainer.elastic.files import say
+from trainer.elastic.flags import parse_flags
 from trainer.elastic.logbound import start_log_bounding
 from trainer.elastic.nursery import Nursery
+from trainer.elastic.program import Program, parse_program
 from trainer.elastic.record import Record, now, open_record
 from trainer.elastic.report import start_reporter
 from trainer.elastic.stop import StopRequest
@@ -39,11 +42,6 @@ _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, 
 _FINISH_PATIENCE_S, _FINISH_INTERVAL_S = 600.0, 1.0
 _EXIT_USAGE = 2
 _EXIT_REFUSED = 3
-# torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
-# at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
-SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-
-_NO_PYTHON = {"--no-python", "--no_python"}
 
 Body = Callable[[list[str], "Record | None", StopRequest], "tuple[ExitRecord, str]"]
 
@@ -57,7 +55,6 @@ def keep_books(body: Body, argv: list[str]) -> int:
     """Claim the attempt, run `body`, leave its exit record; returns the process's exit code."""
     stop = StopRequest()
     stop.install()
-    os.environ.update(SAFE_ENVIRONMENT)
     try:
         record = open_record(os.environ)
     except ClaimRefused as refusal:
@@ -69,9 +66,17 @@ def keep_books(body: Body, argv: list[str]) -> int:
     if record is None:
         exit_record, _ = body(argv, None, stop)
         if exit_record.failure is not None:
-            say(exit_record.failure.message)
+            _tell(exit_record.failure)
         return _EXIT_CODES[exit_record.outcome]
     return _keep_books(body, argv, record, stop)
+
+
+def _tell(failure: Failure) -> None:
+    """By hand: one sentence, and the first failing rank's traceback."""
+    say(failure.message if failure.rank is None else f"rank {failure.rank}: {failure.message}")
+    if failure.traceback:
+        with suppress(OSError):
+            print(failure.traceback.rstrip(), file=sys.stderr, flush=True)
 
 
 def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) -> int:
@@ -134,16 +139,33 @@ def _sentence(exit_record: ExitRecord, replica: int, verdict: str) -> str:
 
 
 def _run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
+    """Raises SystemExit as argparse does outside a job; in a job wrong flags are a failure of kind LAUNCH."""
+    try:
+        flags = parse_flags(argv)
+    except SystemExit as error:
+        if record is None or not error.code:
+            raise
+        return _refuse("elasticrun does not understand its flags"), ""
+    except ValueError as error:
+        if record is None:
+            say(str(error))
+            raise SystemExit(_EXIT_USAGE) from None
+        return _refuse(f"elasticrun: {error}"), ""
     nursery = Nursery()
-    if not _NO_PYTHON & set(argv):
+    if isinstance(parse_program(flags.command), Program):
         nursery.prepare(["torch"])  # while this process imports it too
     # Declared lazy start-up path: torch takes seconds to import and the books must be open before.
     from trainer.elastic.launch import run_agent  # noqa: PLC0415
 
     try:
-        return run_agent(argv, record, stop, nursery)
+        return run_agent(flags, record, stop, nursery)
     finally:
         nursery.close()
+
+
+def _refuse(message: str) -> ExitRecord:
+    failure = Failure(kind=FailureKind.LAUNCH, message=message)
+    return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure)
 
 
 if __name__ == "__main__":

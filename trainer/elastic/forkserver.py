@@ -24,13 +24,16 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import select
 import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -235,8 +238,21 @@ def main(descriptor: int, agent: int) -> NoReturn:
     except BaseException as error:
         error.__traceback__ = _frames_of_program(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
+        _leave_error_file(error)
         sys.exit(1)
     sys.exit(0)
+
+
+def _leave_error_file(error: BaseException) -> None:
+    """Where the program has left none itself: the same as torch's @record would (elastic.multiprocessing.errors)."""
+    path = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    if path == Path() or path.exists():
+        return
+    text = "".join(traceback.format_exception(error))
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    document = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    with suppress(OSError):  # the exit code tells of the failure anyway
+        path.write_text(json.dumps(document))
 
 
 def _frames_of_program(frames: TracebackType | None) -> TracebackType | None:

@@ -23,7 +23,7 @@ from trainer.elastic.elasticrun import keep_books
 from trainer.elastic.files import read_tail
 from trainer.elastic.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
 from trainer.elastic.record import Record, now
-from trainer.elastic.stop import StopRequest
+from trainer.elastic.stop import Stopped, StopRequest
 from trainer.elastic.wakeup import Wakeup
 
 # torch/distributed/elastic/multiprocessing/errors: _FAILURE_FORMAT_TEMPLATE
@@ -31,13 +31,10 @@ _SUMMARY = re.compile(r"rank\s*: (\d+) \(local_rank: (\d+)\)\s*exitcode\s*: (-?\
 _SUMMARY_BYTES = 64 * 1024
 _CHILD = str(Path(__file__).with_name("child.py"))
 _STOP_TIMEOUT_S = 30.0  # torchrun's own --shutdown-timeout
+# torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
+# at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
+SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 _MARGIN_S = 5.0  # beyond the stop time-out that the launcher itself observes
-
-
-class _Stopped(Exception):
-    def __init__(self, number: signal.Signals) -> None:
-        super().__init__(number.name)
-        self.number = number
 
 
 def main() -> None:
@@ -51,14 +48,15 @@ def main() -> None:
 def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
     if record is not None:
         os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
+    os.environ.update(SAFE_ENVIRONMENT)
     process: subprocess.Popen[bytes] | None = None
     wakeup = Wakeup()
     try:
-        stop.arm(_Stopped)
+        stop.arm()
         wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
         process = subprocess.Popen(wrapped, start_new_session=True)
         code = wakeup.outlast(process)
-    except _Stopped as stopped:
+    except Stopped as stopped:
         if process is not None:
             _end(process, stopped.number, record)
         return _ended(stop.outcome(record), record, None), ""

@@ -1,6 +1,7 @@
 """What became of one agent's generations: failures, what was decided about each, and starts, as the journal tells them.
 
-The decision is contract/restart_policy.py's. Outside a job (`record` is None) torch decides, and nothing is journalled.
+The decision is contract/restart_policy.py's. Outside a job (`record` is None) restarts are counted as torchrun counts
+them, and nothing is journalled.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class History:
 
     def __init__(self, record: Record | None, *, max_restarts: int, min_nodes: int) -> None:
         self.restarts = 0  # in place after a failure
+        self.failures_survived = 0  # failures after which the workers were to start again: TORCHELASTIC_RESTART_COUNT
         self.failure: Failure | None = None  # the last one
         self.verdict = ""  # why the last failure was not followed by a restart
         self._record = record
@@ -44,15 +46,29 @@ class History:
         step: int | None,
         nodes: int,
         silent_s: float | None = None,
-    ) -> bool | None:
-        """Whether the workers shall start again in place; None: torch decides.
+    ) -> bool:
+        """Whether the workers shall start again in place.
 
         `ranks` are all of this agent, `step` is the highest that any of them had completed, `nodes` the group's,
         `silent_s` how long the failed one had told nothing, where it hung.
         """
         self.failure = failure
+        restart = self._decide(failure, ranks, generation=generation, step=step, nodes=nodes, silent_s=silent_s)
+        self.failures_survived += restart
+        return restart
+
+    def _decide(
+        self,
+        failure: Failure,
+        ranks: Collection[int],
+        *,
+        generation: int,
+        step: int | None,
+        nodes: int,
+        silent_s: float | None,
+    ) -> bool:
         if self._record is None:
-            return None
+            return self.failures_survived < self._max_restarts
         self._setbacks.append(Setback(failure=failure, step=step, ran_s=time.monotonic() - self._healthy_since_s))
         self._has_failed = True
         policy = self._record.policy

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import sys
 import traceback
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from torch.distributed import DistNetworkError, DistStoreError
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
-from torch.distributed.launcher.api import LaunchConfig
-from torch.distributed.run import config_from_args, get_args_parser, parse_min_max_nnodes
+import torch
 
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
 from trainer.elastic.fitness import Unfit
+from trainer.elastic.flags import Flags
 from trainer.elastic.nursery import Nursery
 from trainer.elastic.program import OURS, Program, parse_program
 from trainer.elastic.record import Record, now
-from trainer.elastic.rendezvous import RendezvousFailed, build_handler, explain_connection_failure
-from trainer.elastic.stop import DEFAULT_SIGNALS, StopRequest
-from trainer.elastic.workers import OwnLogs
+from trainer.elastic.rendezvous import (
+    Alone,
+    Rendezvous,
+    RendezvousFailed,
+    Shared,
+    find_address,
+    open_store,
+    parse_endpoint,
+    parse_is_host,
+    parse_timing,
+)
+from trainer.elastic.rounds import Member
+from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
+from trainer.elastic.workers import Meeting
 
 # What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.
 _LATER = (
@@ -42,36 +47,40 @@ _LATER = (
 # All that trainer/__main__.py imports, and torch._dynamo, which DDP would, for most of a second; but not that itself:
 # runpy warns of a module that it finds imported already.
 _OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train")
-# Seconds. torch waits 30 for late nodes in every round and 15 for one that is gone; fewer than 3 missing heartbeats, or
-# a member that does not look whether it is one still (is_broken), were seen to split a healthy group on a busy machine.
-QUICK_RENDEZVOUS = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 5}
-_GROUP_LOST = (RendezvousError, DistStoreError, DistNetworkError)  # the latter from the stores themselves
 PRELOAD = "ORCHESTRATOR_PRELOAD"
 SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: as many as there are
 _REHEARSAL = f"{OURS}.rehearsal"
+_C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's own
+_STATIC_READ_S = 600.0  # torchrun's own: how long other nodes wait for the first
 
 
-def run_agent(argv: list[str], record: Record | None, stop: StopRequest, nursery: Nursery) -> tuple[ExitRecord, str]:
-    """Run workers to their end. Returns the exit record and why a failure was final.
-
-    Raises SystemExit as argparse does outside a job; in a job wrong flags are a failure of kind LAUNCH.
-    """
-    try:
-        config, command = parse_flags(argv, record)
-    except SystemExit as error:
-        if record is None or not error.code:
-            raise
-        return _failed(Failure(kind=FailureKind.LAUNCH, message="elasticrun does not understand its flags")), ""
-    except (ValueError, AssertionError, RuntimeError) as error:
-        return _failed(Failure(kind=FailureKind.LAUNCH, message=f"elasticrun: {error}")), ""
-    missing = find_missing(command)
+def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: Nursery) -> tuple[ExitRecord, str]:
+    """Run workers to their end. Returns the exit record and why a failure was final."""
+    missing = find_missing(flags.command)
     if missing is not None:
         return _failed(missing), "a restart cannot help"
-    _prepare(nursery, command, config.nproc_per_node)
-    return _run(config, command, record, stop, nursery)
+    try:
+        workers = count_workers(flags.workers)
+    except ValueError as error:
+        return _failed(Failure(kind=FailureKind.LAUNCH, message=f"elasticrun: {error}")), ""
+    _prepare(nursery, flags.command, workers)
+    return _Run(flags, workers, record, stop, nursery).run()
 
 
-def _prepare(nursery: Nursery, command: list[str], workers: int) -> None:
+def count_workers(text: str) -> int:
+    """The number behind --nproc-per-node: itself, or how many devices of that kind this node has. Raises ValueError."""
+    if text.isdecimal():
+        return int(text)
+    if text in ("gpu", "auto") and torch.cuda.is_available():
+        return torch.cuda.device_count()
+    if text in ("xpu", "auto") and torch.xpu.is_available():
+        return torch.xpu.device_count()
+    if text in ("gpu", "xpu"):
+        raise ValueError(f"--nproc-per-node={text}, but torch finds no {text.upper()} on this node")
+    return len(os.sched_getaffinity(0))
+
+
+def _prepare(nursery: Nursery, command: Sequence[str], workers: int) -> None:
     program = parse_program(command)
     if not isinstance(program, Program):
         return
@@ -84,39 +93,7 @@ def _prepare(nursery: Nursery, command: list[str], workers: int) -> None:
     nursery.keep_spares(int(spares) if spares.isdecimal() else workers, _REHEARSAL if is_ours else None)
 
 
-def parse_flags(argv: list[str], record: Record | None) -> tuple[LaunchConfig, list[str]]:
-    """Torchrun's flags as a configuration and the command of one worker, with the job's policy laid over them."""
-    args = _settle(get_args_parser().parse_args(argv))
-    if record is not None:
-        args.log_dir = os.devnull  # torch would make a folder in /tmp for every run
-    config, command, arguments = config_from_args(args)
-    if not isinstance(command, str):
-        raise AssertionError("torch resolved the script to a function")
-    config.run_id = config.run_id or uuid.uuid4().hex
-    if config.rdzv_backend == "c10d":
-        config.rdzv_configs = {**QUICK_RENDEZVOUS, **config.rdzv_configs}
-    if record is not None:
-        config.logs_specs = OwnLogs()
-    if record is not None and record.policy is not None:
-        config.max_restarts = record.policy.max_restarts
-    return config, [command, *arguments]
-
-
-def _settle(args: argparse.Namespace) -> argparse.Namespace:
-    """What torchrun's `run` does before it builds its configuration."""
-    alone = args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None
-    if args.standalone or (alone and parse_min_max_nnodes(args.nnodes)[1] == 1):
-        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())
-    args.master_port = 29500 if args.master_port is None else args.master_port
-    if args.run_path:
-        # A function would run in a spawned process, out of child.py's reach; the script gets the same __main__.
-        args.run_path, args.no_python, args.module = False, False, False
-    if args.nproc_per_node.isdecimal() and int(args.nproc_per_node) > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's own default, without its warning
-    return args
-
-
-def find_missing(command: list[str]) -> Failure | None:
+def find_missing(command: Sequence[str]) -> Failure | None:
     """The failure that a missing program or script is going to be; None when both are there or cannot be told."""
     if shutil.which(command[0]) is None:
         there = "/" in command[0] and Path(command[0]).exists()
@@ -129,108 +106,107 @@ def find_missing(command: list[str]) -> Failure | None:
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
 
 
-def _run(
-    config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest, nursery: Nursery
-) -> tuple[ExitRecord, str]:
-    agent: Agent | None = None
-    try:
-        stop.install({*DEFAULT_SIGNALS, *config.signals_to_handle.split(",")})
-        stop.arm(lambda number: SignalException(f"the agent received {number.name}", sigval=number))
-        agent = _build_agent(config, command, record, stop, nursery)
-        result = _supervise(agent)
-        return _conclude(agent, result, command, standalone=record is None), agent.history.verdict
-    except SignalException:
-        succeeded = agent is not None and agent.succeeded
-        return _ended(Outcome.SUCCEEDED if succeeded else stop.outcome(record), agent, None), ""
-    except RendezvousFailed as error:
-        return _failed(error.failure), ""
-    except Unfit as error:
-        return _ended(Outcome.FAILED, agent, error.failure), "this node cannot carry workers"
-    except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
-        verdict = "the group ended while this replica was part of it" if isinstance(error, _GROUP_LOST) else ""
-        return _ended(Outcome.FAILED, agent, _explain(error, agent, config)), verdict
-    finally:
-        stop.disarm()
-
-
-def _build_agent(
-    config: LaunchConfig, command: list[str], record: Record | None, stop: StopRequest, nursery: Nursery
-) -> Agent:
-    handler = build_handler(config)
-    host, _, port = config.rdzv_endpoint.strip().rpartition(":")
-    static = config.rdzv_backend == "static"
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    spec = WorkerSpec(
-        role=config.role,
-        local_world_size=config.nproc_per_node,
-        entrypoint=command[0],
-        args=tuple(command[1:]),
-        rdzv_handler=handler,
-        max_restarts=config.max_restarts,
-        monitor_interval=config.monitor_interval,
-        master_addr=host if static else None,
-        master_port=int(port) if static else None,
-        local_addr=config.local_addr,
-        event_log_handler=config.event_log_handler,
-        numa_options=config.numa_options,
-        duplicate_stdout_filters=config.duplicate_stdout_filters,
-        duplicate_stderr_filters=config.duplicate_stderr_filters,
-        virtual_local_rank=config.virtual_local_rank,
+def build_rendezvous(flags: Flags, workers: int, replica: int | None) -> tuple[Rendezvous, Meeting, str]:
+    """How this agent finds its group, where the workers meet, and the agent's own name. Raises ValueError."""
+    node = uuid.uuid4().hex[:12]
+    static = flags.backend == "static"
+    host, port = parse_endpoint(flags.endpoint or "127.0.0.1", _STATIC_PORT if static else _C10D_PORT)
+    chosen = (host, port) if static else (flags.local_addr, 0)
+    if flags.limits.max_nodes == 1:
+        me = Member(node=node, seat=0, address=flags.local_addr or "127.0.0.1", workers=workers)
+        return Alone(me), Meeting(*chosen), node
+    timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
+    serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
+    me = Member(
+        node=node,
+        seat=flags.node_rank if static else replica,
+        address=flags.local_addr or find_address(host, port),
+        workers=workers,
     )
-    policy = record.policy if record is not None else None
-    return Agent(
-        spec,
-        logs_specs=config.logs_specs or DefaultLogsSpecs(),
-        start_method=config.start_method,
-        log_line_prefix_template=config.log_line_prefix_template,
-        nursery=nursery,
-        min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes,
-        stop_timeout_s=policy.stop_timeout_s if policy else float(config.shutdown_timeout or 0),
-        record=record,
-        # torch installs handlers of its own whenever it starts workers
-        on_started=lambda: stop.install({*DEFAULT_SIGNALS, *config.signals_to_handle.split(",")}),
-    )
+    store = partial(open_store, host, port, serves, timing)
+    return Shared(store, flags.run_id, me, flags.limits, timing), Meeting(), node
 
 
-def _supervise(agent: Agent) -> RunResult | None:
-    result: RunResult | None = None
-    try:
-        result = agent.run()
-    except SignalException:
-        raise  # a stopped agent leaves the rendezvous open to the others
-    except Exception:
-        agent.get_worker_group().spec.rdzv_handler.shutdown()
-        raise
-    agent.get_worker_group().spec.rdzv_handler.shutdown()
-    return result
+class _Run:
+    """One run of the agent, and what becomes of it."""
+
+    def __init__(self, flags: Flags, workers: int, record: Record | None, stop: StopRequest, nursery: Nursery) -> None:
+        self._flags, self._workers, self._record, self._stop, self._nursery = flags, workers, record, stop, nursery
+        self._agent: Agent | None = None
+        self._rendezvous: Rendezvous | None = None
+
+    def run(self) -> tuple[ExitRecord, str]:
+        try:
+            self._stop.install({*DEFAULT_SIGNALS, *self._flags.signals})
+            self._stop.arm()
+            agent = self._agent = self._build()
+            agent.run()
+            return self._conclude(agent)
+        except Stopped:
+            self._stop.disarm()
+            self._part(None)  # the rendezvous stays open to the others
+            succeeded = self._agent is not None and self._agent.succeeded
+            return self._ended(Outcome.SUCCEEDED if succeeded else self._stop.outcome(self._record), None), ""
+        except RendezvousFailed as error:
+            return self._lose(error)
+        except Unfit as error:
+            self._part(error.failure.message)
+            return self._ended(Outcome.FAILED, error.failure), "this node cannot carry workers"
+        except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
+            self._part(f"{type(error).__name__} in an agent")
+            return self._ended(Outcome.FAILED, _explain(error)), ""
+        finally:
+            self._stop.disarm()
+
+    def _build(self) -> Agent:
+        replica = None if self._record is None else self._record.replica
+        self._rendezvous, meeting, node = build_rendezvous(self._flags, self._workers, replica)
+        policy = None if self._record is None else self._record.policy
+        return Agent(
+            self._flags,
+            node=node,
+            workers=self._workers,
+            nursery=self._nursery,
+            rendezvous=self._rendezvous,
+            meeting=meeting,
+            record=self._record,
+            stop_timeout_s=self._flags.stop_timeout_s if policy is None else policy.stop_timeout_s,
+            max_restarts=self._flags.max_restarts if policy is None else policy.max_restarts,
+        )
+
+    def _conclude(self, agent: Agent) -> tuple[ExitRecord, str]:
+        if agent.succeeded:
+            self._part(None)
+            return self._ended(Outcome.SUCCEEDED, None), ""
+        unknown = Failure(kind=FailureKind.UNKNOWN, message="the worker group ended without a failed worker")
+        failure = agent.history.failure or unknown
+        self._part(failure.message)
+        return self._ended(Outcome.FAILED, failure), agent.history.verdict
+
+    def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
+        """The loss of a group that was failing anyway is told as the failure before it."""
+        self._part(error.failure.message)
+        before = None if self._agent is None else self._agent.history.failure
+        verdict = "the group ended while this replica was part of it" if error.was_member else ""
+        return self._ended(Outcome.FAILED, before or error.failure), verdict
+
+    def _part(self, reason: str | None) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.leave(reason)
+
+    def _ended(self, outcome: Outcome, failure: Failure | None) -> ExitRecord:
+        record = ExitRecord(outcome=outcome, at=now(), generation=0, restarts=0, failure=failure)
+        agent = self._agent
+        return (
+            record if agent is None else replace(record, generation=agent.generation, restarts=agent.history.restarts)
+        )
 
 
-def _conclude(agent: Agent, result: RunResult | None, command: list[str], *, standalone: bool) -> ExitRecord:
-    if agent.succeeded:
-        return _ended(Outcome.SUCCEEDED, agent, None)
-    if standalone and result is not None and result.failures:
-        print(ChildFailedError(command[0], result.failures), file=sys.stderr, flush=True)
-    unknown = Failure(kind=FailureKind.UNKNOWN, message="the worker group ended without a failed worker")
-    return _ended(Outcome.FAILED, agent, agent.history.failure or unknown)
-
-
-def _explain(error: Exception, agent: Agent | None, config: LaunchConfig) -> Failure:
-    """Why the agent itself ended. The loss of a group that was failing anyway is told as the failure before it."""
-    if isinstance(error, _GROUP_LOST) and agent is not None and agent.history.failure is not None:
-        return agent.history.failure
-    if isinstance(error, RendezvousConnectionError):
-        return explain_connection_failure(config.rdzv_endpoint, str(error.__cause__ or error))
+def _explain(error: Exception) -> Failure:
     text = "".join(traceback.format_exception(error))[-16 * 1024 :]
-    kind = FailureKind.RENDEZVOUS if isinstance(error, _GROUP_LOST) else FailureKind.INFRASTRUCTURE
     message = f"the agent ended by {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return Failure(kind=kind, message=message, traceback=text)
+    return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, traceback=text)
 
 
 def _failed(failure: Failure) -> ExitRecord:
     return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure)
-
-
-def _ended(outcome: Outcome, agent: Agent | None, failure: Failure | None) -> ExitRecord:
-    record = ExitRecord(outcome=outcome, at=now(), generation=0, restarts=0, failure=failure)
-    return record if agent is None else replace(record, generation=agent.generation, restarts=agent.history.restarts)

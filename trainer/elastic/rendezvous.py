@@ -1,34 +1,45 @@
-"""The rendezvous: building torch's handler, naming what went wrong with it, and numbering generations."""
+"""The rendezvous over a TCP store: this agent's access to the document of rounds.py, and the heartbeats.
+
+One thread owns the connection. A store's call blocks in C++ for as long as the network likes, out of reach of signals:
+the main thread waits for that thread instead, and a signal ends the wait.
+
+A heartbeat is a counter, and silence is measured by the clock of the listener, so clocks of nodes may differ. Errors of
+the store are RuntimeErrors in every torch from 2.6 on (DistNetworkError, DistStoreError).
+"""
 
 from __future__ import annotations
 
 import os
+import queue
 import socket
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerYet
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol
 
-import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
-from torch._C._distributed_c10d import Store, TCPStore
-from torch.distributed.elastic.agent.server.api import WorkerGroup
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler, RendezvousParameters
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed import Store, TCPStore
 
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
+from trainer.elastic import rounds
 from trainer.elastic.record import Record
+from trainer.elastic.rounds import Limits, Member, Round, Stage, WorkersStore
 
-_DEFAULT_PORT = 29400  # torch's own for c10d
-_PROBE_INTERVAL_S = 0.1
-_GENERATION_KEY = "orchestrator/generation"
-_STORE_KEY = "orchestrator/store"
-_CLOCKS_MAY_DIFFER_S = 0.5
+_PROBE_EVERY_S = 0.1
+_GLANCE_S = 0.2  # between two looks whether the thread lives
+_SHORTEST_POLL_S, _LONGEST_POLL_S = 0.005, 0.1  # while a group forms
+_LOOK_EVERY_S = 0.05  # while it runs
+_LOOKS_PER_S = 2000  # of all agents of a group together, where it is a large one
+_PARTING_S = 2.0
+_LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
 _SILENT_STORE_S = 30
 # tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.
 _LOUD = {
@@ -40,54 +51,395 @@ _LOUD = {
 
 
 class RendezvousFailed(Exception):
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+    """No group can form. `was_member`: this agent had been in one."""
+
+    def __init__(self, message: str, *, was_member: bool = False) -> None:
+        super().__init__(message)
+        self.failure = Failure(kind=FailureKind.RENDEZVOUS, message=message)
+        self.was_member = was_member
 
 
-def build_handler(config: LaunchConfig) -> RendezvousHandler:
-    """Build torch's handler, which binds or joins the store. Raises RendezvousFailed."""
-    parameters = RendezvousParameters(
-        backend=config.rdzv_backend,
-        endpoint=config.rdzv_endpoint,
-        run_id=config.run_id,
-        min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes,
-        local_addr=config.local_addr,
-        **config.rdzv_configs,
+class Rendezvous(Protocol):
+    """How an agent finds its group. Methods are the main thread's; each may raise RendezvousFailed."""
+
+    def next_group(self, generation: int) -> Round:
+        """Wait for the next formed round with this agent in it. `generation` is the highest that it knows of."""
+
+    def offer(self, store: WorkersStore) -> None:
+        """Tell the group where its workers meet."""
+
+    def await_offer(self) -> WorkersStore:
+        """Where the workers of the formed round meet."""
+
+    def find_change(self) -> str | None:
+        """Why the group is not what it was when it formed; None while it is. Never blocks."""
+
+    def finish(self) -> None:
+        """All workers of this agent have succeeded. Whoever serves the store waits for the other nodes."""
+
+    def leave(self, reason: str | None = None) -> None:
+        """Take no further part; with a reason, nobody shall. Never raises, and takes a second or two at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds. The names in --rdzv-conf are torchrun's."""
+
+    join_s: float = 600.0
+    # torch waits 30 s for late nodes in every round, and 15 s for one that is gone. Fewer than 3 missing heartbeats
+    # were seen to split a healthy group on a busy machine.
+    last_call_s: float = 1.0
+    beat_s: float = 1.0
+    beats: int = 5
+    read_s: float = 60.0
+
+    @property
+    def silence_s(self) -> float:
+        """How long a node may say nothing that is not taken for lost."""
+        return self.beat_s * self.beats
+
+
+def parse_timing(conf: Mapping[str, str], read_s: float = 60.0) -> Timing:
+    """Raises ValueError that names the key. `read_s`: how long to wait for the store where nothing is said."""
+    return Timing(
+        join_s=_number(conf, "join_timeout", Timing.join_s),
+        last_call_s=_number(conf, "last_call_timeout", Timing.last_call_s),
+        beat_s=max(0.05, _number(conf, "keep_alive_interval", Timing.beat_s)),
+        beats=int(_number(conf, "keep_alive_max_attempt", Timing.beats)),
+        read_s=_number(conf, "read_timeout", _number(conf, "timeout", read_s)),
     )
-    await_store(config)
-    try:
-        handler = rendezvous_registry.get_rendezvous_handler(parameters)
-    except RendezvousConnectionError as error:
-        cause = str(error.__cause__ or error)
-        raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause)) from error
-    if config.rdzv_backend == "c10d":
-        give_up_on_silence(parse_rendezvous_endpoint(config.rdzv_endpoint, _DEFAULT_PORT)[1])
-    return handler
 
 
-def await_store(config: LaunchConfig) -> None:
-    """Wait for another agent's store in Python: torch would wait out of reach of signals. Raises RendezvousFailed."""
-    conf = {name: str(value).lower() for name, value in config.rdzv_configs.items()}
-    tcp = config.rdzv_backend == "c10d" and conf.get("store_type", "tcp") == "tcp"
-    if not tcp or conf.get("is_host") not in ("0", "false", "f", "no", "n"):
+def parse_is_host(conf: Mapping[str, str]) -> bool | None:
+    """Whether this agent serves the store; None: whoever is at the endpoint. Raises ValueError."""
+    text = conf.get("is_host", "").lower()
+    if text in ("1", "true", "t", "yes", "y"):
+        return True
+    if text in ("0", "false", "f", "no", "n"):
+        return False
+    if text:
+        raise ValueError(f"--rdzv-conf: is_host is {text!r}, must be 1 or 0")
+    return None
+
+
+def parse_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
+    """Host and port of HOST[:PORT], [IPV6]:PORT too. Raises ValueError."""
+    host, colon, port = endpoint.strip().rpartition(":")
+    if not colon or (host.count(":") and not host.endswith("]")):
+        host, port = endpoint.strip(), str(default_port)
+    if not port.isdecimal() or int(port) > 65535 or not host:
+        raise ValueError(f"the rendezvous endpoint is {endpoint!r}, must be HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Alone:
+    """The rendezvous of a group of one agent: there is nobody to ask."""
+
+    def __init__(self, me: Member) -> None:
+        self._me = me
+        self._round = Round(number=-1)
+
+    def next_group(self, generation: int) -> Round:
+        known = max(self._round.generation, generation)
+        self._round = Round(
+            number=self._round.number + 1, stage=Stage.FORMED, generation=known + 1, members=(self._me,)
+        )
+        return self._round
+
+    def offer(self, store: WorkersStore) -> None:
+        self._round = replace(self._round, store=store)
+
+    def await_offer(self) -> WorkersStore:
+        assert self._round.store is not None
+        return self._round.store
+
+    def find_change(self) -> str | None:
+        return None
+
+    def finish(self) -> None:
         return
-    host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, _DEFAULT_PORT)
-    timeout_s = float(conf.get("read_timeout", "60"))
+
+    def leave(self, reason: str | None = None) -> None:
+        return
+
+
+class Shared:
+    """The rendezvous of several agents, over the store that `open_store` opens."""
+
+    def __init__(
+        self, open_store: Callable[[], tuple[Store, bool]], run_id: str, me: Member, limits: Limits, timing: Timing
+    ) -> None:
+        self._me, self._limits, self._timing = me, limits, timing
+        self._clerk = _Clerk(open_store, f"elasticrun/{run_id}", me.node, timing)
+        self._formed: Round | None = None
+
+    def next_group(self, generation: int) -> Round:
+        me = self._me = replace(self._me, generation=generation)
+        before, self._formed = self._formed, None
+        self._clerk.start_once()
+        now = self._clerk.amend(partial(_come_back, before=before, me=me, limits=self._limits))
+        deadline, waits = time.monotonic() + self._timing.join_s, _Waits()
+        present, settled_s = now.nodes, time.monotonic()
+        while not (now.stage is Stage.FORMED and now.has(me.node)):
+            if now.stage is Stage.CLOSED:
+                raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
+            if time.monotonic() > deadline:
+                raise self._too_few(now, was_member=before is not None)
+            if now.nodes != present:
+                present, settled_s = now.nodes, time.monotonic()
+            time_is_up = time.monotonic() - settled_s > self._timing.last_call_s
+            step = partial(_step, me=me, limits=self._limits, time_is_up=time_is_up)
+            if step(now) == now:
+                waits.wait(len(now.members))
+                now = self._clerk.look()
+            else:
+                now = self._clerk.amend(step)
+        self._formed = now
+        return now
+
+    def offer(self, store: WorkersStore) -> None:
+        assert self._formed is not None
+        self._clerk.amend(partial(rounds.offer, number=self._formed.number, store=store))
+
+    def await_offer(self) -> WorkersStore:
+        assert self._formed is not None
+        deadline, waits = time.monotonic() + self._timing.join_s, _Waits()
+        while True:
+            now = self._clerk.look()
+            if now.number == self._formed.number and now.store is not None:
+                return now.store
+            change = rounds.find_change(now, self._formed, self._me.node, self._limits)
+            if change is not None or time.monotonic() > deadline:
+                raise RendezvousFailed(change or "the first node named no store for the workers", was_member=True)
+            waits.wait(len(self._formed.members))
+
+    def find_change(self) -> str | None:
+        if self._formed is None:
+            return None
+        now, silent_s = self._clerk.newest()
+        if len(self._formed.members) > 1 and silent_s > 2 * self._timing.silence_s:
+            return f"the rendezvous store has not answered for {silent_s:.0f} s"
+        return rounds.find_change(now, self._formed, self._me.node, self._limits)
+
+    def finish(self) -> None:
+        assert self._formed is not None
+        formed, deadline, waits = self._formed, time.monotonic() + _LAST_TO_FINISH_S, _Waits()
+        now = self._clerk.amend(partial(rounds.finish, number=formed.number, node=self._me.node))
+        while self._clerk.serves and formed.nodes & now.nodes - now.finished and time.monotonic() < deadline:
+            if now.stage is Stage.CLOSED:
+                return
+            waits.wait(len(formed.members))
+            now = self._clerk.look()
+
+    def leave(self, reason: str | None = None) -> None:
+        if not self._clerk.is_open:  # nobody knows of us, and the thread may wait for the store for long
+            return
+        go = partial(rounds.drop, nodes={self._me.node})
+        with suppress(RendezvousFailed):
+            self._clerk.amend(go if reason is None else partial(rounds.close, reason=reason), timeout_s=_PARTING_S)
+        self._clerk.stop()
+
+    def _too_few(self, now: Round, *, was_member: bool) -> RendezvousFailed:
+        there = ", ".join(member.address for member in now.members) or "none"
+        return RendezvousFailed(
+            f"{len(now.members)} of at least {self._limits.min_nodes} nodes came within {self._timing.join_s:.0f} s: "
+            f"{there}",
+            was_member=was_member,
+        )
+
+
+def _come_back(now: Round, *, before: Round | None, me: Member, limits: Limits) -> Round:
+    """Open the round after the one that this agent has just left, unless another agent has; then join."""
+    is_mine = before is not None and before.number == now.number and now.has(me.node)
+    return rounds.join(rounds.reopen(now, me, limits) if is_mine else now, me, limits)
+
+
+def _step(now: Round, *, me: Member, limits: Limits, time_is_up: bool) -> Round:
+    return rounds.form(rounds.join(now, me, limits), limits, time_is_up=time_is_up)
+
+
+class _Waits:
+    """Pauses between looks, longer and longer; a large group waits longer, so that all looks cost the same."""
+
+    def __init__(self) -> None:
+        self._pause_s = _SHORTEST_POLL_S
+
+    def wait(self, nodes: int) -> None:
+        time.sleep(max(self._pause_s, nodes / _LOOKS_PER_S))
+        self._pause_s = min(_LONGEST_POLL_S, self._pause_s * 1.2)
+
+
+class _Clerk:
+    """The thread that owns the connection. All agents of a run share the document under `key`."""
+
+    def __init__(self, open_store: Callable[[], tuple[Store, bool]], key: str, node: str, timing: Timing) -> None:
+        self.serves = False
+        self._open_store, self._key, self._node, self._timing = open_store, key, node, timing
+        self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
+        self._orders = queue.SimpleQueue()
+        self._error: RendezvousFailed | None = None
+        self._round, self._heard_s = Round(), time.monotonic()
+        self._text, self._version = "", -1
+        self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and since when
+        self._listened_s = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has read the document once."""
+        return bool(self._text)
+
+    def start_once(self) -> None:
+        if not self._thread.ident:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._orders.put(None)
+        if self._thread.ident:
+            self._thread.join(_PARTING_S)
+
+    def newest(self) -> tuple[Round, float]:
+        """The document as last seen, and how many seconds ago. Raises RendezvousFailed once the store is lost."""
+        if self._error is not None:
+            raise self._error
+        return self._round, time.monotonic() - self._heard_s
+
+    def look(self) -> Round:
+        """The document as it is now."""
+        return self._ask(None)
+
+    def amend(self, change: Callable[[Round], Round], timeout_s: float | None = None) -> Round:
+        """Apply a change and return what the document is with it."""
+        return self._ask(change, timeout_s)
+
+    def _ask(self, change: Callable[[Round], Round] | None, timeout_s: float | None = None) -> Round:
+        answer: Future[Round] = Future()
+        self._orders.put((change, answer))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with suppress(NoAnswerYet):
+                return answer.result(_GLANCE_S)
+            if not self._thread.is_alive() and not answer.done():
+                raise self._error or RendezvousFailed("the rendezvous has ended")
+            if deadline is not None and time.monotonic() > deadline:
+                raise RendezvousFailed("the rendezvous store does not answer")
+
+    def _run(self) -> None:
+        answer: Future[Round] | None = None
+        try:
+            store, self.serves = self._open_store()
+            self._open(store)
+            while True:
+                self._keep_alive(store)
+                try:
+                    order = self._orders.get(timeout=self._patience_s())
+                except queue.Empty:
+                    self._refresh(store)
+                    continue
+                if order is None:
+                    return
+                change, answer = order
+                answer.set_result(self._apply(store, change))
+                answer = None
+        except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
+            self._error = error if isinstance(error, RendezvousFailed) else _lost(error, self.is_open)
+            if answer is not None:
+                answer.set_exception(self._error)
+
+    def _open(self, store: Store) -> None:
+        store.add(self._beat(self._node), 1)
+        self._take(store.compare_set(self._key, "", rounds.render_round(Round())).decode())
+
+    def _apply(self, store: Store, change: Callable[[Round], Round] | None) -> Round:
+        if change is None:
+            self._refresh(store)
+            return self._round
+        self._take(store.get(self._key).decode())
+        while (after := rounds.render_round(change(self._round))) != self._text:
+            found = store.compare_set(self._key, self._text, after).decode()
+            self._take(found)
+            if found == after:
+                self._version = store.add(f"{self._key}/version", 1)
+                break
+        return self._round
+
+    def _refresh(self, store: Store) -> None:
+        """Read the document if somebody has changed it. Its version is small, and the document may be large."""
+        version = store.add(f"{self._key}/version", 0)
+        if version != self._version:
+            self._take(store.get(self._key).decode())
+            self._version = version
+        self._heard_s = time.monotonic()
+
+    def _take(self, text: str) -> None:
+        if text != self._text:
+            self._round = rounds.parse_round(text)
+            self._text = text
+        self._heard_s = time.monotonic()
+
+    def _patience_s(self) -> float:
+        return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / _LOOKS_PER_S))
+
+    def _keep_alive(self, store: Store) -> None:
+        """Once a heartbeat's time: beat, and drop whoever has been silent for too long."""
+        now_s = time.monotonic()
+        since_s = now_s - self._listened_s
+        if since_s < self._timing.beat_s:
+            return
+        self._listened_s = now_s
+        store.add(self._beat(self._node), 1)
+        self._refresh(store)
+        watched = sorted(rounds.watched_by(self._round, self._node))
+        counts = store.multi_get([self._beat(node) for node in watched]) if watched else []
+        was_away = since_s > self._timing.silence_s / 2  # it was we who stood still
+        heard = {}
+        for node, count in zip(watched, counts, strict=True):
+            before = self._heard.get(node)
+            heard[node] = before if before is not None and before[0] == count and not was_away else (count, now_s)
+        self._heard = heard
+        silent = {node for node, (_, since) in heard.items() if now_s - since > self._timing.silence_s}
+        if silent:
+            self._apply(store, partial(rounds.drop, nodes=silent))
+
+    def _beat(self, node: str) -> str:
+        return f"{self._key}/beat/{node}"
+
+
+def open_store(host: str, port: int, serves: bool | None, timing: Timing) -> tuple[Store, bool]:
+    """Serve the store at HOST:PORT, or connect to it; the store, and whether it is served here.
+
+    Raises RendezvousFailed.
+    """
+    if serves or (serves is None and is_here(host)):
+        try:
+            return TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=_limit(timing)), True
+        except RuntimeError as error:
+            taken = "EADDRINUSE" in str(error) or "already in use" in str(error)
+            if serves or not taken:
+                raise _explain(host, port, str(error)) from error
+    await_store(host, port, timing.read_s)
+    try:
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_limit(timing))
+    except RuntimeError as error:
+        raise _explain(host, port, str(error)) from error
+    give_up_on_silence(port)
+    return store, False
+
+
+def await_store(host: str, port: int, timeout_s: float) -> None:
+    """Wait until somebody listens there. Raises RendezvousFailed."""
     deadline = time.monotonic() + timeout_s
     while (cause := _probe(host, port)) is not None:
         if time.monotonic() > deadline:
-            cause = f"{cause}, waited {timeout_s:.0f} s"
-            raise RendezvousFailed(explain_connection_failure(config.rdzv_endpoint, cause))
-        time.sleep(_PROBE_INTERVAL_S)
+            raise _explain(host, port, f"{cause}, waited {timeout_s:.0f} s")
+        time.sleep(_PROBE_EVERY_S)
 
 
 def give_up_on_silence(port: int) -> None:
     """Let the connections to the store at `port` fail once its node has been silent for _SILENT_STORE_S.
 
-    TCP by itself would try for a quarter of an hour, and torch would wait for it out of reach of signals. A store whose
-    process merely stands still is not silent: its kernel answers.
+    TCP by itself would try for a quarter of an hour. A store whose process merely stands still is not silent: its
+    kernel answers.
     """
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
@@ -95,6 +447,50 @@ def give_up_on_silence(port: int) -> None:
                 for option, value in _LOUD.items():
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def is_here(host: str) -> bool:
+    """Whether a name or address is this machine's: a socket can be bound to it."""
+    with suppress(OSError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return True
+    return False
+
+
+def find_address(host: str, port: int) -> str:
+    """This node's address as the node at `host` reaches it: the host's own name there, else that of the way to it."""
+    if is_here(host):
+        return host
+    with suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
+                way.connect(address)
+                return str(way.getsockname()[0])
+    return socket.getfqdn()
+
+
+def known_generation(record: Record) -> int:
+    """The highest generation of this attempt that left a trace: a term in the fence or a folder of this replica."""
+    terms = (parse_term(path.name) for path in _listed(fence_dir(record.job_dir)))
+    begun = [term.generation for term in terms if term is not None and term.attempt == record.attempt]
+    folders = replica_dir(record.job_dir, record.attempt, record.replica).glob("*/g*")
+    return max([0, *begun, *(int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal())])
+
+
+def _explain(host: str, port: int, cause: str) -> RendezvousFailed:
+    """What torch says when the store can be neither bound nor reached, in one line that names the port."""
+    if "EADDRINUSE" in cause or "already in use" in cause:
+        return RendezvousFailed(
+            f"port {port} is already in use on this machine (rendezvous endpoint {host}:{port}, EADDRINUSE)"
+        )
+    return RendezvousFailed(f"no rendezvous store answers at {host}:{port}: {' '.join(cause.split())[:200]}")
+
+
+def _lost(error: Exception, was_member: bool) -> RendezvousFailed:
+    said = " ".join(str(error).split())[:200]
+    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {said}", was_member=was_member)
 
 
 def _probe(host: str, port: int) -> str | None:
@@ -106,102 +502,15 @@ def _probe(host: str, port: int) -> str | None:
     return None
 
 
-def explain_connection_failure(endpoint: str, cause: str) -> Failure:
-    """What torch says when the store can be neither bound nor reached, in one line that names the port."""
-    port = endpoint.rpartition(":")[2]
-    if "EADDRINUSE" in cause:
-        message = f"port {port} is already in use on this machine (rendezvous endpoint {endpoint}, EADDRINUSE)"
-    else:
-        message = f"no rendezvous store answers at {endpoint}: {' '.join(cause.split())[:200]}"
-    return Failure(kind=FailureKind.RENDEZVOUS, message=message)
+def _limit(timing: Timing) -> timedelta:
+    return timedelta(seconds=max(1.0, timing.read_s))
 
 
-def agree_generation(handler: RendezvousHandler, group: WorkerGroup, restarts: int, known: Iterable[int]) -> int:
-    """The generation that has just formed: the rendezvous round + 1, and above every generation already `known`.
-
-    Group rank 0 chooses and publishes it in the round's own store, so that all agents agree and a requeued attempt,
-    whose rounds begin again, goes on counting. A static rendezvous has no rounds: each agent counts its restarts.
-    """
-    if handler.get_backend() == "static":
-        return max([restarts, *known]) + 1
-    # torch declares both None until a rendezvous has filled them
-    store, group_rank = cast(Store, group.store), cast(int, group.group_rank)
-    if group_rank == 0:
-        store.set(_GENERATION_KEY, str(max([_round(handler, restarts), *known]) + 1))
-    return int(store.get(_GENERATION_KEY))
-
-
-def open_workers_store(group: WorkerGroup, generation: int) -> Store | None:
-    """Give the generation's workers a store of their own and put its address into `group`.
-
-    Group rank 0's agent holds it, on a port that the system chose for it, and says where in the round's store: no key
-    of another generation is in it, and no port can be taken between choice and use. Returns what must be kept alive.
-    """
-    # torch declares them None for good; a rendezvous has filled them
-    round_store, address = cast(Store, group.store), cast(str, group.master_addr)
-    key = f"{_STORE_KEY}/{generation}"
-    server: TCPStore | None = None
-    if cast(int, group.group_rank) == 0:
-        server = TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        round_store.set(key, f"{server.port}")
-    group.master_port = cast(None, int(round_store.get(key)))
-    return server
-
-
-def known_generations(record: Record) -> set[int]:
-    """The generations of this attempt that left a trace: a term in the fence or a folder of this replica."""
-    terms = (parse_term(path.name) for path in _listed(fence_dir(record.job_dir)))
-    begun = {term.generation for term in terms if term is not None and term.attempt == record.attempt}
-    folders = replica_dir(record.job_dir, record.attempt, record.replica).glob("*/g*")
-    return begun | {int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()}
-
-
-def is_broken(handler: RendezvousHandler, group: WorkerGroup) -> bool:
-    """Whether the round that `group` was formed in has lost a member, or this agent its own place in it.
-
-    torch's agent looks for newcomers only: of a node whose heartbeats have ended it would wait for a collective to
-    fail, and if the others have given up on this very agent it would train on beside them. So they have, too, when the
-    store has not answered for twice as long as they wait for a heartbeat.
-    """
-    holder = getattr(handler, "_state_holder", None)
-    state, heard_s = getattr(holder, "state", None), getattr(holder, "_last_sync_time", None)
-    members, me = getattr(state, "participants", None), getattr(handler, "_this_node", None)
-    if not isinstance(members, dict) or me is None or heard_s is None:
-        return False  # a rendezvous of another kind; or torch keeps its state elsewhere now
-    size = cast(int, group.group_world_size)
-    lost_touch = size > 1 and time.monotonic() - heard_s > 2 * _heartbeats_count_s(handler)
-    return lost_touch or me not in members or len(members) < size
-
-
-def _heartbeats_count_s(handler: RendezvousHandler) -> float:
-    """How old the newest heartbeat of a node may be that is not taken for lost."""
-    settings = cast(DynamicRendezvousHandler, handler).settings
-    return float(settings.keep_alive_interval.total_seconds() * settings.keep_alive_max_attempt)
-
-
-def find_clock_ahead(handler: RendezvousHandler, now: datetime) -> str | None:
-    """What to say when another node's clock is ahead of this one's; None when none is, or it cannot be told.
-
-    Heartbeats carry the time of their sender. Of two clocks that differ one is ahead, and the other node sees it.
-    """
-    state = getattr(getattr(handler, "_state_holder", None), "state", None)
-    heartbeats = getattr(state, "last_heartbeats", None)
-    if not isinstance(heartbeats, dict) or not heartbeats:
-        return None
-    node, at = max(heartbeats.items(), key=lambda heartbeat: heartbeat[1])
-    ahead_s = (at - now).total_seconds()
-    if ahead_s < _CLOCKS_MAY_DIFFER_S:
-        return None
-    name = getattr(node, "addr", node)
-    return f"the clock of {name} is {ahead_s:.1f} s ahead of this node's: from 5 s on they take each other for lost"
-
-
-def _round(handler: RendezvousHandler, restarts: int) -> int:
-    # torch keeps the round private (DynamicRendezvousHandler names its store after it); while this agent takes part it
-    # cannot rise. Should a version move it, this agent's own count is the best guess and `known` keeps it rising.
-    holder = getattr(handler, "_state_holder", None)
-    number = getattr(getattr(holder, "state", None), "round", None)
-    return number if isinstance(number, int) else restarts
+def _number(conf: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        return float(conf.get(name, default))
+    except ValueError:
+        raise ValueError(f"--rdzv-conf: {name} is {conf[name]!r}, must be a number") from None
 
 
 def _listed(folder: Path) -> list[Path]:

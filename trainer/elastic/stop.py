@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import FrameType
 
 from trainer.contract.exit_record import Outcome
@@ -13,6 +13,14 @@ from trainer.elastic.record import Record
 
 # The last two are how Slurm is asked to give notice (--signal).
 DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+class Stopped(BaseException):
+    """Raised in the main thread by the first signal; no `except Exception` on its way may take it for a failure."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"stopped by {number.name}")
+        self.number = number
 
 
 class StopRequest:
@@ -24,21 +32,21 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.wished = False  # by the service
-        self._raise: Callable[[signal.Signals], BaseException] | None = None
+        self._is_armed = False
 
     def install(self, names: Iterable[str] = DEFAULT_SIGNALS) -> None:
         """Handle the named signals. Idempotent; only from the main thread."""
         for name in names:
             signal.signal(signal.Signals[name.strip()], self._handle)
 
-    def arm(self, build: Callable[[signal.Signals], BaseException]) -> None:
-        """From now on raise what `build` makes; at once if the signal has come already."""
-        self._raise = build
+    def arm(self) -> None:
+        """From now on raise Stopped; at once if a signal has come already."""
+        self._is_armed = True
         if self.signal is not None:
-            raise build(self.signal)
+            raise Stopped(self.signal)
 
     def disarm(self) -> None:
-        self._raise = None
+        self._is_armed = False
 
     def wish(self) -> None:
         """The service wants this agent to stop: behave as after SIGTERM. Callable from any thread, once or often."""
@@ -54,5 +62,5 @@ class StopRequest:
         if self.signal is not None:
             return
         self.signal = signal.Signals(number)
-        if self._raise is not None:
-            raise self._raise(self.signal)
+        if self._is_armed:
+            raise Stopped(self.signal)

@@ -1,79 +1,127 @@
-"""The door through which torch's agent gets its workers from the nursery.
+"""What the workers of a generation are told: where they meet, their ranks, and the rest of torchrun's environment.
 
-torch has none for another way to start a process: the name of the one that it knows is replaced meanwhile.
+Workers meet in a store of their own for each generation, so that no key of another one is in it. Where a node has
+several workers, the agent of group rank 0 serves it. Where every node has one, worker 0 serves it itself: such a worker
+may start workers of its own (torch.multiprocessing.spawn), and those must be able to do the same.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import cast
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
 
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, PContext, api
-from torch.distributed.elastic.multiprocessing.api import SubprocessContext
-from torch.numa.binding import NumaOptions, _maybe_wrap_command_args_with_numa_binding
+from torch.distributed import TCPStore
 
-from trainer.elastic.nursery import ForkedProcess, Nursery
-
-_DOOR = "get_subprocess_handler"
+from trainer.elastic.rendezvous import Rendezvous
+from trainer.elastic.rounds import Round, WorkersStore
 
 
-class OwnLogs(LogsSpecs):
-    """For workers that open their logs and name their error files themselves (child.py).
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This agent's part of a group: its own rank, and the ranks of its workers in the order of their local ranks."""
 
-    torch's own specifications would watch /dev/null with a thread for each stream, and every restart waits for those.
-    """
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        nowhere = dict.fromkeys(envs, "")
-        return LogsDest(nowhere, dict(nowhere), {}, {}, dict(nowhere))
+    group: Round
+    group_rank: int
+    ranks: Sequence[int]
+    world_size: int
 
     @property
-    def root_log_dir(self) -> str:
-        return os.devnull
+    def nodes(self) -> int:
+        return len(self.group.members)
 
 
-class ForkedHandler:
-    """What torch keeps of a worker: its `proc`, and how to signal it."""
-
-    def __init__(self, process: ForkedProcess) -> None:
-        self.proc = process
-
-    def close(self, death_sig: signal.Signals | None = None) -> None:
-        self.proc.send_signal(death_sig or signal.SIGTERM)
-
-
-@contextmanager
-def workers_from(nursery: Nursery, environ: Mapping[str, str]) -> Iterator[None]:
-    """Within it torch starts workers from the nursery, each with these variables beside its own."""
-
-    def start(
-        entrypoint: str,
-        args: tuple[object, ...],
-        env: dict[str, str],
-        stdout: str | None,
-        stderr: str | None,
-        local_rank_id: int,
-        numa_options: NumaOptions | None = None,
-    ) -> ForkedHandler:
-        command = _maybe_wrap_command_args_with_numa_binding(
-            (entrypoint, *map(str, args)), gpu_index=local_rank_id, numa_options=numa_options
-        )
-        whole = {**os.environ, **env, **environ}
-        return ForkedHandler(nursery.start(command, whole, local_rank=local_rank_id, stdout=stdout, stderr=stderr))
-
-    original = getattr(api, _DOOR)
-    setattr(api, _DOOR, start)
-    try:
-        yield
-    finally:
-        setattr(api, _DOOR, original)
+def find_place(group: Round, node: str) -> Place:
+    """Workers are numbered through, from the first member's to the last's."""
+    group_rank = next(rank for rank, member in enumerate(group.members) if member.node == node)
+    first = sum(member.workers for member in group.members[:group_rank])
+    return Place(
+        group=group,
+        group_rank=group_rank,
+        ranks=range(first, first + group.members[group_rank].workers),
+        world_size=sum(member.workers for member in group.members),
+    )
 
 
-def processes_of(context: PContext | None) -> dict[int, ForkedProcess]:
-    """The workers that were started through the door, by local rank; none before the first start."""
-    if not isinstance(context, SubprocessContext):
-        return {}
-    return {rank: cast(ForkedHandler, handler).proc for rank, handler in context.subprocess_handlers.items()}
+class Meeting:
+    """Where workers meet; whatever must be kept for it lives as long as this object, or until the next `arrange`."""
+
+    def __init__(self, address: str | None = None, port: int = 0) -> None:
+        """`address` and `port`: the user's own choice, 0 for the system's."""
+        self._address, self._port = address, port
+        self._kept: TCPStore | socket.socket | None = None
+
+    def arrange(self, place: Place, rendezvous: Rendezvous) -> WorkersStore:
+        """Group rank 0 opens the store and says where it is. Raises RendezvousFailed, and RuntimeError as TCPStore."""
+        if place.group_rank != 0:
+            return rendezvous.await_offer()
+        self.close()
+        address = self._address or place.group.members[0].address
+        by_agent = any(member.workers > 1 for member in place.group.members)
+        if by_agent:
+            self._kept = TCPStore(address, self._port, is_master=True, wait_for_workers=False)
+            port = self._kept.port
+        elif self._port:
+            port = self._port
+        else:
+            self._kept, port = _reserve()
+        store = WorkersStore(address=address, port=port, by_agent=by_agent)
+        rendezvous.offer(store)
+        return store
+
+    def close(self) -> None:
+        if isinstance(self._kept, socket.socket):
+            self._kept.close()
+        self._kept = None
+
+
+def _reserve() -> tuple[socket.socket, int]:
+    """A port that nobody else is given while the socket is open, and that a store with SO_REUSEADDR can listen on."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    kept = socket.socket(family)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    kept.bind(("", 0))
+    return kept, int(kept.getsockname()[1])
+
+
+def render_environment(
+    place: Place, local_rank: int, store: WorkersStore, *, role: str, run_id: str, restarts: int, max_restarts: int
+) -> dict[str, str]:
+    """torchrun's variables for one worker (docs of torch.distributed.run, "Environment Variables")."""
+    rank, world_size = str(place.ranks[local_rank]), str(place.world_size)
+    return {
+        "LOCAL_RANK": str(local_rank),
+        "RANK": rank,
+        "ROLE_RANK": rank,
+        "ROLE_NAME": role,
+        "LOCAL_WORLD_SIZE": str(len(place.ranks)),
+        "WORLD_SIZE": world_size,
+        "ROLE_WORLD_SIZE": world_size,
+        "GROUP_RANK": str(place.group_rank),
+        "GROUP_WORLD_SIZE": str(place.nodes),
+        "MASTER_ADDR": store.address,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max(max_restarts, restarts)),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(store.by_agent),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+def show_own_device(environ: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """torchrun's --virtual-local-rank: the worker sees its own device alone, as number 0. Raises ValueError."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    devices = [name.strip() for name in visible.split(",")] if visible else None
+    if devices is not None and local_rank >= len(devices):
+        raise ValueError(f"local rank {local_rank} has no device in CUDA_VISIBLE_DEVICES={visible}")
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank) if devices is None else devices[local_rank]}
+
+
+def substitute(command: Sequence[str], local_rank: int) -> list[str]:
+    """The command of one worker: `${local_rank}` in it is its local rank, as under torchrun."""
+    return [Template(part).safe_substitute(local_rank=local_rank) for part in command]

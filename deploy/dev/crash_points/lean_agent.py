@@ -16,14 +16,10 @@ from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.elasticrun import keep_books
 from trainer.elastic.record import Record, now
-from trainer.elastic.stop import StopRequest
+from trainer.elastic.stop import Stopped, StopRequest
 
 CHILD = Path(sys.modules["trainer.elastic.elasticrun"].__file__ or "").with_name("child.py")
 _STOP_S = 5
-
-
-class _Stopped(Exception):
-    pass
 
 
 def run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
@@ -34,7 +30,7 @@ def run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exit
     os.environ |= {env.GENERATION: "1", env.REPLICA_DIR: str(record.incarnation_dir), "WORLD_SIZE": str(size)}
     workers: list[subprocess.Popen[bytes]] = []
     try:
-        stop.arm(lambda _: _Stopped())
+        stop.arm()
         for rank in range(size):
             ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             child = [sys.executable, "-I", "-S", str(CHILD), "--parent", str(os.getpid()), "--local-rank", str(rank)]
@@ -42,7 +38,7 @@ def run(argv: list[str], record: Record | None, stop: StopRequest) -> tuple[Exit
         record.journal(EventKind.GENERATION_STARTED, "generation 1 started", 1, world_size=size, number=1)
         codes = [worker.wait() for worker in workers]
         stop.disarm()
-    except _Stopped:
+    except Stopped:
         _end(workers)
         return ExitRecord(outcome=stop.outcome(record), at=now(), generation=1, restarts=0, failure=None), ""
     if any(codes):

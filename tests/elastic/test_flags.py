@@ -1,0 +1,119 @@
+"""torchrun's flags and variables, beside torchrun's own parser."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from trainer.elastic.flags import Flags, parse_flags
+from trainer.elastic.rounds import Limits
+from trainer.elastic.workers import substitute
+
+
+def parse(*argv: str, **environ: str) -> Flags:
+    return parse_flags([*argv, "script.py", "--lr", "1"], environ)
+
+
+def torchrun(*argv: str) -> Namespace:
+    return get_args_parser().parse_args([*argv, "script.py", "--lr", "1"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "theirs"),
+    [
+        (["--max-restarts=3"], "max_restarts", "max_restarts"),
+        (["--max_restarts", "3"], "max_restarts", "max_restarts"),
+        (["--monitor-interval=0.5"], "look_every_s", "monitor_interval"),
+        (["--role=reader"], "role", "role"),
+        (["--rdzv-id=7", "--rdzv-endpoint=a:1", "--rdzv-backend=c10d"], "run_id", "rdzv_id"),
+        (["--node-rank=1", "--nnodes=2"], "node_rank", "node_rank"),
+        (["--local-addr=10.0.0.1"], "local_addr", "local_addr"),
+        (["-r", "3"], "redirects", "redirects"),
+        (["-t", "0:1,1:2"], "tee", "tee"),
+        (["--log-dir=/x"], "log_dir", "log_dir"),
+        (["--local-ranks-filter=0"], "local_ranks_filter", "local_ranks_filter"),
+        (["--virtual-local-rank"], "virtual_local_rank", "virtual_local_rank"),
+        (["--nproc_per_node", "4"], "workers", "nproc_per_node"),
+        ([], "max_restarts", "max_restarts"),
+        ([], "look_every_s", "monitor_interval"),
+        ([], "role", "role"),
+        ([], "workers", "nproc_per_node"),
+    ],
+)
+def test_a_flag_means_what_it_means_to_torchrun(argv: list[str], field: str, theirs: str) -> None:
+    assert getattr(parse(*argv), field) == getattr(torchrun(*argv), theirs)
+
+
+def test_no_flag_of_torchrun_is_unknown() -> None:
+    for action in get_args_parser()._actions:
+        if action.dest in ("help", "training_script", "training_script_args"):
+            continue
+        for spelling in action.option_strings:
+            value = [] if action.nargs == 0 else ["1"]
+            assert action.dest.replace("_", "-") in (refusal_of(spelling, *value) or action.dest.replace("_", "-"))
+
+
+def refusal_of(*argv: str) -> str | None:
+    """The sentence, which names the flag; a flag that nobody knows would raise SystemExit."""
+    try:
+        parse(*argv)
+    except ValueError as refusal:
+        return str(refusal)
+    return None
+
+
+def test_a_variable_stands_for_a_flag_and_the_flag_overrides_it() -> None:
+    assert parse(PET_MAX_RESTARTS="4").max_restarts == 4
+    assert parse("--max-restarts=1", PET_MAX_RESTARTS="4").max_restarts == 1
+    assert parse(PET_STANDALONE="1", PET_NPROC_PER_NODE="2").workers == "2"
+
+
+def test_the_command_is_that_of_one_worker() -> None:
+    assert parse().command == (sys.executable, "-u", "script.py", "--lr", "1")
+    assert parse("-m").command == (sys.executable, "-u", "-m", "script.py", "--lr", "1")
+    assert parse("--no-python").command == ("script.py", "--lr", "1")
+    assert parse(PYTHON_EXEC="/opt/python").command[0] == "/opt/python"
+
+
+def test_pass_local_rank_gives_each_worker_its_own() -> None:
+    command = parse("--pass-local-rank").command
+    assert substitute(command, 3) == [sys.executable, "-u", "script.py", "--local-rank=3", "--lr", "1"]
+
+
+def test_nodes_and_endpoints() -> None:
+    assert parse("--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1").limits == Limits(
+        min_nodes=2, max_nodes=4
+    )
+    assert parse().endpoint == ""
+    assert parse("--standalone", "--rdzv-endpoint=a:1").endpoint == ""
+    static = parse("--nnodes=2", "--master-addr=a", "--master-port=7")
+    assert (static.backend, static.endpoint) == ("static", "a:7")
+    assert parse("--nnodes=2").endpoint == "127.0.0.1:29500"
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["--nnodes=2:1"], "--nnodes"),
+        (["--nnodes=x"], "--nnodes"),
+        (["--nproc-per-node=0"], "--nproc-per-node"),
+        (["--nproc-per-node=some"], "--nproc-per-node"),
+        (["--max-restarts=many"], "--max-restarts"),
+        (["--monitor-interval=x"], "--monitor-interval"),
+        (["--rdzv-backend=etcd", "--rdzv-endpoint=a:1"], "etcd"),
+        (["--nnodes=2", "--rdzv-backend=c10d"], "--rdzv-endpoint"),
+        (["--nnodes=1:2", "--master-port=1"], "static"),
+        (["--rdzv-conf=x"], "--rdzv-conf"),
+        (["--standalone", "--nnodes=2"], "--standalone"),
+        (["--no-python", "-m"], "--no-python"),
+        (["--no-python", "--pass-local-rank"], "--pass-local-rank"),
+        (["--logs-specs=mine"], "--log-dir"),
+        (["--numa-binding=node"], "numactl"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(argv: list[str], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        parse(*argv)

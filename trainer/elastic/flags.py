@@ -1,0 +1,234 @@
+"""torchrun's flags and variables, without torch. What elasticrun cannot do is refused in a sentence.
+
+A flag may be written with dashes or underscores. Each has a variable `PET_<NAME>` (torch.distributed.argparse_util),
+which the flag overrides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from argparse import REMAINDER, ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.elastic.rounds import Limits
+
+_MASTER_PORT = 29500  # torchrun's own default
+_NPROC_WORDS = ("auto", "cpu", "gpu", "xpu")
+_BACKENDS = ("c10d", "static")
+LOCAL_RANK = "${local_rank}"  # in an argument: each worker's own, as torch's macro of that name
+
+# name, default, help. The order is that of `torchrun --help`.
+_OPTIONS: tuple[tuple[str, str | None, str], ...] = (
+    ("nnodes", "1:1", "number of nodes, or MIN:MAX"),
+    ("nproc-per-node", "1", "workers on this node: a number, auto, gpu, cpu or xpu"),
+    ("rdzv-backend", "static", "c10d or static"),
+    ("rdzv-endpoint", "", "HOST:PORT of the rendezvous store"),
+    ("rdzv-id", "none", "a name that all nodes of one run share"),
+    ("rdzv-conf", "", "KEY=VALUE,... for the rendezvous: docs/elasticrun.md"),
+    ("max-restarts", "0", "restarts of the worker group before it fails"),
+    ("monitor-interval", "0.1", "seconds between two looks at the workers"),
+    ("start-method", "spawn", "has no effect on scripts; accepted as torchrun accepts it"),
+    ("event-log-handler", "null", "torch's event log; only null"),
+    ("role", "default", "ROLE_NAME of the workers"),
+    ("log-dir", None, "folder for the logs that --redirects and --tee make"),
+    ("redirects", "0", "streams to write to files: 0 none, 1 stdout, 2 stderr, 3 both; or RANK:STREAMS,..."),
+    ("tee", "0", "streams to write to files and the console"),
+    ("local-ranks-filter", "", "local ranks whose output is shown on the console: 0,1,..."),
+    ("node-rank", "0", "rank of this node, with --rdzv-backend=static"),
+    ("master-addr", "127.0.0.1", "address of the node with rank 0, with --rdzv-backend=static"),
+    ("master-port", None, f"port on that node, with --rdzv-backend=static (default: {_MASTER_PORT})"),
+    ("local-addr", None, "address of this node as the others reach it"),
+    ("logs-specs", None, "torch's plug-in for logs; not supported"),
+    ("numa-binding", None, "not supported"),
+    ("duplicate-stdout-filters", "", "not supported"),
+    ("duplicate-stderr-filters", "", "not supported"),
+    ("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that stop the workers"),
+    ("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30)"),
+)
+_SHORT = {"redirects": "-r", "tee": "-t", "module": "-m"}
+_SWITCHES: tuple[tuple[str, str], ...] = (
+    ("standalone", "one node: needs no rendezvous flags"),
+    ("module", "the script is a module, as with python -m"),
+    ("no-python", "run the script directly, without python"),
+    ("run-path", "accepted: scripts run by their path anyway"),
+    ("virtual-local-rank", "give each worker LOCAL_RANK=0 and its own device alone"),
+    ("pass-local-rank", "pass --local-rank=N to the script, as torch.distributed.launch does"),
+    ("use-env", "torch.distributed.launch's: LOCAL_RANK is always set here"),
+)
+# What to do without a flag that is refused.
+_UNSUPPORTED = {
+    "logs-specs": "use --log-dir, --redirects and --tee",
+    "numa-binding": "start the script with numactl: --no-python numactl ... python SCRIPT",
+    "duplicate-stdout-filters": "use --tee and grep",
+    "duplicate-stderr-filters": "use --tee and grep",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What torchrun's flags say, settled: times in seconds. `workers` is a number or a word like `gpu`."""
+
+    command: tuple[str, ...]  # of one worker
+    limits: Limits
+    workers: str
+    backend: str
+    endpoint: str  # empty: one node that needs none
+    run_id: str
+    conf: Mapping[str, str]
+    node_rank: int
+    local_addr: str | None
+    max_restarts: int
+    look_every_s: float
+    stop_timeout_s: float
+    role: str
+    log_dir: str | None
+    redirects: str
+    tee: str
+    local_ranks_filter: str
+    signals: tuple[str, ...]
+    virtual_local_rank: bool = False
+    is_script: bool = True  # the command is Python and a file
+
+    @property
+    def writes_logs(self) -> bool:
+        return bool(self.log_dir or self.local_ranks_filter) or (self.redirects, self.tee) != ("0", "0")
+
+
+def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Flags:
+    """Raises SystemExit as argparse does, and ValueError for values that cannot be."""
+    args = vars(_build_parser(environ).parse_args(argv))
+    _refuse_unsupported(args)
+    limits = _parse_nodes(args["nnodes"])
+    workers = args["nproc_per_node"]
+    if workers not in _NPROC_WORDS and (not workers.isdecimal() or int(workers) < 1):
+        raise ValueError(
+            f"--nproc-per-node is {workers!r}, must be a number from 1 or one of {', '.join(_NPROC_WORDS)}"
+        )
+    backend, endpoint = _settle_rendezvous(args, limits)
+    shutdown = args["shutdown_timeout"] or environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+    return Flags(
+        command=_build_command(args, environ),
+        limits=limits,
+        workers=workers,
+        backend=backend,
+        endpoint=endpoint,
+        run_id=args["rdzv_id"] if args["rdzv_id"] != "none" else _run_id(endpoint),
+        conf=_parse_conf(args["rdzv_conf"]),
+        node_rank=_integer("node-rank", args["node_rank"]),
+        local_addr=args["local_addr"] or None,
+        max_restarts=_integer("max-restarts", args["max_restarts"]),
+        look_every_s=_seconds("monitor-interval", args["monitor_interval"]),
+        stop_timeout_s=_seconds("shutdown-timeout", shutdown),
+        role=args["role"],
+        log_dir=args["log_dir"] or None,
+        redirects=args["redirects"],
+        tee=args["tee"],
+        local_ranks_filter=args["local_ranks_filter"],
+        signals=tuple(name.strip() for name in args["signals_to_handle"].split(",") if name.strip()),
+        virtual_local_rank=args["virtual_local_rank"],
+        is_script=not args["module"] and (args["run_path"] or not args["no_python"]),
+    )
+
+
+def _build_parser(environ: Mapping[str, str]) -> ArgumentParser:
+    parser = ArgumentParser("elasticrun", description="torchrun's flags, with restarts that work: docs/elasticrun.md")
+    for name, default, text in _OPTIONS:
+        inherited = environ.get(_variable(name), default)
+        parser.add_argument(*_spellings(name), default=inherited, help=text, metavar="VALUE")
+    for name, text in _SWITCHES:
+        is_on = environ.get(_variable(name), "0") == "1"
+        parser.add_argument(*_spellings(name), action="store_true", default=is_on, help=text)
+    parser.add_argument("script", help="the script, module or program that every worker runs")
+    parser.add_argument("arguments", nargs=REMAINDER, help="its arguments")
+    return parser
+
+
+def _spellings(name: str) -> list[str]:
+    short = [_SHORT[name]] if name in _SHORT else []
+    return [*short, *dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))]
+
+
+def _variable(name: str) -> str:
+    return f"PET_{name.replace('-', '_').upper()}"
+
+
+def _refuse_unsupported(args: Mapping[str, object]) -> None:
+    for name, instead in _UNSUPPORTED.items():
+        if args[name.replace("-", "_")]:
+            raise ValueError(f"--{name} is torchrun's alone: {instead}")
+    if args["event_log_handler"] != "null":
+        raise ValueError("--event-log-handler is torchrun's alone: in a job the service keeps the events")
+
+
+def _parse_nodes(text: str) -> Limits:
+    """Raises ValueError."""
+    least, _, most = text.partition(":")
+    if not least.isdecimal() or not (most or least).isdecimal():
+        raise ValueError(f"--nnodes is {text!r}, must be a number or MIN:MAX")
+    limits = Limits(min_nodes=int(least), max_nodes=int(most or least))
+    if not 1 <= limits.min_nodes <= limits.max_nodes:
+        raise ValueError(f"--nnodes is {text!r}: MIN must be from 1 to MAX")
+    return limits
+
+
+def _settle_rendezvous(args: Mapping[str, str], limits: Limits) -> tuple[str, str]:
+    """The backend and its endpoint. One node without an endpoint of its own needs neither."""
+    backend, endpoint, port = args["rdzv_backend"], args["rdzv_endpoint"], args["master_port"]
+    alone = backend == "static" and not endpoint and not port and limits.max_nodes == 1
+    if args["standalone"] or alone:
+        if limits.max_nodes > 1:
+            raise ValueError("--standalone is for one node")
+        return "c10d", ""
+    if backend not in _BACKENDS:
+        raise ValueError(f"--rdzv-backend is {backend!r}, elasticrun knows {' and '.join(_BACKENDS)}")
+    if backend == "static":
+        if limits.min_nodes != limits.max_nodes:
+            raise ValueError("--rdzv-backend=static needs a fixed number of nodes: --nnodes=N")
+        return backend, endpoint or f"{args['master_addr']}:{port or _MASTER_PORT}"
+    if not endpoint and limits.max_nodes > 1:
+        raise ValueError("several nodes need --rdzv-endpoint=HOST:PORT, the same on all of them")
+    return backend, endpoint
+
+
+def _run_id(endpoint: str) -> str:
+    """Nodes that name none share the one that torchrun would take; a node by itself has its own."""
+    return "none" if endpoint else uuid.uuid4().hex
+
+
+def _parse_conf(text: str) -> dict[str, str]:
+    """Raises ValueError."""
+    pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
+    wrong = next((pair for pair in pairs if "=" not in pair), None)
+    if wrong is not None:
+        raise ValueError(f"--rdzv-conf has {wrong!r}, must be KEY=VALUE,...")
+    return {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _build_command(args: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
+    script, arguments = str(args["script"]), args["arguments"]
+    assert isinstance(arguments, list)
+    if args["no_python"] and not args["run_path"]:
+        if args["module"] or args["pass_local_rank"]:
+            raise ValueError("--no-python goes with neither --module nor --pass-local-rank")
+        return (script, *arguments)
+    if args["pass_local_rank"]:
+        arguments = [f"--local-rank={LOCAL_RANK}", *arguments]
+    python = environ.get("PYTHON_EXEC", sys.executable)  # torchrun's name for it
+    return (python, "-u", *(["-m"] if args["module"] else []), script, *arguments)
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--{name} is {text!r}, must be a whole number") from None
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        raise ValueError(f"--{name} is {text!r}, must be a number of seconds") from None

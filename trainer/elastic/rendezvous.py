@@ -30,6 +30,7 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic import rounds
+from trainer.elastic.files import say
 from trainer.elastic.record import Record
 from trainer.elastic.rounds import Limits, Member, Round, Stage, WorkersStore
 
@@ -39,6 +40,7 @@ _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.005, 0.1  # while a group forms
 _LOOK_EVERY_S = 0.05  # while it runs
 _LOOKS_PER_S = 2000  # of all agents of a group together, where it is a large one
 _PARTING_S = 2.0
+_TELL_AFTER_S = 3.0
 _LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
 _SILENT_STORE_S = 30
 # tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.
@@ -180,6 +182,7 @@ class Shared:
         now = self._clerk.amend(partial(_come_back, before=before, me=me, limits=self._limits))
         deadline, waits = time.monotonic() + self._timing.join_s, _Waits()
         present, settled_s = now.nodes, time.monotonic()
+        patient = _Patience(f"waiting for other nodes, {self._limits.min_nodes} are needed")
         while not (now.stage is Stage.FORMED and now.has(me.node)):
             if now.stage is Stage.CLOSED:
                 raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
@@ -190,6 +193,7 @@ class Shared:
             time_is_up = time.monotonic() - settled_s > self._timing.last_call_s
             step = partial(_step, me=me, limits=self._limits, time_is_up=time_is_up)
             if step(now) == now:
+                patient.tell()
                 waits.wait(len(now.members))
                 now = self._clerk.look()
             else:
@@ -267,6 +271,18 @@ class _Waits:
     def wait(self, nodes: int) -> None:
         time.sleep(max(self._pause_s, nodes / _LOOKS_PER_S))
         self._pause_s = min(_LONGEST_POLL_S, self._pause_s * 1.2)
+
+
+class _Patience:
+    """Says once that it waits, after a while."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence, self._tell_at_s = sentence, time.monotonic() + _TELL_AFTER_S
+
+    def tell(self) -> None:
+        if time.monotonic() > self._tell_at_s:
+            self._tell_at_s = float("inf")
+            say(self._sentence)
 
 
 class _Clerk:
@@ -428,9 +444,10 @@ def open_store(host: str, port: int, serves: bool | None, timing: Timing) -> tup
 
 def await_store(host: str, port: int, timeout_s: float) -> None:
     """Wait until somebody listens there. Raises RendezvousFailed."""
-    deadline = time.monotonic() + timeout_s
+    began_s, patient = time.monotonic(), _Patience(f"waiting for the rendezvous store at {host}:{port}")
     while (cause := _probe(host, port)) is not None:
-        if time.monotonic() > deadline:
+        patient.tell()
+        if time.monotonic() > began_s + timeout_s:
             raise _explain(host, port, f"{cause}, waited {timeout_s:.0f} s")
         time.sleep(_PROBE_EVERY_S)
 

@@ -192,11 +192,17 @@ def _target(spec: JobSpec) -> tuple[str, ...]:
     config = spec.trainer_config()
     if config is not None:
         return ("--module", "trainer", "--config", json.dumps(render_config(config), sort_keys=True))
+    arguments = (*_local_rank(spec), *spec.run.args)
     if spec.run.module is not None:
-        return ("--module", spec.run.module, *spec.run.args)
+        return ("--module", spec.run.module, *arguments)
     if spec.run.script is not None:
-        return (spec.run.script, *spec.run.args)
+        return (spec.run.script, *arguments)
     return ("--no-python", *(spec.run.command or ()))
+
+
+def _local_rank(spec: JobSpec) -> tuple[str, ...]:
+    """Both launchers fill in each worker's own."""
+    return ("--local-rank=${local_rank}",) if spec.run.pass_local_rank else ()
 
 
 def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class Run(_Part):
     module: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] | None = None
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1000)] | None = None
     args: Annotated[tuple[Argument, ...], Field(max_length=1000)] = ()
+    pass_local_rank: bool = False  # give each worker of a script or module --local-rank=N as its first argument
     workdir: Text = "."
     image: Text | None = None
     env: dict[EnvName, Argument] = Field(default_factory=dict, max_length=500)
@@ -86,6 +87,8 @@ class Run(_Part):
             raise ValueError(f"{twice[0]} stands in env and in secrets; remove one of them")
         if self.args and given[0] in ("trainer", "command"):
             raise ValueError(f"args go with script and module; put them into {given[0]}")
+        if self.pass_local_rank and given[0] in ("trainer", "command"):
+            raise ValueError(f"pass_local_rank goes with script and module, not with {given[0]}")
         return self
 
 

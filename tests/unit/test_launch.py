@@ -106,6 +106,20 @@ def test_which_snapshots_are_kept_for_good_reaches_the_trainer_and_a_script() ->
     assert (environ[env.SNAPSHOT_KEEP], environ[env.SNAPSHOT_KEEP_EVERY]) == ("2", "50")
 
 
+@pytest.mark.parametrize("launcher", ["elasticrun", "torchrun"])
+@pytest.mark.parametrize("target", [{"script": "train.py"}, {"module": "pkg.train"}])
+def test_a_script_of_torch_distributed_launch_gets_its_local_rank_first(target: dict[str, str], launcher: str) -> None:
+    run = {**target, "args": ["--lr", "1"], "pass_local_rank": True}
+    command = build_plan(a_job(spec=a_spec(run=run, launcher=launcher)), an_attempt(), SITE).commands[0]
+    assert command[-4:] == (next(iter(target.values())), "--local-rank=${local_rank}", "--lr", "1")
+
+
+@pytest.mark.parametrize("target", [{"trainer": {}}, {"command": ["python", "train.py"]}])
+def test_what_takes_no_arguments_is_passed_no_local_rank(target: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="pass_local_rank goes with script and module"):
+        a_spec(run={**target, "pass_local_rank": True})
+
+
 def test_a_value_of_the_environment_may_hold_the_jobs_id() -> None:
     run = {"script": "a.py", "workdir": "/w", "env": {"RUN": "orchestrator://torchx/${app_id}", "OTHER": "${other}"}}
     job = a_job(spec=a_spec(run=run))

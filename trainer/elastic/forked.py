@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -68,6 +70,7 @@ def _open_outputs(order: dict[str, object]) -> None:
 
 def _refresh() -> None:
     """What a fresh interpreter would draw or read anew. Python's own `random` does so at every fork."""
+    atexit.register(gc.unfreeze)  # or libraries that count their objects at the end (nanobind) call them leaked
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()

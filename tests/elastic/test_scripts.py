@@ -125,7 +125,9 @@ SCRIPTS = {
         "    print('sum', sum(int(batch.sum()) for batch in loader), flush=True)\n",
         ["sum 28", "sum 28"],
     ),
-    "standard input": Script("import sys\nprint('read', repr(sys.stdin.read()), flush=True)\n", ["read ''"], flags=()),
+    "standard input": Script(
+        "import sys\nprint('read', repr(sys.stdin.read()), flush=True)\n", ["read 'yes'"], flags=(), stdin="yes"
+    ),
     "handlers of its own": Script(
         "import signal, subprocess\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"

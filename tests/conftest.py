@@ -7,13 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from deploy.dev.postgres import NoPostgres, postgres_server
-from deploy.dev.service import ThrowawayService
-from orchestrator.client import Client
+if TYPE_CHECKING:
+    from deploy.dev.service import ThrowawayService
+    from orchestrator.client import Client
 
 # How fast a machine draws examples is no property of ours: a busy one must not turn a test red.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,6 +23,9 @@ settings.load_profile("patient")
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[ThrowawayService]:
+    # Here, because the tests of the trainer and the launcher run where the service is not installed.
+    from deploy.dev.service import ThrowawayService
+
     settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
     with ThrowawayService(tmp_path / "runs", settings) as running:
         yield running
@@ -29,6 +33,8 @@ def service(tmp_path: Path) -> Iterator[ThrowawayService]:
 
 @pytest.fixture
 def client(service: ThrowawayService) -> Iterator[Client]:
+    from orchestrator.client import Client
+
     with Client(service.url) as connected:
         yield connected
 
@@ -52,6 +58,8 @@ def postgres() -> Iterator[str]:
 
     Skips on a laptop without one, fails in CI.
     """
+    from deploy.dev.postgres import NoPostgres, postgres_server
+
     given = os.environ.get("ORCHESTRATOR_TEST_POSTGRES_URL")
     if given:
         yield given

@@ -25,8 +25,8 @@ def clean(text: str) -> str:
 
 
 def clean_line(text: str) -> str:
-    """The same in one line, so that a value with a line end cannot imitate the next value."""
-    return " ".join(clean(text).split("\n"))
+    """The same in one line without tabs, so that a value cannot imitate the next value or column."""
+    return clean(text).replace("\n", " ").replace("\t", " ")
 
 
 def dump_json(document: object, *, indent: int | None = None) -> str:

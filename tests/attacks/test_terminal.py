@@ -51,7 +51,6 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvilServic
     for name, value in {"ROOT": str(tmp_path / "root"), "PORT": "1"}.items():
         monkeypatch.setenv(f"ORCHESTRATOR_{name}", value)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")  # or a table cuts the words that are looked for
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(SPEC)
     service = EvilService(tmp_path / "root")

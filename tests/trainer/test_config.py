@@ -1,11 +1,12 @@
 """The trainer's configuration: names from elsewhere, wrong values, and the reference that users read."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 
+from trainer.contract import near_misses
 from trainer.contract.config import (
     STRATEGY_ALIASES,
     Checkpointing,
@@ -29,7 +30,6 @@ REFERENCE = (Path(__file__).parents[2] / "docs/trainer.md").read_text()
         ("SHARD_GRAD_OP", "shard_grad_op"),
         ("NO_SHARD", "ddp"),
         ("HYBRID_SHARD", "hsdp"),
-        ("zero1", "shard_grad_op"),
         ("zero2", "shard_grad_op"),
         ("ZeRO3", "fsdp"),
         ("deepspeed-stage-3", "fsdp"),
@@ -41,12 +41,56 @@ def test_strategies_are_known_by_the_names_they_have_elsewhere(text, strategy):
     parse_config({"strategy": text})
 
 
-@pytest.mark.parametrize("text", ["tp", "tensor_parallel", "pipeline", "DP"])
+@pytest.mark.parametrize("text", ["tp", "tensor_parallel", "pipeline", "DP", "DataParallel"])
 def test_what_is_not_offered_is_refused_with_advice(text):
     with pytest.raises(ConfigError, match=r"strategy: .* use (fsdp|ddp)"):
         parse_config({"strategy": text})
     with pytest.raises(ConfigError, match=r"reduce_precision: powersgd .* use fp16 or bf16"):
         parse_config({"reduce_precision": "powersgd"})
+
+
+@pytest.mark.parametrize(
+    ("document", "advice"),
+    [
+        ({"precision": "bf16-mixed"}, "did you mean bf16?"),
+        ({"precision": "16-mixed"}, "did you mean fp16?"),
+        ({"precision": "float32"}, "did you mean fp32?"),
+        ({"strategy": "ddp_find_unused_parameters_true"}, "did you mean ddp with find_unused_parameters?"),
+        ({"strategy": "full_shrad"}, "did you mean full_shard?"),
+        ({"strategy": "zero1"}, "shard_grad_op sends as much and needs less memory"),
+        ({"strategy": "deepspeed_stage_1"}, "shard_grad_op sends as much and needs less memory"),
+        ({"strategy": "deepspeed"}, "fsdp as its stage 3"),
+        ({"gradient_accumulation_steps": 4}, "did you mean micro_batch?"),
+        ({"globl_batch": 4}, "did you mean global_batch?"),
+        ({"max_steps": 4}, "did you mean steps?"),
+        ({"limit_all_gathers": True}, "FSDP2 limits its gathers by itself"),
+        ({"deepspeed": {}}, "'fsdp' as ZeRO-3"),
+        ({"resume_from_checkpoint": "x"}, "continues from its newest snapshot by itself"),
+        ({"qqqq": 1}, "there are model, preset"),
+    ],
+)
+def test_a_near_miss_says_what_to_write_instead(document, advice):
+    with pytest.raises(ConfigError) as refused:
+        parse_config(document)
+    assert advice in str(refused.value)
+    assert refused.value.field in document
+
+
+def test_what_a_near_miss_advises_is_there():
+    known = [each.name for each in fields(TrainerConfig)]
+    meant = {name for name in near_misses._FIELDS.values() if not name.startswith("--")}
+    assert meant <= set(known)
+    assert near_misses._FIELDS.keys().isdisjoint(known)
+    assert near_misses._FIELD_ADVICE.keys().isdisjoint(known)
+
+
+def test_all_unknown_fields_and_wrong_types_are_told_at_once():
+    with pytest.raises(ConfigError) as refused:
+        parse_config({"globl_batch": 4, "steps": "many", "lr": 1e-3})
+    assert str(refused.value).count("\n") == 2
+    assert "globl_batch: is not a field" in str(refused.value)
+    assert "steps: is 'many', must be int" in str(refused.value)
+    assert "lr: is not a field of the trainer; did you mean learning_rate?" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -4,36 +4,43 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 
+from trainer.contract.near_misses import advise_field, advise_value
 from trainer.contract.shapes import SHAPES
 
 STRATEGIES = ("auto", "ddp", "fsdp", "shard_grad_op", "hsdp")
-# The same by the names of classic FSDP's ShardingStrategy and of ZeRO's and DeepSpeed's stages. Nothing here shards
-# the optimizer alone (stage 1): sharding the gradients too moves as many bytes and needs less memory.
+# The same by the names of classic FSDP's ShardingStrategy and of ZeRO's and DeepSpeed's stages.
 STRATEGY_ALIASES = {
     "no_shard": "ddp",
     "zero0": "ddp",
-    "zero1": "shard_grad_op",
     "zero2": "shard_grad_op",
     "zero3": "fsdp",
     "full_shard": "fsdp",
     "fsdp2": "fsdp",
     "hybrid_shard": "hsdp",
-    "deepspeed_stage_1": "shard_grad_op",
     "deepspeed_stage_2": "shard_grad_op",
     "deepspeed_stage_3": "fsdp",
 }
 STRATEGY_REFUSALS = {
     "tensor_parallel": "cannot split single layers yet: use fsdp, and hsdp on several nodes",
     "pipeline_parallel": "cannot split a model into stages yet: use fsdp, and hsdp on several nodes",
+    "zero1": "shards the optimizer alone, which is not offered: shard_grad_op sends as much and needs less memory",
+    "deepspeed": "is not used: shard_grad_op does as its stage 2 and fsdp as its stage 3",
     "data_parallel": "drives all devices from one process: use ddp, one worker for each device",
 }
 POWERSGD_REFUSAL = (
     "powersgd keeps an error of its own on each rank: the curve would depend on their number; use fp16 or bf16"
 )
-_REFUSED = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "pipeline": "pipeline_parallel", "dp": "data_parallel"}
+_REFUSED = {
+    "tp": "tensor_parallel",
+    "pp": "pipeline_parallel",
+    "pipeline": "pipeline_parallel",
+    "dp": "data_parallel",
+    "dataparallel": "data_parallel",
+    "deepspeed_stage_1": "zero1",
+}
 PRESETS = tuple(SHAPES)
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 OPTIMIZER_IMPLS = ("fused", "foreach", "plain")
@@ -52,12 +59,15 @@ _OF_THE_BUNDLED_TASK = ("model", "preset", "data", "seq_len", "dropout")
 
 
 class ConfigError(ValueError):
-    """A field of the configuration is wrong: `field` names it, the text says what was found and what is allowed."""
+    """A field of the configuration is wrong: `field` names it, the text says what was found and what is allowed.
 
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
+    Where several are wrong, the others follow, each in a line.
+    """
+
+    def __init__(self, field: str, message: str, others: Sequence[ConfigError] = ()) -> None:
         self.field = field
-        self.message = message
+        self.message = "\n".join([message, *(str(other) for other in others)])
+        super().__init__(f"{field}: {self.message}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,9 +186,9 @@ def parse_strategy(text: str) -> str:
     name = STRATEGY_ALIASES.get(name, name)
     refusal = STRATEGY_REFUSALS.get(_REFUSED.get(name, name))
     _require("strategy", refusal is None, f"{text!r} {refusal}")
-    _require(
-        "strategy", name in STRATEGIES, f"is {text!r}, must be one of {', '.join((*STRATEGIES, *STRATEGY_ALIASES))}"
-    )
+    names = (*STRATEGIES, *STRATEGY_ALIASES)
+    message = f"is {text!r}, must be one of {', '.join(names)}{advise_value(text, names)}"
+    _require("strategy", name in STRATEGIES, message)
     return name
 
 
@@ -259,13 +269,18 @@ def parse_profile(text: str) -> tuple[int, int]:
 
 
 def parse_config(document: Mapping[str, object]) -> TrainerConfig:
-    """Parse a mapping. Raises ConfigError for an unknown field, a wrong type or a value out of range."""
+    """Parse a mapping. Raises ConfigError: for all unknown fields and wrong types, or for a value out of range."""
     known = {known.name: str(known.type) for known in fields(TrainerConfig)}
     values: dict[str, object] = {}
+    wrong: list[ConfigError] = []
     for name, value in document.items():
-        if name not in known:
-            raise ConfigError(str(name), f"is not a field of the trainer; there are {', '.join(known)}")
-        values[name] = _typed(name, value, known[name])
+        try:
+            _require(str(name), name in known, f"is not a field of the trainer; {advise_field(str(name), known)}")
+            values[name] = _typed(name, value, known[name])
+        except ConfigError as error:
+            wrong.append(error)
+    if wrong:
+        raise ConfigError(wrong[0].field, wrong[0].message, wrong[1:])
     return TrainerConfig(**values)  # type: ignore[arg-type]  # each value was checked against its field's type
 
 
@@ -296,7 +311,8 @@ def _typed(name: str, value: object, kind: str) -> object:
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    _require(name, value in allowed, f"is {value!r}, must be one of {', '.join(allowed)}")
+    message = f"is {value!r}, must be one of {', '.join(allowed)}{advise_value(value, allowed)}"
+    _require(name, value in allowed, message)
 
 
 def _require(name: str, holds: bool, message: str) -> None:

@@ -21,8 +21,10 @@ class Driver:
 
     NVMLError = NVMLError
 
-    def __init__(self, *actions: int | NVMLError, holders: list[list[int]] | None = None) -> None:
-        self.actions, self.holders = actions, holders or []
+    def __init__(
+        self, *actions: int | NVMLError, holders: list[list[int]] | None = None, shares: tuple[int, ...] = ()
+    ) -> None:
+        self.actions, self.holders, self.shares = actions, holders or [], shares
 
     def nvmlInit(self) -> None:  # noqa: N802
         return
@@ -45,6 +47,9 @@ class Driver:
     def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[Any]:  # noqa: N802
         pids = self.holders.pop(0) if self.holders else []
         return [SimpleNamespace(pid=pid) for pid in pids]
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=self.shares[device])
 
 
 @pytest.mark.parametrize(
@@ -84,3 +89,18 @@ def test_without_a_driver_nothing_is_known_and_nothing_in_the_way() -> None:
         assert Devices(nvml).find_sick(None) is None
         assert Devices(nvml).await_release([1]) == []
     assert Devices().find_sick(None) is None
+
+
+@pytest.mark.parametrize(
+    ("holders", "shares", "is_used"),
+    [
+        ([[7], [8]], (40, 0), True),
+        ([[7], [8]], (0, 90), False),
+        ([[], []], (0, 90), True),  # in a container no process has a name
+        ([[], []], (0, 0), False),
+    ],
+)
+def test_a_gpu_that_computes_is_used_by_who_holds_its_memory(
+    holders: list[list[int]], shares: tuple[int, int], is_used: bool
+) -> None:
+    assert Devices(Driver(0, 0, holders=holders, shares=shares)).are_used_by(7) is is_used

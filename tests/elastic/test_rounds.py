@@ -18,6 +18,7 @@ from trainer.elastic.rounds import (
     close,
     drop,
     find_change,
+    find_still,
     finish,
     form,
     join,
@@ -25,6 +26,7 @@ from trainer.elastic.rounds import (
     parse_round,
     render_round,
     reopen,
+    tell_still,
     watched_by,
 )
 
@@ -110,6 +112,24 @@ def test_a_member_that_has_finished_may_leave_and_no_group_forms_without_it() ->
     seen = drop(finish(group, group.number, "a"), {"a"})
     assert find_change(seen, group, "b", LIMITS) is None
     assert reopen(seen, B, LIMITS).stage is Stage.CLOSED
+
+
+def test_a_group_is_still_when_every_member_whose_workers_run_has_told_so() -> None:
+    group = formed(A, B, C)
+    assert find_still(group) is None
+    one = tell_still(group, group.number, "a", "x")
+    assert find_still(one) is None
+    all_told = tell_still(finish(tell_still(one, group.number, "b", "y"), group.number, "c"), group.number, "b", "z")
+    assert find_still(parse_round(render_round(all_told))) == ("x", "z")
+    assert find_still(tell_still(all_told, group.number, "a", None)) is None
+    assert find_still(drop(all_told, {"b"})) == ("x",)
+
+
+def test_nobody_is_still_in_a_round_that_it_is_not_part_of() -> None:
+    group = formed(A, B)
+    assert tell_still(group, group.number, "d", "x") == group
+    assert tell_still(group, group.number + 1, "a", "x") == group
+    assert reopen(tell_still(group, group.number, "a", "x"), A, LIMITS).still == ()
 
 
 def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.restart_policy import (
     RestartDecision,
@@ -87,6 +89,14 @@ def test_an_error_that_differs_by_numbers_only_is_the_same() -> None:
 def test_workers_that_report_no_steps_show_progress_by_staying_up() -> None:
     assert repeats(setback(step=None), setback(step=None, ran_s=59.0))
     assert not repeats(setback(step=None), setback(step=None, ran_s=61.0))
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "silent_s", "repeated"), [(9000.0, None, True), (959.0, 900.0, True), (961.0, 900.0, False)]
+)
+def test_a_hang_repeats_unless_the_workers_are_known_to_have_run_before_it(ran_s, silent_s, repeated) -> None:
+    hang = Failure(kind=FailureKind.HANG, message="no worker did anything", rank=1)
+    assert repeats(setback(hang, None), Setback(failure=hang, step=None, ran_s=ran_s, silent_s=silent_s)) is repeated
 
 
 def test_kills_and_lost_peers_are_bounded_by_the_budget_alone() -> None:

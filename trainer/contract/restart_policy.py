@@ -25,7 +25,12 @@ class Setback:
     failure: Failure
     step: int | None  # the highest step that any worker of this attempt had completed by then; None: none reported
     ran_s: float  # since the workers were started after the setback before, or first; shrinking and growing included
+    silent_s: float | None = None  # of a hang: how long before the end of that time it had begun
     charged: bool = True  # False: it was the loss of a node, and the group formed again without it
+
+    @property
+    def worked_s(self) -> float:
+        return self.ran_s - (self.silent_s or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +114,7 @@ def count_restarts(s: RestartSituation) -> int:
     """The restarts so far that count: for failures of a worker, since the last long stretch of healthy progress."""
     count = 0
     for before, after in reversed(list(pairwise(s.setbacks))):
-        if 0 < s.refund_after_s <= after.ran_s and _gained(before, after):
+        if 0 < s.refund_after_s <= after.worked_s and _gained(before, after):
             break
         count += before.charged
     return count
@@ -133,8 +138,9 @@ def fingerprint(failure: Failure) -> tuple[str, str, str]:
 
 
 def _gained(before: Setback, after: Setback) -> bool:
-    if after.step is None:  # of a hang nobody knows when it began
-        return after.failure.kind is not FailureKind.HANG and after.ran_s >= UPTIME_AS_PROGRESS_S
+    if after.step is None:
+        is_known = after.failure.kind is not FailureKind.HANG or after.silent_s is not None
+        return is_known and after.worked_s >= UPTIME_AS_PROGRESS_S
     return before.step is None or after.step > before.step
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo
+from trainer.contract.silence import STILL_S
 from trainer.elastic.chaos import Worker
 from trainer.elastic.devices import Devices
 from trainer.elastic.ending import end_workers
@@ -29,6 +30,7 @@ from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import Rendezvous, known_generation
+from trainer.elastic.stillness import Impasse, Stillness
 from trainer.elastic.streams import Output, Streams
 from trainer.elastic.surroundings import surroundings
 from trainer.elastic.watch import Stuck, Watch
@@ -57,6 +59,14 @@ class Team:
     @property
     def running(self) -> dict[int, ForkedProcess]:
         return {rank: process for rank, process in self.processes.items() if process.returncode is None}
+
+    @property
+    def workers(self) -> dict[int, Worker]:
+        """Those that run, by rank."""
+        return {
+            self.place.ranks[local_rank]: Worker(pid=process.pid, folder=self.folders[local_rank])
+            for local_rank, process in self.running.items()
+        }
 
 
 class Agent:
@@ -87,6 +97,10 @@ class Agent:
         if record is not None and record.policy is not None:
             self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
         self._devices = Devices()
+        self._stillness: Stillness | None = None
+        if record is not None and record.policy is not None:
+            limit_s = record.policy.heartbeat_timeout_s or STILL_S
+            self._stillness = Stillness(limit_s, rendezvous, uses_gpu=self._devices.are_used_by)
         self._oom_kills: int | None = None  # so far, when the workers were started
         self._team: Team | None = None
 
@@ -150,8 +164,9 @@ class Agent:
                 stderr=None if output is None else output.stderr,
             )
         pids = {place.ranks[local_rank]: process.pid for local_rank, process in processes.items()}
-        if self._watch is not None:
+        if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
+            self._stillness.begin(time.monotonic())
         self._tell_start(team, pids)
         return team
 
@@ -186,9 +201,9 @@ class Agent:
             return self._follow(self._judge_deaths(deaths, team))
         if not team.running:
             return End.SUCCEEDED
-        stuck = [] if self._watch is None else self._watch.look(time.monotonic())
-        if stuck:
-            return self._follow(self._judge_hang(stuck, team), hang=True)
+        hang = self._find_hang(team)
+        if hang is not None:
+            return self._follow(self._judge_hang(hang, team), hang=True)
         if self._rendezvous.find_change() is not None:
             self.history.notice()
             return self._follow(True)
@@ -200,13 +215,19 @@ class Agent:
         return End.AGAIN if restarts else End.FAILED
 
     def _run_errands(self, team: Team) -> None:
-        if self._errands is None:
-            return
-        workers = {
-            team.place.ranks[local_rank]: Worker(pid=process.pid, folder=team.folders[local_rank])
-            for local_rank, process in team.running.items()
-        }
-        self._errands.run(Group(generation=self.generation, world_size=team.place.world_size, workers=workers))
+        if self._errands is not None:
+            size = team.place.world_size
+            self._errands.run(Group(generation=self.generation, world_size=size, workers=team.workers))
+
+    def _find_hang(self, team: Team) -> Stuck | Impasse | None:
+        """By what the workers report; by what they do, as long as none of them has reported anything."""
+        if self._watch is None or self._stillness is None:
+            return None
+        now_s = time.monotonic()
+        stuck = self._watch.look(now_s)
+        if stuck or self._watch.has_heard:
+            return stuck[0] if stuck else None
+        return self._stillness.look(team.workers, now_s)
 
     def _judge_deaths(self, deaths: list[Death], team: Team) -> bool:
         """Explain the deaths; whether the group starts again."""
@@ -215,11 +236,10 @@ class Agent:
         failure = first_cause(self._explain(deaths, team, steps))
         return self._judge(failure, team, max(steps.values(), default=None))
 
-    def _judge_hang(self, stuck: list[Stuck], team: Team) -> bool:
+    def _judge_hang(self, hang: Stuck | Impasse, team: Team) -> bool:
         self.history.notice()
-        worst = stuck[0]
-        failure = Failure(kind=FailureKind.HANG, message=worst.sentence, rank=worst.rank, step=worst.step)
-        return self._judge(failure, team, worst.step, silent_s=worst.silent_s)
+        failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=hang.rank, step=hang.step)
+        return self._judge(failure, team, hang.step, silent_s=hang.silent_s)
 
     def _judge(self, failure: Failure, team: Team, step: int | None, *, silent_s: float | None = None) -> bool:
         return self.history.judge(

@@ -62,6 +62,20 @@ class Devices:
             time.sleep(_LOOK_EVERY_S)
         return []
 
+    def are_used_by(self, pid: int) -> bool:
+        """Whether a GPU that a process holds memory of computes now.
+
+        In a container the driver may name no process: then any GPU that computes may be this one's.
+        """
+        found = False
+        for index in range(self._count):
+            with suppress(self._nvml.NVMLError):
+                device = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                holders = {process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)}
+                computes = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu > 0
+                found |= computes and (pid in holders or not holders)
+        return found
+
     def _examine(self, index: int, chosen: list[str] | None) -> str | None:
         nvml = self._nvml
         try:

@@ -46,6 +46,8 @@ def tell_change(
 
 def tell_failure(failure: Failure, collateral: list[int]) -> str:
     """The sentence of a worker's failure and of the ranks that ended with it."""
+    if failure.rank is None:
+        return failure.message
     if not collateral:
         return f"rank {failure.rank}: {failure.message}"
     return f"rank {failure.rank}: {failure.message}; {name_ranks(collateral)} ended with it"

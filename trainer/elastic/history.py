@@ -69,7 +69,8 @@ class History:
     ) -> bool:
         if self._record is None:
             return self.failures_survived < self._max_restarts
-        self._setbacks.append(Setback(failure=failure, step=step, ran_s=time.monotonic() - self._healthy_since_s))
+        ran_s = time.monotonic() - self._healthy_since_s
+        self._setbacks.append(Setback(failure=failure, step=step, ran_s=ran_s, silent_s=silent_s))
         self._has_failed = True
         policy = self._record.policy
         decision = decide_restart(

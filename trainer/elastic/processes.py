@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +30,24 @@ def adopt_orphans() -> None:
 
 def descendants(root: int) -> list[Process]:
     """Children, their children and so on. A process whose parents are gone counts where a subreaper took it."""
+    return descendants_of([root])[root]
+
+
+def descendants_of(roots: Iterable[int]) -> dict[int, list[Process]]:
+    """The same of several processes, with one look at /proc."""
     children: dict[int, list[Process]] = {}
     for entry in os.scandir("/proc"):
         process = _read(int(entry.name)) if entry.name.isdecimal() else None
         if process is not None:
             children.setdefault(process.parent, []).append(process)
+    return {root: _below(root, children) for root in roots}
+
+
+def _below(root: int, children: Mapping[int, list[Process]]) -> list[Process]:
     found: list[Process] = []
     parents = [root]
     while parents:
-        below = children.pop(parents.pop(), [])
+        below = children.get(parents.pop(), [])
         found += below
         parents += [process.pid for process in below]
     return found

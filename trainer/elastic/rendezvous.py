@@ -14,7 +14,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerYet
 from contextlib import suppress
@@ -75,6 +75,12 @@ class Rendezvous(Protocol):
 
     def find_change(self) -> str | None:
         """Why the group is not what it was when it formed; None while it is. Never blocks."""
+
+    def tell_still(self, words: str | None) -> None:
+        """Tell the group that this agent's workers stand still; None takes it back."""
+
+    def find_still(self) -> Sequence[str] | None:
+        """What every agent has told whose workers run; None while one of them has told nothing. Never blocks."""
 
     def finish(self) -> None:
         """All workers of this agent have succeeded. Whoever serves the store waits for the other nodes."""
@@ -158,6 +164,12 @@ class Alone:
     def find_change(self) -> str | None:
         return None
 
+    def tell_still(self, words: str | None) -> None:
+        self._round = rounds.tell_still(self._round, self._round.number, self._me.node, words)
+
+    def find_still(self) -> Sequence[str] | None:
+        return rounds.find_still(self._round)
+
     def finish(self) -> None:
         return
 
@@ -224,6 +236,15 @@ class Shared:
         if len(self._formed.members) > 1 and silent_s > 2 * self._timing.silence_s:
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
         return rounds.find_change(now, self._formed, self._me.node, self._limits)
+
+    def tell_still(self, words: str | None) -> None:
+        assert self._formed is not None
+        number, node = self._formed.number, self._me.node
+        self._clerk.amend(partial(rounds.tell_still, number=number, node=node, words=words))
+
+    def find_still(self) -> Sequence[str] | None:
+        now, _ = self._clerk.newest()
+        return rounds.find_still(now)
 
     def finish(self) -> None:
         assert self._formed is not None

@@ -62,6 +62,7 @@ class Round:
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
     finished: frozenset[str] = frozenset()  # members whose workers all succeeded
     store: WorkersStore | None = None
+    still: tuple[tuple[str, str], ...] = ()  # members whose workers stand still, each with its words (stillness.py)
     reason: str = ""  # of the closing
 
     @property
@@ -151,6 +152,20 @@ def finish(round_: Round, number: int, node: str) -> Round:
     return replace(round_, finished=round_.finished | {node}) if is_current else round_
 
 
+def tell_still(round_: Round, number: int, node: str, words: str | None) -> Round:
+    """The workers of a member of round `number` stand still; with None they no longer do."""
+    if round_.stage is not Stage.FORMED or round_.number != number or not round_.has(node):
+        return round_
+    others = tuple(each for each in round_.still if each[0] != node)
+    return replace(round_, still=others if words is None else (*others, (node, words)))
+
+
+def find_still(round_: Round) -> tuple[str, ...] | None:
+    """The words of all members whose workers still run; None while one of them has told nothing."""
+    told = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
+    return tuple(told.values()) if told and told.keys() == round_.nodes - round_.finished else None
+
+
 def close(round_: Round, reason: str) -> Round:
     """No group may follow. The first reason stands."""
     return round_ if round_.stage is Stage.CLOSED else replace(round_, stage=Stage.CLOSED, reason=reason)
@@ -203,6 +218,7 @@ def parse_round(text: str) -> Round:
             waiting=_parse_members(document["waiting"]),
             finished=frozenset(document["finished"]),
             store=None if document["store"] is None else WorkersStore(**document["store"]),
+            still=tuple((node, words) for node, words in document["still"]),
             reason=document["reason"],
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

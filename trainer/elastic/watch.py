@@ -1,8 +1,8 @@
 """Which of this agent's workers hang: they have told nothing for longer than their phase may last.
 
 A rank that waits in a collective is not judged: whoever keeps it waiting hangs, here or on another node. Nor is one
-that has never told anything. Silence counts only while we listen: an agent that was frozen has missed what was said,
-and where the journal is gone or finds no room nothing can be said.
+that has never told anything: stillness.py judges it. Silence counts only while we listen: an agent that was frozen has
+missed what was said, and where the journal is gone or finds no room nothing can be said.
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ class Watch:
         self._words: dict[int, _Word] = {}
         self._paces: dict[int, PaceBook] = {}  # also: who has told anything, ever
         self._looked_s = float("-inf")
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether any worker of this agent has ever said what it does."""
+        return bool(self._paces)
 
     def begin(self, generation: int, ranks: Iterable[int], now_s: float) -> None:
         """Workers have been started. A rank is known to speak if one of its number has spoken before."""

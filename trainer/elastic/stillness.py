@@ -1,0 +1,285 @@
+"""Whether the workers of a group stand still, seen from outside: for scripts that report no steps.
+
+Silence alone is no evidence: a script may compute for an hour without a line of log. A rank stands still when for the
+whole limit it printed nothing, its main thread did nothing (or spun in a collective), and its stack was the same at the
+half and at the end of that time. If it waits for other ranks, this is enough. If it does not, none of its threads and
+processes may have done anything either. What cannot be told from work is taken for work.
+
+A group hangs when all ranks of all nodes stand still. Agents tell each other in the rendezvous document (rounds.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trainer.contract import layout
+from trainer.elastic.chaos import Worker
+from trainer.elastic.formation import name_ranks
+from trainer.elastic.pulse import Pulse, read_pulses
+from trainer.elastic.stacks import collect_stacks
+from trainer.elastic.standing import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
+
+_LOOKS = 60  # within the limit,
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.5, 15.0  # but not more or less often than this
+_AWAY_LOOKS, _AWAY_S = 3, 5.0  # so late a look is no look: we, or the whole machine, stood still
+# Between two looks. Idle data loaders and their main thread look around every five seconds, NCCL's watchdog thread ten
+# times a second: together far below a hundredth of a core. A download of some kB/s wakes its thread several times.
+_IDLE_SHARE, _SPINNING_SHARE = 0.02, 0.8  # of a core
+_WAKES_PER_S, _BYTES_PER_S = 0.5, 4096.0
+_WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # to ask a worker for its stacks wakes it, and it writes them
+# Over the whole time, of a thread that waits for neither peers nor data: a loop that looks once a minute is alive.
+_WAKES_PER_MINUTE, _TIMES_ASKED = 0.25, 2
+_STACK_BYTES = 64 * 1024
+_MOST_PLACES = 4  # in a sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a still rank stands: the line of its own code, and whether it waits for other ranks there."""
+
+    rank: int
+    waits: bool
+    where: str | None  # None: it gave no stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impasse:
+    """A verdict on the group. `rank` is the one that the others wait for, None where nothing tells them apart."""
+
+    rank: int | None
+    silent_s: float
+    sentence: str
+    step: int | None = None
+
+
+class Board(Protocol):
+    """Where the agents of a group tell each other that their workers stand still."""
+
+    def tell_still(self, words: str | None) -> None:
+        """Replace what this agent has told; None takes it back."""
+
+    def find_still(self) -> Sequence[str] | None:
+        """What every agent has told whose workers run; None while one of them has told nothing."""
+
+
+@dataclass(kw_only=True)
+class _Track:
+    """Of one rank. Since when: its main thread was idle or spun, its other threads were idle, so was all else."""
+
+    pulse: Pulse
+    printed_bytes: int
+    main_s: float
+    threads_s: float
+    rest_s: float
+    wakes: int  # of the main thread, when that time began
+    spins: bool = False
+    stack: tuple[Frame, ...] | None = None  # at the half of the limit
+
+    @property
+    def still_since_s(self) -> float:
+        """Who waits for peers in a spinning main thread has threads that spin as well, and processes that go on."""
+        if self.stack and meets_peers(self.stack):
+            return self.main_s if self.spins else max(self.main_s, self.threads_s)
+        return float("inf") if self.spins else max(self.main_s, self.threads_s, self.rest_s)
+
+    def begin(self, now_s: float) -> None:
+        self.main_s = self.threads_s = self.rest_s = now_s
+        self.wakes, self.spins, self.stack = self.pulse.main_wakes, False, None
+
+
+class Stillness:
+    """Watches the workers of one agent in a job. Times are of the monotonic clock, in seconds."""
+
+    def __init__(
+        self,
+        limit_s: float,
+        board: Board,
+        *,
+        uses_gpu: Callable[[int], bool],
+        read: Callable[[Iterable[int]], Mapping[int, Pulse]] = read_pulses,
+        ask: Callable[[Mapping[int, Path]], Mapping[int, str]] | None = None,
+    ) -> None:
+        self._limit_s, self._board = limit_s, board
+        self._uses_gpu, self._read, self._ask = uses_gpu, read, ask or _ask
+        self._every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limit_s / _LOOKS))
+        self._tracks: dict[int, _Track] = {}
+        self._looked_s = 0.0
+        self._told = False
+        self._agreed_s: float | None = None
+
+    def begin(self, now_s: float) -> None:
+        """A generation has been started."""
+        self._tracks, self._looked_s = {}, now_s
+        self._told, self._agreed_s = False, None
+
+    def look(self, running: Mapping[int, Worker], now_s: float) -> Impasse | None:
+        """The verdict that is this agent's to act upon. `running` are its workers by rank."""
+        since_s = now_s - self._looked_s
+        if since_s < self._every_s:
+            return None
+        self._looked_s = now_s
+        self._follow(running, now_s, since_s)
+        if not self._tracks or self._tracks.keys() != running.keys():
+            self._take_back()
+            return None
+        if now_s - max(track.main_s for track in self._tracks.values()) < self._limit_s / 2:
+            self._take_back()
+            return None
+        if any(track.stack is None for track in self._tracks.values()):
+            self._note_stacks(running)
+            return None
+        still_s = now_s - max(track.still_since_s for track in self._tracks.values())
+        if still_s >= self._limit_s and not self._told:
+            self._tell(running, now_s)
+        return self._agree(still_s, now_s) if self._told else None
+
+    def _follow(self, running: Mapping[int, Worker], now_s: float, since_s: float) -> None:
+        """Compare each worker with itself at the look before."""
+        pulses = self._read([worker.pid for worker in running.values()])
+        was_away = since_s > _AWAY_LOOKS * self._every_s + _AWAY_S
+        tracks = {}
+        for rank, worker in running.items():
+            pulse, printed = pulses.get(worker.pid), _size(worker.folder / layout.WORKER_LOG)
+            if pulse is None:
+                continue
+            track = self._tracks.get(rank)
+            if track is None:
+                track = _Track(pulse=pulse, printed_bytes=printed, main_s=0.0, threads_s=0.0, rest_s=0.0, wakes=0)
+            before, track.pulse = track.pulse, pulse
+            if rank not in self._tracks or was_away or printed != track.printed_bytes:
+                track.begin(now_s)
+            track.printed_bytes = printed
+            _compare(track, before, now_s, since_s)
+            tracks[rank] = track
+        self._tracks = tracks
+
+    def _note_stacks(self, running: Mapping[int, Worker]) -> None:
+        for rank, stack in self._stacks(running).items():
+            self._tracks[rank].stack = stack
+
+    def _stacks(self, running: Mapping[int, Worker]) -> dict[int, tuple[Frame, ...]]:
+        texts = self._ask({worker.pid: worker.folder for worker in running.values()})
+        return {rank: parse_main_thread(texts.get(worker.pid, "")) for rank, worker in running.items()}
+
+    def _tell(self, running: Mapping[int, Worker], now_s: float) -> None:
+        """Judge each rank at the end of the limit. One that turns out to work begins its time anew."""
+        standings = []
+        for rank, stack in self._stacks(running).items():
+            track = self._tracks[rank]
+            if stack != track.stack or not self._is_idle(track, stack, running[rank].pid, now_s):
+                track.begin(now_s)
+                continue
+            line = find_own_line(stack)
+            standings.append(Standing(rank=rank, waits=meets_peers(stack), where=None if line is None else str(line)))
+        if len(standings) == len(running):
+            self._board.tell_still(render_standings(standings))
+            self._told = True
+
+    def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
+        """Whether a rank that has stood still by all other signs neither has its GPU compute nor looks around."""
+        if meets_peers(stack):
+            return True
+        wakes = track.pulse.main_wakes - track.wakes
+        allowed = _TIMES_ASKED * _WAKES_BY_ASKING + _WAKES_PER_MINUTE * (now_s - track.main_s) / 60
+        return (loads_data(stack) or wakes <= allowed) and not self._uses_gpu(pid)
+
+    def _take_back(self) -> None:
+        if self._told:
+            self._board.tell_still(None)
+        for track in self._tracks.values():
+            track.stack = None
+        self._told, self._agreed_s = False, None
+
+    def _agree(self, still_s: float, now_s: float) -> Impasse | None:
+        """Wait for the other nodes, and for one more look of theirs, in which they could take it back."""
+        told = self._board.find_still()
+        if told is None:
+            self._agreed_s = None
+            return None
+        if self._agreed_s is None:
+            self._agreed_s = now_s
+        if now_s - self._agreed_s < self._every_s:
+            return None
+        standings = sorted((each for text in told for each in parse_standings(text)), key=lambda each: each.rank)
+        impasse = judge(standings, silent_s=still_s, limit_s=self._limit_s)
+        acts = standings[0].rank if impasse.rank is None else impasse.rank
+        return impasse if acts in self._tracks else None
+
+
+def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None:
+    now = track.pulse
+    share = (now.main_cpu_s - before.main_cpu_s) / since_s
+    wakes_limit = _WAKES_BY_ASKING + _WAKES_PER_S * since_s
+    spins = share >= _SPINNING_SHARE
+    idles = share <= _IDLE_SHARE and now.main_state not in "RD" and now.main_wakes - before.main_wakes <= wakes_limit
+    if not (spins or idles) or spins != track.spins:
+        track.begin(now_s)
+        track.spins = spins
+        return
+    if now.threads_cpu_s - before.threads_cpu_s > _IDLE_SHARE * since_s or "D" in now.other_states:
+        track.threads_s = now_s
+    rest_works = (
+        now.below_cpu_s - before.below_cpu_s > _IDLE_SHARE * since_s
+        or now.moved_bytes - before.moved_bytes > _BYTES_BY_ASKING + _BYTES_PER_S * since_s
+        or now.below_wakes.keys() != before.below_wakes.keys()
+        or any(now.below_wakes[pid] - count > wakes_limit for pid, count in before.below_wakes.items())
+        or now.other_states & {"R", "D"}
+    )
+    if rest_works:
+        track.rest_s = now_s
+
+
+def judge(standings: Sequence[Standing], *, silent_s: float, limit_s: float) -> Impasse:
+    """Name the rank that the others wait for: one that does not wait, else the only one that waits at another line."""
+    waiting = [each for each in standings if each.waits]
+    absent = [each for each in standings if not each.waits]
+    if not absent:
+        places = Counter(each.where for each in waiting)
+        usual = places.most_common(1)[0][1]
+        apart = [each for each in waiting if places[each.where] < usual]
+    else:
+        apart = absent
+    named = apart if len(apart) < len(standings) or len(standings) == 1 else []
+    sentence = f"no worker did anything for {silent_s:.0f} s (limit {limit_s:.0f} s): {_describe(absent, waiting)}"
+    return Impasse(rank=named[0].rank if named else None, silent_s=silent_s, sentence=sentence)
+
+
+def _describe(absent: Collection[Standing], waiting: Collection[Standing]) -> str:
+    parts = [f"{name_ranks(ranks)} {'stand' if len(ranks) > 1 else 'stands'} {at}" for at, ranks in _by_place(absent)]
+    parts += [
+        f"{name_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} for other ranks {at}"
+        for at, ranks in _by_place(waiting)
+    ]
+    return "; ".join(parts[:_MOST_PLACES])
+
+
+def _by_place(standings: Collection[Standing]) -> list[tuple[str, list[int]]]:
+    places: dict[str, list[int]] = {}
+    for each in standings:
+        places.setdefault("at an unknown line" if each.where is None else f"at {each.where}", []).append(each.rank)
+    return sorted(places.items(), key=lambda place: (len(place[1]), place[1]))
+
+
+def render_standings(standings: Sequence[Standing]) -> str:
+    return json.dumps([asdict(each) for each in standings], separators=(",", ":"))
+
+
+def parse_standings(text: str) -> list[Standing]:
+    return [Standing(**document) for document in json.loads(text)]
+
+
+def _ask(folders: Mapping[int, Path]) -> Mapping[int, str]:
+    return collect_stacks(folders, limit_bytes=_STACK_BYTES)
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  # twice as quick as pathlib's
+    except OSError:
+        return 0

@@ -1,0 +1,81 @@
+"""A plain script of two ranks that reports and prints nothing for some time, in which rank 0 works in a way of its own.
+
+Rank 1 waits for it in a barrier. The argument says what rank 0 does, and for how many seconds.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+END = time.monotonic() + float(sys.argv[2])
+
+
+def trickle(server):
+    """A server whose answer takes its time."""
+    connection, _ = server.accept()
+    while time.monotonic() < END:
+        connection.sendall(b"x" * 200)
+        time.sleep(0.05)
+    connection.close()
+
+
+def download():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = (
+            "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\nwhile s.recv(100): pass"
+        )
+        reader = subprocess.Popen([sys.executable, "-c", code, str(server.getsockname()[1])])
+        trickle(server)  # the download is the other process's; here it only keeps the connection open
+        reader.wait()
+
+
+def read():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=trickle, args=(server,), daemon=True).start()
+        with socket.create_connection(server.getsockname()) as connection:
+            while connection.recv(100):
+                pass
+
+
+def compute():
+    while time.monotonic() < END:
+        torch.ones(200, 200).mm(torch.ones(200, 200))
+
+
+def compute_in_thread():
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+
+
+def compute_below():
+    code = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+    subprocess.run([sys.executable, "-c", code, sys.argv[2]], check=True)
+
+
+def save():
+    with tempfile.TemporaryFile() as file:
+        while time.monotonic() < END:
+            file.seek(0)
+            file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def wait_in_shell():
+    subprocess.run(["sh", "-c", f"for i in $(seq {int(float(sys.argv[2])) * 2}); do sleep 0.5; done"], check=True)
+
+
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 0:
+    globals()[sys.argv[1]]()
+dist.barrier()
+dist.destroy_process_group()

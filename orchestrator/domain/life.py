@@ -222,6 +222,8 @@ def _mark_generation(
     over_at, cause = _over_at(attempt, one, following), _cause_of_end(attempt, one, following)
     if not tells_steps:
         yield mark(one.started_at, Bin.UNTOLD)
+        if over_at is not None and one.silent_s:
+            yield mark(max(one.started_at, over_at - timedelta(seconds=one.silent_s)), Bin.STALLED, cause)
     else:
         yield mark(one.started_at, Bin.LOAD if afresh else Bin.RECOVERING, after)
         if one.restored_at is not None:

@@ -160,7 +160,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         name="hang",
         kinds=frozenset({FailureKind.HANG}),
-        cause="a rank made no progress for much longer than its steps usually take",
+        cause="a rank made no progress for longer than it may",
         fix="the stacks of all ranks were saved before the kill: they show where each stood",
     ),
     Remedy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +161,11 @@ def test_whatever_the_clocks_say_each_moment_of_each_device_is_in_one_bin(life: 
     assert min(ledger.bins.values(), default=0) >= 0
     if {each.devices for each in stretches} == {2}:
         assert ledger.whole_us == round(lived.total_seconds() * 1e6) * 2
+
+
+@pytest.mark.parametrize(("silent_s", "untold", "stalled"), [(3.0, 6, 6), (100.0, 0, 12)])
+def test_a_hang_of_workers_that_tell_no_steps_is_stalled(silent_s: float, untold: int, stalled: int) -> None:
+    hung = GenerationLife(number=1, started_at=at(2), world_size=2, failed_at=at(8), silent_s=silent_s)
+    life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, hung),))
+    bins = {Bin.START_UP: 4, Bin.UNTOLD: untold, Bin.STALLED: stalled, Bin.RECOVERING: 4}
+    assert seconds_by_bin(life, 10) == {name: seconds for name, seconds in bins.items() if seconds}

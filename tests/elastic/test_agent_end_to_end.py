@@ -207,6 +207,17 @@ def test_a_guarded_failure_is_explained_by_the_workers_log(job: Job) -> None:
     assert (record.failure.message, record.failure.rank) == ("ValueError: the data set is empty", 1)
 
 
+def test_a_guard_journals_each_generation_of_workers_that_report_nothing(job: Job) -> None:
+    """Without it the service would hold a group that computes for one that never formed."""
+    agent = job.policy().start(*torchrun("--nnodes=1", "--max-restarts=1"), BROKEN, "1", program=GUARD)
+    wait_for(lambda: agent.events("generation.started"), "word of the first generation")
+    assert agent.wait() == 1
+    told = [(event["generation"], event["evidence"]["world_size"]) for event in agent.events("generation.started")]  # type: ignore[index]
+    assert told == [(1, 2), (2, 2)]
+    kinds = [event["kind"] for event in agent.events()]
+    assert kinds.index("generation.started") < kinds.index("worker.failed")
+
+
 def test_a_guarded_torchrun_is_stopped_and_dies_with_its_guard(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(*torchrun(), STEADY, str(tmp_path / "finish"), program=GUARD)
     wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")

@@ -69,6 +69,14 @@ def test_plain_torchrun_is_supervised_too(client: Client) -> None:
     assert "restart 0" in client.logs(job.id)
 
 
+def test_a_script_under_plain_torchrun_that_reports_nothing_counts_as_running(client: Client) -> None:
+    """Else it would be stopped as a group that never formed."""
+    job = until(client, client.submit(python_job(FOREVER, launcher="torchrun")).id, running)
+    assert client.why(job.id).verdict == "the workers are running"
+    client.cancel(job.id)
+    until(client, job.id, ended)
+
+
 def test_a_second_service_on_the_same_database_is_refused_politely(service: ThrowawayService) -> None:
     second = ThrowawayService(service.root)
     with pytest.raises(Exception, match=str(service.pid)):

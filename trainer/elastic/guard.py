@@ -14,6 +14,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.contract import env, layout
@@ -35,6 +37,8 @@ _STOP_TIMEOUT_S = 30.0  # torchrun's own --shutdown-timeout
 # at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
 SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 _MARGIN_S = 5.0  # beyond the stop time-out that the launcher itself observes
+_LOOK_EVERY_S = 0.5
+_SIZE_FLAGS = ("--nnodes=", "--nproc-per-node=")
 
 
 def main() -> None:
@@ -50,11 +54,12 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
         os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
     os.environ.update(SAFE_ENVIRONMENT)
     process: subprocess.Popen[bytes] | None = None
-    wakeup = Wakeup()
+    wakeup, generations = Wakeup(), _Generations(record, command)
     try:
         stop.arm()
         wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
         process = subprocess.Popen(wrapped, start_new_session=True)
+        generations.start()
         code = wakeup.outlast(process)
     except Stopped as stopped:
         if process is not None:
@@ -62,6 +67,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
         return _ended(stop.outcome(record), record, None), ""
     finally:
         stop.disarm()
+        generations.close()
     if code == 0:
         return _ended(Outcome.SUCCEEDED, record, None), ""
     failure = _explain(code, record)
@@ -69,6 +75,51 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
         sentence = f"rank {failure.rank}: {failure.message}" if failure.rank is not None else failure.message
         record.journal(EventKind.WORKER_FAILED, sentence, _generation(record), **render_failure(failure))
     return _ended(Outcome.FAILED, record, failure), ""
+
+
+class _Generations:
+    """Journals each generation that the launcher starts, once one of its workers has a folder.
+
+    Workers that report nothing would leave the service without a word that their group has formed.
+    """
+
+    def __init__(self, record: Record | None, command: Sequence[str]) -> None:
+        self._record, self._world_size = record, _count_workers(command)
+        self._told = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="generations", daemon=True)
+
+    def start(self) -> None:
+        if self._record is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Tell of the last one too. Idempotent."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_EVERY_S):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        if self._record is None:
+            return
+        size = {} if self._world_size is None else {"world_size": self._world_size}
+        host = self._record.process.host
+        for number in sorted(each for each in _generations(self._record) if each > self._told):
+            sentence = f"generation {number} started"
+            self._record.journal(EventKind.GENERATION_STARTED, sentence, number, number=number, host=host, **size)
+            self._told = number
+
+
+def _count_workers(command: Sequence[str]) -> int | None:
+    """Of the whole group, by the launcher's flags; None where they do not say."""
+    given = {name: word.removeprefix(name) for word in command for name in _SIZE_FLAGS if word.startswith(name)}
+    numbers = [int(given[name]) for name in _SIZE_FLAGS if given.get(name, "").isdecimal()]
+    return numbers[0] * numbers[1] if len(numbers) == len(_SIZE_FLAGS) else None
 
 
 def _end(process: subprocess.Popen[bytes], number: signal.Signals, record: Record | None) -> None:
@@ -122,8 +173,13 @@ def _traced(generation_dir: Path, code: int) -> list[Death]:
 
 
 def _generation(record: Record) -> int:
+    return max(_generations(record), default=0)
+
+
+def _generations(record: Record) -> list[int]:
+    """Those that workers have folders of."""
     folders = record.incarnation_dir.glob("g*")
-    return max((int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()), default=0)
+    return [int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()]
 
 
 def _ended(outcome: Outcome, record: Record | None, failure: Failure | None) -> ExitRecord:

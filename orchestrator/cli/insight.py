@@ -21,6 +21,8 @@ def why(job_id: JobId, as_json: AsJson = False) -> None:
 
 def _print_why(found: WhyView) -> None:
     console().print(f"{found.job}  {found.state}\n{found.verdict}")
+    if found.quiet is not None:
+        console().print(found.quiet)
     if found.cause is not None:
         _print_cause(found.cause)
     if found.remedy is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
@@ -48,6 +48,7 @@ class Chronicle:
     events: Sequence[Event]  # of KINDS, in the order of their arrival
     kept: Mapping[tuple[int, int], Kept]
     heard_at: Mapping[int, datetime]
+    reported: Collection[int] = frozenset()  # attempts of which a worker has ever reported what it does
     has_snapshot: bool = False  # one that was not deleted; beside a quarantined one training does not begin anew
 
 

@@ -10,7 +10,7 @@ from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.chronicle import Chronicle
 from orchestrator.domain.event import Event
 from orchestrator.domain.event import EventKind as Ours
-from orchestrator.domain.goodput import Ledger
+from orchestrator.domain.goodput import Bin, Ledger
 from orchestrator.domain.injections import KINDS as CHAOS_KINDS
 from orchestrator.domain.injections import Injection, find_cause, read_injections
 from orchestrator.domain.job import Job, JobState
@@ -36,6 +36,7 @@ _DEEDS = (
 KINDS = frozenset({*_DEEDS, *CHAOS_KINDS, Theirs.WORKER_FAILED.value, Ours.ATTEMPT_STATE.value})
 _FORMED = (Theirs.RESTARTED_IN_PLACE.value, Theirs.GROUP_SHRUNK.value, Theirs.GROUP_GREW.value)
 _MOST_DEEDS = 12
+_UNTOLD = "not reported, because the workers report no steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +71,11 @@ class Why:
     lost: str
     remedy: Remedy | None
     next: str
+    quiet: str | None = None  # of workers that report no steps: what is known of them, and what is watched
 
 
-def explain(chronicle: Chronicle, ledger: Ledger) -> Why:
-    """`chronicle` holds events of KINDS at least."""
+def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -> Why:
+    """`chronicle` holds events of KINDS at least; `quiet` is what `tell_quiet` tells, where it tells anything."""
     cause = _on_purpose(_find_cause(chronicle), chronicle.events)
     remedy = None if cause is None else _find_remedy(chronicle.job, cause)
     return Why(
@@ -82,7 +84,8 @@ def explain(chronicle: Chronicle, ledger: Ledger) -> Why:
         deeds=_list_deeds(chronicle.events, None if cause is None else cause.at),
         lost=_tell_lost(ledger),
         remedy=remedy,
-        next=_advise(chronicle, remedy),
+        next=_advise(chronicle, remedy) if quiet is None else _advise_quiet(chronicle.job),
+        quiet=quiet,
     )
 
 
@@ -229,9 +232,10 @@ def _tell_lost(ledger: Ledger) -> str:
     """In device-seconds: work that is done again, silence, and the way back."""
     lost = {each: ledger.bins.get(each, 0) / 1e6 for each in LOSSES if ledger.bins.get(each, 0)}
     if not lost:
-        return "nothing"
+        return _UNTOLD if ledger.bins.get(Bin.UNTOLD) else "nothing"
     parts = ", ".join(f"{seconds:.1f} {each.value.replace('_', '-')}" for each, seconds in lost.items())
-    return f"{sum(lost.values()):.1f} device-seconds of {ledger.whole_us / 1e6:.1f} ({parts})"
+    rest = f"; the rest is {_UNTOLD}" if ledger.bins.get(Bin.UNTOLD) else ""
+    return f"{sum(lost.values()):.1f} device-seconds of {ledger.whole_us / 1e6:.1f} ({parts}){rest}"
 
 
 def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
@@ -250,6 +254,12 @@ def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
             return "nothing: the next attempt begins by itself"
         case _:
             return "nothing"
+
+
+def _advise_quiet(job: Job) -> str:
+    """Agents under torchrun take no wish for stacks."""
+    look = "stacks" if job.spec.launcher == "elasticrun" else "logs"
+    return f"nothing; see what it does with `orchestrator {look} {job.id}`"
 
 
 def tell_beginning(spec: JobSpec, *, has_snapshot: bool) -> str:

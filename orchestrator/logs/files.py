@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.jobfolder.folder import Folder, JobFolder, Status
+from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder, Status
 from trainer.contract import layout
 
 MAX_LINE_BYTES = 64 * 1024
@@ -46,7 +46,7 @@ class Source:
 
     @property
     def older(self) -> Path:
-        return self.path.with_name(self.path.name + _OLDER)
+        return older_of(self.path)
 
 
 def find_worker_logs(
@@ -71,8 +71,8 @@ def _worker_logs(folder: Folder, attempt: int, replica: int | None, local_rank: 
 
 def _formations(folder: Folder, replica: Path) -> Iterator[tuple[int, int, Path] | None]:
     """Of a replica: incarnation, generation and the folder of both, the newest first; None for an empty life."""
-    for incarnation, life in reversed(_numbered(folder, replica, "")):
-        formed = _numbered(folder, life, "g")
+    for incarnation, life in reversed(numbered(folder, replica, "")):
+        formed = numbered(folder, life, "g")
         yield from ((incarnation, generation, path) for generation, path in reversed(formed))
         if not formed:
             yield None
@@ -84,7 +84,7 @@ def _logs_of(
     for found in formations:
         if found is not None:
             incarnation, generation, path = found
-            for local, worker in _numbered(folder, path, "local-"):
+            for local, worker in numbered(folder, path, "local-"):
                 if local_rank is None or local == local_rank:
                     yield Source(generation, incarnation, replica, local, worker / layout.WORKER_LOG)
 
@@ -211,11 +211,16 @@ def _escape(code: int) -> str:
 def _replicas(folder: Folder, attempt: int, replica: int | None) -> list[int]:
     if replica is not None:
         return [replica]
-    return [number for number, _ in _numbered(folder, layout.attempt_dir(_HERE, attempt), "replica-")]
+    return [number for number, _ in numbered(folder, layout.attempt_dir(_HERE, attempt), "replica-")]
 
 
-def _numbered(folder: Folder, path: Path, prefix: str) -> list[tuple[int, Path]]:
+def older_of(log: Path) -> Path:
+    """Where what was cut off a log lies."""
+    return log.with_name(log.name + _OLDER)
+
+
+def numbered(folder: Folder, path: Path, prefix: str, *, limit: int = MAX_ENTRIES) -> list[tuple[int, Path]]:
     """Sub-folders named by the prefix and a whole number, those with the highest ones where they are many."""
-    numbers = [name.removeprefix(prefix) for name in folder.folders(path) if name.startswith(prefix)]
+    numbers = [name.removeprefix(prefix) for name in folder.folders(path, limit=limit) if name.startswith(prefix)]
     found = sorted(int(number) for number in numbers if _NUMBER.fullmatch(number))
     return [(number, path / f"{prefix}{number}") for number in found[-_MOST_LOGS:]]

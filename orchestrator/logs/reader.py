@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters import Cluster
+from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.masking import NOTHING, Mask
+from orchestrator.domain.quiet import Output
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.files import (
     BLOCK_BYTES,
@@ -25,6 +27,7 @@ from orchestrator.logs.files import (
     read_lines,
     start_of_last_lines,
 )
+from orchestrator.logs.output import find_last_output
 from orchestrator.ports.history import HistoryReader, StoredWorker
 from orchestrator.ports.jobs import CourseReader, JobCourse
 from trainer.contract import layout
@@ -102,6 +105,13 @@ class Logs:
         sources = _written_since(folder, self._sources(job_id, folder, attempt, request), request.since)
         over = course.rests or attempt != newest
         return Selection(folder, attempt, sources, over, self._mask_of(course.project))
+
+    def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
+        """When its workers printed last; None where that cannot be known. Raises OSError."""
+        cluster = self._clusters.get(cluster_name)
+        if cluster is None or not cluster.shares_files:
+            return None  # what is fetched from the nodes bears the time of its arrival
+        return find_last_output(cluster.folder(attempt.key.job_id), attempt.key.number, attempt.max_nodes)
 
     def rests(self, job_id: str) -> bool:
         """Whether the job has ended and no retry is wished."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.chronicle import Chronicle, read_life
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.gains import list_gains
 from orchestrator.domain.goodput import Bin, Ledger, Stretch, add_up
 from orchestrator.domain.injections import chaos_us, mark_stretches, read_injections
+from orchestrator.domain.job import Job
 from orchestrator.domain.life import Life, lay_out
+from orchestrator.domain.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.shares import Prices
 from orchestrator.domain.why import Cause, explain
 from orchestrator.logs.reader import LogRequest, Logs
@@ -72,7 +75,10 @@ class Accounts:
         return ledger, _priced(found, self._prices, ledger, chronicle.job.spec.cluster)
 
     def _why(self, chronicle: Chronicle, ledger: Ledger) -> WhyView:
-        why = explain(chronicle, ledger)
+        attempt = find_quiet(chronicle)
+        output = None if attempt is None else self._last_output(chronicle.job, attempt)
+        told = None if attempt is None else tell_quiet(chronicle.job.spec, attempt, output, self._clock.now())
+        why = explain(chronicle, ledger, quiet=told)
         return WhyView(
             job=chronicle.job.id,
             state=chronicle.job.state,
@@ -82,6 +88,8 @@ class Accounts:
             lost=why.lost,
             remedy=None if why.remedy is None else RemedyView.model_validate(why.remedy),
             next=why.next,
+            quiet=why.quiet,
+            last_output_at=None if output is None else output.at,
         )
 
     def _view_of_cause(self, job_id: str, cause: Cause) -> CauseView:
@@ -96,6 +104,13 @@ class Accounts:
             chaos=None if cause.chaos is None else ChaosView.model_validate(cause.chaos),
             last_lines=self._last_lines(job_id, cause),
         )
+
+    def _last_output(self, job: Job, attempt: Attempt) -> Output | None:
+        """None where it cannot be known."""
+        try:
+            return self._logs.last_output(job.spec.cluster, attempt)
+        except OSError:
+            return None
 
     def _last_lines(self, job_id: str, cause: Cause) -> list[str]:
         """What the failed rank wrote last; nothing where its log is gone."""

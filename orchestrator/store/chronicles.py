@@ -21,6 +21,9 @@ from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow,
 _KINDS = chronicle.KINDS | why.KINDS
 # There may be tens of thousands: objects of the ORM cost more than reading.
 _EVENTS = select(*EventRow.__table__.columns)
+_REPORTED = select(TrainingRow.attempt).where(
+    TrainingRow.job_id == bindparam("job_id"), TrainingRow.progress_at.is_not(None)
+)
 _THERE = (
     select(SnapshotRow.name).where(SnapshotRow.job_id == bindparam("job_id"), SnapshotRow.state != "deleted").limit(1)
 )
@@ -48,6 +51,7 @@ class SqlChronicleReader:
                 events=events,
                 kept=read_kept(session, job_id, events),
                 heard_at=_read_heard(session, job_id),
+                reported=frozenset(session.scalars(_REPORTED, {"job_id": job_id})),
                 has_snapshot=session.scalar(_THERE, {"job_id": job_id}) is not None,
             )
 

@@ -124,7 +124,11 @@ class RemedyView(Answer):
 
 
 class WhyView(Answer):
-    """Why a job stands as it does. `verdict`, `lost` and `next` are sentences."""
+    """Why a job stands as it does. `verdict`, `lost`, `next` and `quiet` are sentences.
+
+    Of a running job whose workers report no steps, `quiet` says what is known of them and what is watched, and
+    `last_output_at` when one of them printed last.
+    """
 
     job: str
     state: JobState
@@ -134,3 +138,5 @@ class WhyView(Answer):
     lost: str
     remedy: RemedyView | None
     next: str
+    quiet: str | None = None
+    last_output_at: datetime | None = None

@@ -87,6 +87,7 @@ class World:
     backend: QuietBackend
     clock: StandingClock
     woken: list[None] = field(default_factory=list)
+    clusters: dict[str, Cluster] = field(default_factory=dict)
 
     def spec(self, **fields: Any) -> dict[str, Any]:
         return {"name": "demo", "run": {"script": "train.py", "workdir": str(self.workdir)}, **fields}
@@ -230,7 +231,7 @@ def build_world(
     )
     signing = build_sign_in(identity.tokens)
     app = create_app(services, pages=[build_router(services, clock), signing], problem_page=render_problem)
-    return World(root, workdir, database, services, app, Client(app), intake, backend, clock, woken)
+    return World(root, workdir, database, services, app, Client(app), intake, backend, clock, woken, clusters)
 
 
 def _build_identity(database: Database, clock: StandingClock, *, is_open: bool, first: str | None) -> Identity:

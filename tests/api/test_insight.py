@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from datetime import timedelta
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
 from tests.api.conftest import World
+from tests.builders import make_batch, make_progress
 from trainer.contract.failure import Failure, FailureKind
 
 
@@ -32,6 +35,44 @@ def test_a_failed_job_says_why_with_the_last_lines_of_the_rank_that_failed(world
     assert found["cause"]["failure"]["kind"] == "storage"
     assert found["cause"]["last_lines"][-1:] == ["OSError: [Errno 28] No space left on device"]
     assert found["remedy"]["name"] == "disk full"
+
+
+def test_a_script_that_reports_nothing_says_when_it_printed_last_and_what_is_watched(world: World) -> None:
+    job_id = world.submit()
+    world.start(job_id, state=AttemptState.RUNNING, started_at=world.clock.now())
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason="the workers are running")
+    printed = world.clock.now().timestamp()
+    os.utime(world.write_log(job_id, "loading\n"), (printed, printed))
+    world.clock.moment += timedelta(minutes=14)
+    found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
+    assert found["verdict"] == "the workers are running"
+    assert found["quiet"] == (
+        "The script reports no steps. Its last output was 14 min ago (rank 0). "
+        "A hang is noticed once no worker prints, computes or reads for 15 min."
+    )
+    assert found["last_output_at"] == "2026-05-04T12:00:00Z"
+    assert "Its last output was 14 min ago" in world.client.get(f"/jobs/{job_id}").text
+
+
+def test_where_nodes_share_no_folder_the_last_output_is_not_known(world: World) -> None:
+    cluster = world.clusters["local"]
+    world.clusters["local"] = replace(cluster, shares_files=False)
+    job_id = world.submit(launcher="torchrun")
+    world.start(job_id, state=AttemptState.RUNNING, started_at=world.clock.now())
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason="the workers are running")
+    world.write_log(job_id, "fetched later\n")
+    found = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
+    assert "When it printed last is not known. Launcher torchrun does not watch for hangs" in found["quiet"]
+    assert found["last_output_at"] is None
+
+
+def test_workers_that_report_are_judged_by_their_reports(world: World) -> None:
+    job_id = world.submit()
+    world.start(job_id, state=AttemptState.RUNNING)
+    world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason="the workers are running")
+    batch = make_batch(job_id, progress=[(10, make_progress())])
+    world.journals.ingest([batch], arrived_at=world.clock.now())
+    assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["quiet"] is None
 
 
 def test_an_unknown_job_has_no_account(world: World) -> None:

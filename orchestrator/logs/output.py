@@ -1,0 +1,68 @@
+"""When the workers of an attempt printed last, by the times of their log files: no log is opened.
+
+Names in the folder are the job's own: replicas are counted from the launch, and links are not followed.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from orchestrator.domain.quiet import Output
+from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder
+from orchestrator.logs.files import numbered, older_of
+from trainer.contract import layout
+
+MOST_LOOKED_AT = 1024  # workers, those of the first replicas: the first ranks are those that print
+_ALL_ENTRIES = 200_000  # of all folders that are listed
+_FEWEST_ENTRIES = 1000  # of each, however many there are
+
+
+def find_last_output(job: JobFolder, attempt: int, replicas: int) -> Output | None:
+    """Of the newest generation of each replica. None: there is no log. Raises OSError."""
+    with job.open() as folder:
+        newest: tuple[datetime, str] | None = None
+        found_any = False
+        for place, worker in _workers(folder, attempt, replicas):
+            found_any = True
+            at = _last_written(folder, place)
+            if at is not None and (newest is None or at > newest[0]):
+                newest = at, worker
+    if newest is not None:
+        return Output(at=newest[0], worker=newest[1])
+    return Output(at=None) if found_any else None
+
+
+def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path, str]]:
+    """Their logs, with what each worker is called."""
+    left = MOST_LOOKED_AT
+    limit = min(MAX_ENTRIES, max(_FEWEST_ENTRIES, _ALL_ENTRIES // max(1, replicas)))
+    for replica in range(min(replicas, MOST_LOOKED_AT)):
+        path = layout.replica_dir(Path(), attempt, replica)
+        for prefix in ("", "g"):
+            path = next((below for _, below in numbered(folder, path, prefix, limit=limit)[-1:]), path / "none")
+        for local_rank, place in numbered(folder, path, "local-", limit=limit)[:left]:
+            left -= 1
+            # With several replicas the agents divide the ranks among them.
+            worker = f"rank {local_rank}" if replicas == 1 else f"replica {replica}, local rank {local_rank}"
+            yield place / layout.WORKER_LOG, worker
+
+
+def _last_written(folder: Folder, log: Path) -> datetime | None:
+    """A log that was shortened lately may be empty beside its older part."""
+    moments = [
+        read_moment(status.st_mtime)
+        for each in (log, older_of(log))
+        if (status := folder.status(each)) and stat.S_ISREG(status.st_mode) and status.st_size
+    ]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def read_moment(seconds: float) -> datetime | None:
+    """A file may bear any time; None for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,102 @@
+"""What is told of workers that report no steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.chronicle import Chronicle
+from orchestrator.domain.goodput import Bin, Ledger
+from orchestrator.domain.job import JobState
+from orchestrator.domain.quiet import Output, find_quiet, tell_quiet
+from orchestrator.domain.why import explain
+from tests.builders import at, make_attempt, make_job, make_spec
+
+RUNNING = make_attempt(state=AttemptState.RUNNING, started_at=at(0))
+NO_STEPS = "The script reports no steps."
+WATCHED = "A hang is noticed once no worker prints, computes or reads for 15 min."
+
+
+def told(output: Output | None, *, seconds: float = 840, **spec: Any) -> str:
+    return tell_quiet(make_spec(**{"run": {"script": "train.py"}, **spec}), RUNNING, output, at(seconds))
+
+
+def test_the_age_of_the_last_output_stands_beside_what_is_watched() -> None:
+    assert told(Output(at=at(0), worker="rank 0")) == f"{NO_STEPS} Its last output was 14 min ago (rank 0). {WATCHED}"
+
+
+def test_a_program_that_has_printed_nothing_is_told_since_when() -> None:
+    assert (
+        told(Output(at=None), seconds=45) == f"{NO_STEPS} It has printed nothing since it started 45 s ago. {WATCHED}"
+    )
+
+
+def test_where_nobody_knows_of_output_none_is_claimed() -> None:
+    assert told(None) == f"{NO_STEPS} When it printed last is not known. {WATCHED}"
+
+
+def test_an_output_from_a_clock_ahead_of_ours_is_of_now() -> None:
+    assert "0 s ago" in told(Output(at=at(9999), worker="rank 0"))
+
+
+@pytest.mark.parametrize(("limit", "words"), [(60, "60 s"), (300, "5 min"), (150, "150 s"), ("auto", "15 min")])
+def test_the_owners_own_limit_is_told(limit: float | str, words: str) -> None:
+    assert told(None, supervise={"heartbeat_timeout_s": limit}).endswith(f"prints, computes or reads for {words}.")
+
+
+def test_under_torchrun_nothing_is_watched_whatever_the_limit() -> None:
+    sentence = told(None, launcher="torchrun", supervise={"heartbeat_timeout_s": 60})
+    assert sentence.endswith(
+        "Launcher torchrun does not watch for hangs; torch's own time-outs end a collective after 30 min (gloo) or "
+        "10 min (NCCL)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"module": "train"}, "The module reports no steps."),
+        ({"command": ["./train"]}, "The command reports no steps."),
+        ({"trainer": {}}, "The trainer has reported no step yet."),
+    ],
+)
+def test_what_runs_is_called_by_its_kind(run: dict[str, object], words: str) -> None:
+    assert told(None, run=run).startswith(words)
+
+
+def chronicle(state: JobState = JobState.RUNNING, **fields: Any) -> Chronicle:
+    job = make_job(state=state, reason="the workers are running")
+    return Chronicle(**{"job": job, "attempts": [RUNNING], "events": [], "kept": {}, "heard_at": {}, **fields})
+
+
+def test_only_a_running_attempt_of_which_nobody_has_reported_is_quiet() -> None:
+    assert find_quiet(chronicle()) == RUNNING
+    assert find_quiet(chronicle(reported=frozenset({1}))) is None
+    assert find_quiet(chronicle(JobState.RECOVERING)) is None
+    assert find_quiet(chronicle(attempts=[])) is None
+    newer = make_attempt(number=2, state=AttemptState.RUNNING)
+    assert find_quiet(chronicle(attempts=[RUNNING, newer], reported=frozenset({1}))) == newer
+
+
+def ledger(**bins: int) -> Ledger:
+    return Ledger(bins={Bin[name.upper()]: seconds * 10**6 for name, seconds in bins.items()}, whole_us=60 * 10**6)
+
+
+def test_what_a_quiet_program_lost_is_not_claimed_to_be_nothing() -> None:
+    not_told = "not reported, because the workers report no steps"
+    assert explain(chronicle(), ledger(untold=60)).lost == not_told
+    assert explain(chronicle(), ledger(productive=60)).lost == "nothing"
+    assert explain(chronicle(), ledger(untold=40, recovering=20)).lost == (
+        "20.0 device-seconds of 60.0 (20.0 recovering); the rest is not reported, because the workers report no steps"
+    )
+
+
+@pytest.mark.parametrize(("launcher", "command"), [("elasticrun", "stacks"), ("torchrun", "logs")])
+def test_a_quiet_jobs_owner_learns_where_to_look(launcher: str, command: str) -> None:
+    job = make_job(spec=make_spec(launcher=launcher), state=JobState.RUNNING)
+    why = explain(chronicle(job=job), Ledger(), quiet="The command reports no steps.")
+    assert why.quiet == "The command reports no steps."
+    assert why.next == f"nothing; see what it does with `orchestrator {command} job-1`"
+    assert explain(chronicle(job=job), Ledger()).next == "nothing"

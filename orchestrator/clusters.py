@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.effect import Ground
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.node import Partition
@@ -34,6 +35,11 @@ class Cluster:
     node_root: Path | None = None  # the run directory on the nodes, if its path differs there
     why_no_workdir: Callable[[Path], str | None] | None = None  # why the cluster refuses a workdir, in a phrase
     partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
+
+    @property
+    def ground(self) -> Ground:
+        """What decides which fields of a spec have an effect here."""
+        return Ground(kind=self.kind, gpus_per_node=self.gpus)
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id

@@ -142,7 +142,7 @@ def _play(service: ThrowawayService) -> None:
 
 def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault, ...]) -> tuple[JobView, list[Struck]]:
     with Client(service.url) as client:
-        job = client.submit(spec)
+        job: JobView = client.submit(spec)
     pending, struck, deadline = list(faults), [], time.monotonic() + PATIENCE_S
     reached = job.step
     with _bar() as bar:

@@ -12,6 +12,7 @@ from typing import Any
 # Of a view: the parameters of paths that its fields give. Matched by name, for a generic one by that of its item.
 _GIVES: Mapping[str, Mapping[str, str]] = {
     "JobView": {"job_id": "id"},
+    "SubmittedView": {"job_id": "id"},
     "TokenView": {"token_id": "id"},
     "NewTokenView": {"token_id": "id"},
     "SecretView": {"project": "project", "name": "name"},

@@ -62,7 +62,7 @@ def clear(client: Client, spec: JobSpec, *, say: Say) -> JobSpec:
 
 def try_place(client: Client, spec: JobSpec, *, say: Say) -> Trial:
     """Run the preflight and tell what it found."""
-    job = client.submit(build_preflight(spec))
+    job: JobView = client.submit(build_preflight(spec))
     say(f"{job.id} is submitted")
     job = client.wait(job.id, outage_s=_OUTAGE_S)
     lines = client.logs(job.id, rank=0, tail=_MOST_LINES).splitlines()

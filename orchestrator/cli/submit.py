@@ -47,6 +47,8 @@ def submit(
     with writing() as client:
         spec = clear(client, parse_spec(document), say=_tell) if preflight else document
         job = client.submit(spec, idempotency_key=idempotency_key)
+        for warning in job.warnings:
+            _tell(f"warning: {warning}")
         if not as_json:
             echo(job.id)
         elif not (wait or follow):

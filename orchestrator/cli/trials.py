@@ -42,7 +42,7 @@ def drill(
     disturbed, undisturbed = build_drill(parse_spec(read_spec(file, changes or ())), steps=steps, fault=fault)
     at_step = int(disturbed.run.args[1])
     with writing() as client:
-        struck = client.submit(disturbed)
+        struck: JobView = client.submit(disturbed)
         _say(f"{struck.id} is submitted", quiet=as_json)
         if fault is not Fault.KILL:
             inject(client, struck.id, fault, at_step=at_step)

@@ -33,7 +33,7 @@ from orchestrator.wire.answers import Page
 from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView
 from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
 from orchestrator.wire.insight import GoodputView, SharesView, WhyView
-from orchestrator.wire.jobs import AttemptView, DeletionView, EventView, JobView
+from orchestrator.wire.jobs import AttemptView, DeletionView, EventView, JobView, SubmittedView
 from orchestrator.wire.plans import PlanView
 from orchestrator.wire.wishes import RetryRequest, ScaleRequest, StacksRequest
 
@@ -104,10 +104,13 @@ class Client(AccessCalls):
         """Where the service was found last."""
         return self._calls.transport.locate()
 
-    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
-        """Submit a job once, however often the call is repeated with one key (default: a new one)."""
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> SubmittedView:
+        """Submit a job once, however often the call is repeated with one key (default: a new one).
+
+        `warnings` of the answer name what of the spec has no effect.
+        """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        return self._calls.post("/jobs", JobView, body=_document(spec), headers=headers, repeatable=True)
+        return self._calls.post("/jobs", SubmittedView, body=_document(spec), headers=headers, repeatable=True)
 
     def plan(self, spec: Spec, *, against: str | None = None) -> PlanView:
         """The dry run: what would be launched, and what that would change of the job `against`."""

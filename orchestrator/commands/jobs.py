@@ -19,6 +19,7 @@ from orchestrator.commands.target import find_target
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.chaos import Order, wish_chaos, wish_stacks
 from orchestrator.domain.counted import counted
+from orchestrator.domain.effect import list_idle
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.identity import Principal
@@ -88,6 +89,11 @@ class Commands:
         answer = self._jobs.add(job, idempotency_key=idempotency_key, digest=digest(spec), event=event)
         self._wake()
         return answer, answer.id == job.id
+
+    def list_warnings(self, spec: JobSpec) -> list[str]:
+        """What of an accepted spec has no effect, in sentences."""
+        cluster = self._checks.clusters.get(spec.cluster)  # gone since, where a submission is repeated
+        return [] if cluster is None else list_idle(spec, cluster.ground, is_plan=False)
 
     def cancel(self, job_id: str) -> Job:
         """Wish the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""

@@ -12,6 +12,7 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.commands.sizing import compare_rungs, size_up
 from orchestrator.domain.attempt import Attempt
+from orchestrator.domain.effect import list_idle
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import Environments, LaunchPlan
 from orchestrator.domain.masking import MASK
@@ -104,7 +105,6 @@ def _plain(value: object) -> object:
 def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryView | None) -> list[str]:
     workers = plan.max_nodes * plan.workers_per_node
     config = spec.trainer_config()
-    resources = spec.resources
     rows = (
         (
             memory is not None and memory.fits is False,
@@ -123,12 +123,8 @@ def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryV
             "a program of your own starts from its beginning after a failure, unless it saves and loads snapshots",
         ),
         (
-            cluster.kind == "local" and (resources.cpus is not None or resources.memory_gb is not None),
-            "cluster kind local counts workers only: resources.cpus and resources.memory_gb are not enforced",
-        ),
-        (
             spec.launcher == "torchrun",
             "under launcher torchrun every restart in place waits for a new rendezvous; elasticrun is faster",
         ),
     )
-    return [sentence for holds, sentence in rows if holds]
+    return [*(sentence for holds, sentence in rows if holds), *list_idle(spec, cluster.ground, is_plan=True)]

@@ -68,6 +68,12 @@ class JobView(Answer):
         return self.state.terminal and not self.retrying
 
 
+class SubmittedView(JobView):
+    """A job as its submission is answered. `warnings` name what of its spec has no effect, in sentences."""
+
+    warnings: list[str] = Field(default_factory=list)
+
+
 class DeletionView(Answer):
     """A job whose record was deleted. `files_due`: its files are to go too, and may still be there. `folders`: where
     they are, as the service sees them; its own is missing where its cluster is no longer configured."""

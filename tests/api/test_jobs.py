@@ -29,7 +29,7 @@ def test_a_submitted_job_is_queued_and_found_at_its_location(world: World) -> No
     answer = world.post_spec(labels={"team": "a"})
     assert answer.status_code == 201
     job = world.client.get(answer.headers["location"]).json()
-    assert job == answer.json()
+    assert {**job, "warnings": []} == answer.json()
     assert (job["state"], job["attempt"], job["labels"]) == ("QUEUED", None, {"team": "a"})
     assert job["id"].startswith("demo-")
     assert event_kinds(world, job["id"]) == ["job.submitted"]
@@ -150,6 +150,20 @@ def test_a_plan_shows_the_launch_and_stores_nothing(world: World) -> None:
     assert [role["entrypoint"], *role["args"]] == plan["replicas"][0]["command"]
     assert any("not enforced" in warning for warning in plan["warnings"])
     assert world.client.get("/api/v1/jobs").json()["items"] == []
+
+
+def test_a_submission_says_what_of_its_spec_has_no_effect(world: World) -> None:
+    spec = {"supervise": {"grow_back_after_s": 60}, "snapshot": {"keep": 9}}
+    first, again = (
+        world.client.post("/api/v1/jobs", json=world.spec(**spec), headers={"Idempotency-Key": "k"}) for _ in range(2)
+    )
+    assert (first.status_code, again.status_code) == (201, 200)
+    fixed = "supervise.grow_back_after_s has no effect: topology.nodes is one number, so the job never has fewer nodes"
+    assert first.json()["warnings"] == again.json()["warnings"] == [fixed]
+    assert "warnings" not in world.client.get(f"/api/v1/jobs/{first.json()['id']}").json()
+    planned = world.post_spec("/api/v1/plan", **spec).json()["warnings"]
+    assert {fixed, "snapshot.keep has an effect only if the program uses `Supervised`"} <= set(planned)
+    assert world.post_spec().json()["warnings"] == []
 
 
 LARGE = {"trainer": {"preset": "8b", "seq_len": 2048, "global_batch": 16, "micro_batch": 1, "strategy": "ddp"}}

@@ -18,7 +18,7 @@ from orchestrator.domain.job import JobState
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.validation import parse_spec
 from orchestrator.wire.history import MetricsView, SnapshotView, StacksView
-from orchestrator.wire.jobs import DeletionView, EventView, FailureView, JobView
+from orchestrator.wire.jobs import DeletionView, EventView, FailureView, JobView, SubmittedView
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
 from orchestrator.wire.problems import FieldError, Problem
 
@@ -112,6 +112,7 @@ class FakeService:
         self.accounts: dict[str, BaseModel] = {}  # by the path below /api/v1
         self.native_kind, self.native_request = "processes", "text"  # of any plan
         self.log = ""
+        self.warnings: list[str] = []  # of any submission
         self.keys: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
         self.queries: list[dict[str, str]] = []
@@ -257,7 +258,7 @@ class FakeService:
             return Answer(200, self.jobs[self.keys[key]])
         job = make_job(f"{spec.name}-{len(self.jobs):04}", name=spec.name, spec=spec, labels=dict(spec.labels))
         self.keys[str(key)] = job.id
-        return Answer(201, self.add(job))
+        return Answer(201, SubmittedView(**dict(self.add(job)), warnings=self.warnings))
 
 
 def _deleted(job: JobView, *, files: bool) -> DeletionView:

@@ -40,6 +40,14 @@ def test_submit_prints_the_id_and_sends_an_absolute_workdir(
     assert (sent.run.workdir, sent.run.env, sent.topology.nodes) == (str(tmp_path), {"A": "x"}, "2:8")
 
 
+def test_what_of_a_spec_has_no_effect_is_said_beside_the_id(run: Run, service: FakeService, spec: str) -> None:
+    service.warnings = ["priority has no effect"]
+    done = run("submit", spec)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "gpt-0000\n", "warning: priority has no effect\n")
+    done = run("submit", spec, "--json")
+    assert json.loads(done.stdout)["warnings"] == ["priority has no effect"]
+
+
 def test_submit_reads_standard_input(run: Run, service: FakeService) -> None:
     done = run("submit", "-", "--json", stdin='{"name": "gpt", "run": {"command": ["true"]}}')
     assert json.loads(done.stdout)["id"] == "gpt-0000"

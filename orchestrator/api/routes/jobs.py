@@ -18,7 +18,7 @@ from orchestrator.domain.job import JobState
 from orchestrator.ports.jobs import JobFilter, JobOrder
 from orchestrator.queries.jobs import view_of_new_job
 from orchestrator.wire.answers import Page
-from orchestrator.wire.jobs import DeletionView, JobView
+from orchestrator.wire.jobs import DeletionView, JobView, SubmittedView
 from orchestrator.wire.plans import PlanView
 
 router = APIRouter(
@@ -29,8 +29,11 @@ router = APIRouter(
 @router.post(
     "/jobs",
     status_code=201,
-    response_model=JobView,
-    responses={200: {"model": JobView, "description": "The caller sent this key and spec before"}, **problems(409)},
+    response_model=SubmittedView,
+    responses={
+        200: {"model": SubmittedView, "description": "The caller sent this key and spec before"},
+        **problems(409),
+    },
 )
 def submit_job(services: Wired, caller: Caller, spec: SpecBody, idempotency_key: IdempotencyKey = None) -> Response:
     """Submit a job. With an Idempotency-Key the same call again gives the same job. A key belongs to its caller and
@@ -38,7 +41,8 @@ def submit_job(services: Wired, caller: Caller, spec: SpecBody, idempotency_key:
     require_role(caller, Role.SUBMITTER, spec.project)
     job, created = services.commands.acting(caller).submit(spec, idempotency_key)
     view = view_of_new_job(job) if created else services.queries.job(job.id)
-    return render_answer(view, 201 if created else 200, {"Location": f"/api/v1/jobs/{job.id}"})
+    answer = SubmittedView(**dict(view), warnings=services.commands.list_warnings(job.spec))
+    return render_answer(answer, 201 if created else 200, {"Location": f"/api/v1/jobs/{job.id}"})
 
 
 @router.post("/plan", responses=problems(404))

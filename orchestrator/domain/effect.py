@@ -1,0 +1,150 @@
+"""Fields of a spec that its owner changed and that have no effect on this job: told at `plan` and `submit`. Pure.
+
+A field with the value that it has by default is never told of. What must not be accepted at all is in `unsupported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.domain.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What of the cluster matters here."""
+
+    kind: str
+    gpus_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A rule: where `holds`, the field is as `sentence` says. `maybe`: the program decides, so only `plan` tells."""
+
+    field: str
+    holds: Callable[[JobSpec, Ground], bool]
+    sentence: str
+    maybe: bool = False
+
+
+# These have an effect on every job that may have them.
+EFFECTIVE = frozenset(
+    {"name", "project", "cluster", "launcher", "after", "labels", "notify"}
+    | {f"run.{name}" for name in ("trainer", "script", "module", "command", "args", "pass_local_rank")}
+    | {f"run.{name}" for name in ("workdir", "image", "env", "secrets")}
+    | {"topology.nodes", "topology.workers_per_node", "resources.extra"}
+    | {f"placement.{name}" for name in ("nodelist", "exclusive", "options", "queue", "exclude")}
+    | {f"placement.{name}" for name in ("node_selector", "tolerations", "overlay")}
+    | {"snapshot.on_preemption"}
+    | {f"supervise.{name}" for name in ("startup_timeout_s", "max_runtime_s", "refund_after_s", "backoff_s")}
+    | {f"supervise.budgets.{name}" for name in ("application", "node", "hang", "storage", "preemption")}
+)
+
+# An option of sbatch, by its long name, and the fields that it takes the place of.
+_OVERRULED = {
+    "account": ("placement.account",),
+    "constraint": ("placement.constraint",),
+    "cpus-per-task": ("resources.cpus",),
+    "dependency": ("placement.dependency",),
+    "gres": ("resources.gpus", "resources.gpu_type", "resources.extra"),
+    "mem": ("resources.memory_gb",),
+    "partition": ("placement.partition",),
+    "qos": ("placement.qos",),
+    "reservation": ("placement.reservation",),
+    "time": ("placement.time_limit_s",),
+}
+
+
+def _is_own_program(spec: JobSpec) -> bool:
+    return spec.run.trainer is None
+
+
+def _is_fixed(spec: JobSpec) -> bool:
+    return spec.topology.min_nodes == spec.topology.max_nodes
+
+
+IDLE: tuple[Idle, ...] = (
+    *(
+        Idle(
+            f"resources.{name}",
+            lambda _, ground: ground.kind == "local",
+            "is not enforced: cluster kind local counts workers only",
+        )
+        for name in ("cpus", "memory_gb", "gpus")
+    ),
+    Idle(
+        "resources.gpu_type",
+        lambda spec, ground: ground.kind == "slurm" and not (spec.resources.gpus or ground.gpus_per_node),
+        "has no effect: the job asks for no GPU; set resources.gpus",
+    ),
+    *(
+        Idle(
+            field,
+            lambda spec, ground, option=option: ground.kind == "slurm" and option in spec.placement.options,  # type: ignore[misc]
+            f"has no effect: placement.options.{option} takes its place",
+        )
+        for option, fields in _OVERRULED.items()
+        for field in fields
+    ),
+    Idle(
+        "supervise.heartbeat_timeout_s",
+        lambda spec, _: spec.launcher == "torchrun" and _is_own_program(spec),
+        "has no effect on workers that report no steps: launcher torchrun does not watch them",
+    ),
+    Idle(
+        "supervise.grow_back_after_s",
+        lambda spec, _: _is_fixed(spec),
+        "has no effect: topology.nodes is one number, so the job never has fewer nodes",
+    ),
+    Idle(
+        "supervise.grow_back_after_s",
+        lambda spec, ground: ground.kind == "kubernetes" and not _is_fixed(spec),
+        "has no effect: Kubernetes does not tell which nodes are free; `orchestrator scale` makes the job larger",
+    ),
+    Idle(
+        "supervise.grow_back_after_s",
+        lambda spec, ground: ground.kind != "kubernetes" and not _is_fixed(spec) and _is_own_program(spec),
+        "has an effect only once the program takes snapshots (`Supervised`)",
+        maybe=True,
+    ),
+    Idle(
+        "supervise.exclude_bad_nodes",
+        lambda _, ground: ground.kind == "local",
+        "has no effect: cluster kind local is one machine, which is never avoided",
+    ),
+    *(
+        Idle(
+            f"snapshot.{name}",
+            lambda spec, _: _is_own_program(spec),
+            "has an effect only if the program uses `Supervised`",
+            maybe=True,
+        )
+        for name in ("dir", "from", "interval", "keep", "keep_every")
+    ),
+    Idle(
+        "priority",
+        lambda _, ground: ground.kind != "local",
+        "orders only jobs that wait for a limit of the service; the cluster's own queue orders all others",
+        maybe=True,
+    ),
+)
+
+
+def list_idle(spec: JobSpec, ground: Ground, *, is_plan: bool) -> list[str]:
+    """A sentence for each field that its owner changed in vain; for a plan, also where that depends on the program."""
+    changed = spec.model_dump(by_alias=True, exclude_defaults=True)
+    return [
+        f"{row.field} {row.sentence}"
+        for row in IDLE
+        if (is_plan or not row.maybe) and _holds_value(changed, row.field) and row.holds(spec, ground)
+    ]
+
+
+def _holds_value(document: Mapping[str, object], field: str) -> bool:
+    first, _, rest = field.partition(".")
+    if first not in document:
+        return False
+    below = document[first]
+    return not rest or (isinstance(below, Mapping) and _holds_value(below, rest))

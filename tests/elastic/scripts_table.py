@@ -1,0 +1,238 @@
+"""Scripts as people have them: each is complete, and none was written for elasticrun.
+
+The tests start each by hand and as a job. A line that a script prints says what came of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+REDUCE = """\
+import os, sys, torch, torch.distributed as dist
+
+def reduce(rank=None, size=None):
+    places = {} if rank is None else {"rank": rank, "world_size": size}
+    dist.init_process_group("gloo", **places)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    os.write(1, f"sum {int(total)}\\n".encode())
+    dist.destroy_process_group()
+"""
+_OWN_PORT = """\
+def find_free_port():
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+"""
+_SPAWN = """\
+import torch.multiprocessing as mp
+def work(rank, size, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    reduce(rank, size)
+if __name__ == "__main__":
+    mp.spawn(work, args=(2, find_free_port()), nprocs=2)
+"""
+IGNORES_ITS_RANK = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=0)
+print("rank", parser.parse_args().local_rank, flush=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """`prints`: the lines of all workers, sorted. `not_torchrun`, `not_a_job`: why it is not tried there."""
+
+    source: str
+    prints: Sequence[str]
+    run: Literal["script", "module", "command"] = "script"
+    workers: str = "2"
+    arguments: Sequence[str] = ()
+    pass_local_rank: bool = False
+    flags: Sequence[str] = ()  # more of them, by hand
+    env: Mapping[str, str] = field(default_factory=dict)
+    name: str = "script.py"
+    stdin: str = ""
+    code: int = 0
+    needs: str = "torch"  # a module that must be installed
+    not_torchrun: str = ""
+    not_a_job: str = ""
+
+    @property
+    def target(self) -> str:
+        """What the launcher is to start, from the folder of `write`."""
+        if self.run == "module":
+            return ".".join(Path(self.name).with_suffix("").parts)
+        return f"./{self.name}" if self.run == "command" else self.name
+
+    def write(self, folder: Path) -> None:
+        """Beside it lies `reduce.py`, for scripts that start another one."""
+        path = folder / self.name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(self.source)
+        path.chmod(0o755)
+        (folder / "reduce.py").write_text(REDUCE + "reduce()\n")
+
+    def by_hand(self) -> list[str]:
+        """The arguments of elasticrun and torchrun alike."""
+        how = {"script": (), "module": ("-m",), "command": ("--no-python",)}[self.run]
+        rank = ("--pass-local-rank",) if self.pass_local_rank else ()
+        return [f"--nproc-per-node={self.workers}", *self.flags, *rank, *how, self.target, *self.arguments]
+
+    def as_job(self, folder: Path, launcher: str) -> dict[str, object]:
+        run: dict[str, object] = {"workdir": str(folder), "env": dict(self.env)}
+        if self.run == "command":
+            run["command"] = [self.target, *self.arguments]
+        else:
+            run |= {self.run: self.target, "args": list(self.arguments), "pass_local_rank": self.pass_local_rank}
+        topology = {"workers_per_node": int(self.workers)}
+        return {"name": "script", "launcher": launcher, "run": run, "topology": topology}
+
+
+NO_SUCH_FLAG = "it has no such flag"
+SCRIPTS = {
+    "plain": Script(source=REDUCE + "reduce()\n", prints=["sum 2", "sum 2"]),
+    "mp.spawn with a port of its own": Script(
+        source=REDUCE + _OWN_PORT + _SPAWN,
+        prints=["sum 2", "sum 2"],
+        workers="1",
+        not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that nobody serves",
+    ),
+    "mp.spawn with a port of its own, as a command": Script(
+        source=f"#!{sys.executable}\n" + REDUCE + _OWN_PORT + _SPAWN,
+        prints=["sum 2", "sum 2"],
+        run="command",
+        workers="1",
+        not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that nobody serves",
+    ),
+    "mp.spawn at the launcher's address": Script(
+        source=REDUCE + "import torch.multiprocessing as mp\n"
+        "def work(rank, size):\n"
+        "    reduce(rank, size)\n"
+        "if __name__ == '__main__':\n"
+        "    size = int(os.environ['PROCESSES'])\n"
+        "    mp.spawn(work, args=(size,), nprocs=size)\n",
+        prints=["sum 2", "sum 2"],
+        workers="1",
+        env={"PROCESSES": "2"},
+        not_torchrun="the agent's store counts one worker",
+    ),
+    "required --local-rank": Script(
+        source="import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--local-rank', type=int, required=True)\n"
+        "parser.add_argument('--lr')\n"
+        "args = parser.parse_args()\nprint('rank', args.local_rank, args.lr, flush=True)\n",
+        prints=["rank 0 1", "rank 1 1"],
+        arguments=("--lr", "1"),
+        pass_local_rank=True,
+        not_torchrun=NO_SUCH_FLAG,
+    ),
+    "--local_rank with a default": Script(
+        source=IGNORES_ITS_RANK, prints=["rank 0", "rank 1"], pass_local_rank=True, not_torchrun=NO_SUCH_FLAG
+    ),
+    "--use-env": Script(
+        source="import os\nprint('rank', os.environ['LOCAL_RANK'], flush=True)\n",
+        prints=["rank 0", "rank 1"],
+        flags=("--use-env",),
+        not_torchrun=NO_SUCH_FLAG,
+    ),
+    "the macro in an argument": Script(
+        source="import sys\nprint(sys.argv[1], flush=True)\n",
+        prints=["rank=0", "rank=1"],
+        arguments=("rank=${local_rank}",),
+    ),
+    "one worker for each processor": Script(
+        source="import os\nprint(os.environ['LOCAL_WORLD_SIZE'] == str(len(os.sched_getaffinity(0))), flush=True)\n",
+        prints=["True"] * len(os.sched_getaffinity(0)),
+        workers="cpu",
+        not_torchrun="" if os.cpu_count() == len(os.sched_getaffinity(0)) else "it counts processors it may not use",
+        not_a_job="topology.workers_per_node is a number or gpu",
+    ),
+    "auto": Script(
+        source="import os\nif os.environ['RANK'] == '0': print('workers', os.environ['WORLD_SIZE'] > '0', flush=True)\n",
+        prints=["workers True"],
+        workers="auto",
+        not_a_job="topology.workers_per_node is a number or gpu",
+    ),
+    "daemons": Script(
+        source="import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print('done', flush=True)\n",
+        prints=["done", "done"],
+        not_torchrun="daemons outlive it",
+    ),
+    "a folder of its own": Script(
+        source=REDUCE + "import tempfile\nos.chdir(tempfile.gettempdir())\nreduce()\n", prints=["sum 2", "sum 2"]
+    ),
+    "a process group of its own": Script(
+        source=REDUCE + "if os.getpid() != os.getsid(0): os.setpgid(0, 0)\nreduce()\n", prints=["sum 2", "sum 2"]
+    ),
+    "spawned data loaders": Script(
+        source="import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
+        "class Numbers(Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, index): return torch.tensor(index)\n"
+        "if __name__ == '__main__':\n"
+        "    loader = DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context='spawn')\n"
+        "    print('sum', sum(int(batch.sum()) for batch in loader), flush=True)\n",
+        prints=["sum 28", "sum 28"],
+    ),
+    "standard input": Script(
+        source="import sys\nprint('read', repr(sys.stdin.read()), flush=True)\n",
+        prints=["read 'yes'"],
+        workers="1",
+        stdin="yes",
+        not_a_job="a job has no standard input",
+    ),
+    "no standard input": Script(
+        source="import sys\nprint('read', repr(sys.stdin.read()), flush=True)\n", prints=["read ''", "read ''"]
+    ),
+    "handlers of its own": Script(
+        source="import signal, subprocess\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "subprocess.run(['true'])\nprint('done', flush=True)\n",
+        prints=["done", "done"],
+    ),
+    "os._exit(0)": Script(source="import os\nprint('bye', flush=True)\nos._exit(0)\n", prints=["bye", "bye"]),
+    "os._exit(5)": Script(
+        source="import os\nprint('bye', flush=True)\nos._exit(5)\n", prints=["bye"], workers="1", code=1
+    ),
+    "sys.exit of a text": Script(
+        source="import sys\nprint('bye', flush=True)\nsys.exit('no data')\n", prints=["bye"], workers="1", code=1
+    ),
+    "a notebook export": Script(
+        source="#!/usr/bin/env python\n# coding: utf-8\n\n# In[1]:\n\nget = 1\n\n# In[2]:\n\n"
+        "print('cell', get, flush=True)\n",
+        prints=["cell 1"],
+        workers="1",
+    ),
+    "a module": Script(
+        source="import os\nprint('rank', os.environ['RANK'], __package__, flush=True)\n",
+        prints=["rank 0 mine", "rank 1 mine"],
+        run="module",
+        name="mine/train.py",
+    ),
+    "a shell wrapper": Script(
+        source=f'#!/bin/sh\nexec {sys.executable} -c \'import os; print("rank", os.environ["RANK"], flush=True)\'\n',
+        prints=["rank 0", "rank 1"],
+        run="command",
+        name="wrapper.sh",
+    ),
+    "a shell script that starts torchrun": Script(
+        source="#!/bin/sh\n"
+        f"port=$({sys.executable} -c 'import socket as s; s = s.create_server((\"\", 0)); print(s.getsockname()[1])')\n"
+        f"exec {sys.executable} -m torch.distributed.run --nproc-per-node=2 --master-port=$port reduce.py\n",
+        prints=["sum 2", "sum 2"],
+        run="command",
+        workers="1",
+        name="start.sh",
+    ),
+}

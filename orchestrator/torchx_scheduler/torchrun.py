@@ -18,7 +18,7 @@ class Untranslatable(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torchrun:
-    """`program` is a script, a module or, with --no-python, a command."""
+    """`program` is a script, a module or, with --no-python, a command. `workers_per_node` may be one of WORDS."""
 
     kind: str  # "script", "module", "command"
     program: str
@@ -26,8 +26,10 @@ class Torchrun:
     nodes: str = "1"
     workers_per_node: int | str = 1
     max_restarts: int | None = None
+    pass_local_rank: bool = False
 
 
+WORDS = ("auto", "cpu", "gpu")  # of --nproc-per-node: they count what the role asks for
 _DROPPED = frozenset(
     {
         *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port", "node-rank"),
@@ -36,9 +38,10 @@ _DROPPED = frozenset(
         *("event-log-handler", "monitor-interval", "start-method"),
     }
 )
-_MODULES = ("torch.distributed.run", "torch.distributed.launch", "trainer.elastic.elasticrun")
+_LAUNCH = "torch.distributed.launch"  # passes --local-rank unless it gets --use-env
+_MODULES = ("torch.distributed.run", _LAUNCH, "trainer.elastic.elasticrun")
 _KEPT = frozenset({"nnodes", "nproc-per-node", "max-restarts"})
-_SWITCHES = frozenset({"standalone", "no-python", "module"})
+_SWITCHES = frozenset({"standalone", "no-python", "module", "use-env", "pass-local-rank"})
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 # What dist.ddp and our own component write unquoted, for the shell of each node to resolve.
 _FOR_THE_SHELL = re.compile(
@@ -69,8 +72,10 @@ def is_torchrun(words: Sequence[str]) -> int:
 
 
 def parse_torchrun(words: Sequence[str]) -> Torchrun:
-    """Parse what follows the launcher's name. Raises Untranslatable."""
-    rest = iter(words)
+    """Parse a command line that `is_torchrun`. Raises Untranslatable."""
+    taken = is_torchrun(words)
+    is_launch = _LAUNCH in words[:taken]
+    rest = iter(words[taken:])
     flags: dict[str, str] = {}
     program = None
     for word in rest:
@@ -83,13 +88,18 @@ def parse_torchrun(words: Sequence[str]) -> Torchrun:
         flags[name] = value
     if program is None:
         raise Untranslatable("the torchrun command names no script; give --script or -m")
+    kind = _program_kind(flags)
+    passes = "pass-local-rank" in flags or (is_launch and "use-env" not in flags)
+    if passes and kind == "command":
+        raise Untranslatable("a program with --no-python gets no --local-rank; add --use-env")
     return Torchrun(
-        kind=_program_kind(flags),
+        kind=kind,
         program=program,
         args=tuple(rest),
         nodes=flags.get("nnodes", "1"),
         workers_per_node=_workers(flags.get("nproc-per-node", "1")),
         max_restarts=_restarts(flags.get("max-restarts")),
+        pass_local_rank=passes,
     )
 
 
@@ -117,9 +127,9 @@ def _program_kind(flags: dict[str, str]) -> str:
 def _workers(text: str) -> int | str:
     if text.isdecimal():
         return int(text)
-    if text == "gpu":
+    if text in WORDS:
         return text
-    raise Untranslatable(f"torchrun's --nproc_per_node is {text!r}, must be a number or 'gpu'")
+    raise Untranslatable(f"torchrun's --nproc_per_node is {text!r}, must be a number or one of {', '.join(WORDS)}")
 
 
 def _restarts(text: str | None) -> int | None:

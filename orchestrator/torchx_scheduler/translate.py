@@ -8,6 +8,7 @@ single role becomes a command, one worker in each replica. Choices:
 - `max_retries` and torchrun's --max_restarts, if given, become the budget of application failures.
 - Variables TORCHX_* are left out, but for those of configured trackers: TORCHX_JOB_ID holds ${app_id}, which the
   service fills in. LOGLEVEL is kept.
+- --nproc_per_node=auto is one worker for each GPU of the role, or each CPU where it has no GPU.
 - ${img_root} is the working directory: the workspace's copy, where there is one. The other macros are values of a
   launch; programs find them in variables.
 """
@@ -74,8 +75,7 @@ def _torchrun(role: Role) -> Torchrun | None:
                 f"role {role.name} starts torchrun in a shell script that does more; give torchrun and its arguments "
                 "as entrypoint and args, or the steps in a script of their own"
             )
-    taken = is_torchrun(words)
-    return parse_torchrun(words[taken:]) if taken else None
+    return parse_torchrun(words) if is_torchrun(words) else None
 
 
 def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, object]:
@@ -90,6 +90,8 @@ def _run(role: Role, torchrun: Torchrun | None, workdir: str) -> dict[str, objec
         program = text(torchrun.program, f"the program of role {role.name}")
         args = [text(word, f"args of role {role.name}") for word in torchrun.args]
         run |= {"command": [program, *args]} if torchrun.kind == "command" else {torchrun.kind: program, "args": args}
+        if torchrun.pass_local_rank:
+            run["pass_local_rank"] = True
     env = {name: value for name, value in role.env.items() if not name.startswith("TORCHX_")}
     if env or TRACKERS in role.env:
         kept = {name: text(value, f"env {name} of role {role.name}") for name, value in env.items()}
@@ -120,10 +122,24 @@ def _without_macros(value: str, where: str, workdir: str) -> str:
 
 def _topology(role: Role, torchrun: Torchrun | None) -> dict[str, object]:
     if torchrun is not None:
-        return {"nodes": torchrun.nodes, "workers_per_node": torchrun.workers_per_node}
+        return {"nodes": torchrun.nodes, "workers_per_node": _workers(role, torchrun.workers_per_node)}
     low = role.min_replicas
     nodes = f"{low}:{role.num_replicas}" if low and low != role.num_replicas else str(role.num_replicas)
     return {"nodes": nodes, "workers_per_node": 1}
+
+
+def _workers(role: Role, wanted: int | str) -> int | str:
+    """torchrun counts what it finds on its node; a job counts what the role asks for, and so gets no more than that."""
+    if wanted == "auto":
+        wanted = "gpu" if role.resource.gpu > 0 else "cpu"
+    if wanted != "cpu":
+        return wanted
+    if role.resource.cpu <= 0:
+        raise Untranslatable(
+            f"role {role.name} starts one worker for each CPU and asks for no number of CPUs; give its resource a cpu, "
+            "or --nproc_per_node a number"
+        )
+    return role.resource.cpu
 
 
 def _resources(role: Role) -> dict[str, object]:

@@ -17,6 +17,7 @@ from orchestrator.torchx_scheduler.torchrun import Untranslatable
 from orchestrator.torchx_scheduler.translate import translate
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "torchx"
+NOTHING = Resource(cpu=-1, gpu=-1, memMB=-1)
 GPU_NODE = Resource(cpu=32, gpu=8, memMB=512 * 1024, devices={"vpc.amazonaws.com/efa": 4})
 
 
@@ -93,7 +94,10 @@ def test_an_app_becomes_the_golden_spec(case: str) -> None:
         (role("--nnodes", "2"), "names no script"),
         (role("--numa-binding", "node", "a.py"), "--numa-binding has no counterpart"),
         (role("--run-path", "a.py"), "--run-path has no counterpart"),
-        (role("--nproc_per_node", "auto", "a.py"), "is 'auto', must be a number or 'gpu'"),
+        (role("--nproc_per_node", "xpu", "a.py"), "is 'xpu', must be a number or one of auto, cpu, gpu"),
+        (role("--nproc_per_node", "auto", "a.py", resource=NOTHING), "asks for no number of CPUs"),
+        (role("--pass-local-rank", "--no-python", "a"), "gets no --local-rank"),
+        (role("-m", "torch.distributed.launch", "--no-python", "a", entrypoint="python"), "add --use-env"),
         (role("--max_restarts", "-1", "a.py"), "--max_restarts is '-1'"),
         (role("--nnodes"), "--nnodes has no value"),
         (role("-m", "--no-python", "a"), "exclude each other"),
@@ -105,6 +109,34 @@ def test_an_app_becomes_the_golden_spec(case: str) -> None:
 def test_what_has_no_words_is_refused_with_a_sentence(app: AppDef, said: str) -> None:
     with pytest.raises(Untranslatable, match=said.replace("$", "\\$").replace("{", "\\{")):
         translate(app, {}, workdir="/w")
+
+
+@pytest.mark.parametrize(
+    ("word", "resource", "workers"),
+    [
+        ("cpu", Resource(cpu=6, gpu=2, memMB=1024), 6),
+        ("gpu", Resource(cpu=6, gpu=2, memMB=1024), "gpu"),
+        ("auto", Resource(cpu=6, gpu=2, memMB=1024), "gpu"),
+        ("auto", Resource(cpu=6, gpu=0, memMB=1024), 6),
+    ],
+)
+def test_a_word_counts_what_the_role_asks_for(word: str, resource: Resource, workers: int | str) -> None:
+    spec = translate(role(f"--nproc-per-node={word}", "a.py", resource=resource), {}, workdir="/w")
+    assert spec["topology"] == {"nodes": "1", "workers_per_node": workers}
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        (["-m", "torch.distributed.launch", "a.py"], True),
+        (["-m", "torch.distributed.launch", "--use_env", "a.py"], False),
+        (["-m", "torch.distributed.run", "a.py"], False),
+        (["-m", "trainer.elastic.elasticrun", "--pass-local-rank", "a.py"], True),
+    ],
+)
+def test_a_script_gets_its_local_rank_from_who_passes_it(words: list[str], passes: bool) -> None:
+    spec = translate(role(*words, entrypoint="python"), {}, workdir="/w")
+    assert parse_spec(spec).run.pass_local_rank == passes
 
 
 def test_a_port_or_id_of_torchx_never_reaches_the_job() -> None:

@@ -54,3 +54,21 @@ def test_a_running_job_is_cancelled_with_torchx(service: ThrowawayService, tmp_p
     assert final.returncode == 1
     assert "CANCELLED" in torchx(service, tmp_path, "status", handle).stdout
     assert list(service.processes()) == []
+
+
+@pytest.mark.parametrize("word", ["auto", "cpu"])
+def test_a_worker_for_each_cpu_that_the_role_asks_for(word: str, service: ThrowawayService, tmp_path: Path) -> None:
+    (tmp_path / "size.py").write_text("import os\nprint('one of', os.environ['WORLD_SIZE'])\n")
+    torchrun = ("torchrun", f"--nproc-per-node={word}", "size.py")
+    done = torchx(service, tmp_path, "run", "--wait", "-s", "orchestrator", "utils.sh", "--cpu", "3", *torchrun)
+    assert done.returncode == 0, done.stderr
+    log = torchx(service, tmp_path, "log", done.stdout.split()[0])
+    assert log.stdout.count("one of 3") == 3, log
+
+
+def test_a_worker_for_each_gpu_is_refused_where_there_is_none(service: ThrowawayService, tmp_path: Path) -> None:
+    (tmp_path / "size.py").touch()
+    torchrun = ("torchrun", "--nproc-per-node=gpu", "size.py")
+    done = torchx(service, tmp_path, "run", "-s", "orchestrator", "utils.sh", *torchrun)
+    assert done.returncode != 0
+    assert "is 'gpu', but cluster local has no GPU" in done.stdout + done.stderr

@@ -156,7 +156,7 @@ SCRIPTS = {
         not_a_job="topology.workers_per_node is a number or gpu",
     ),
     "auto": Script(
-        source="import os\nif os.environ['RANK'] == '0': print('workers', os.environ['WORLD_SIZE'] > '0', flush=True)\n",
+        source="import os\nif os.environ['RANK'] == '0': print('workers', os.environ['WORLD_SIZE'] > '0')\n",
         prints=["workers True"],
         workers="auto",
         not_a_job="topology.workers_per_node is a number or gpu",

@@ -22,9 +22,11 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, render_failure
 from trainer.elastic.elasticrun import keep_books
-from trainer.elastic.files import read_tail
+from trainer.elastic.files import read_tail, say
 from trainer.elastic.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
+from trainer.elastic.processes import adopt_orphans, end_descendants, reap_others
 from trainer.elastic.record import Record, now
+from trainer.elastic.script_text import settle_rank_argument
 from trainer.elastic.stop import Stopped, StopRequest
 from trainer.elastic.wakeup import Wakeup
 
@@ -52,15 +54,19 @@ def main() -> None:
 def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
     if record is not None:
         os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
+    command = _settle(command)
     os.environ.update(SAFE_ENVIRONMENT)
     process: subprocess.Popen[bytes] | None = None
     wakeup, generations = Wakeup(), _Generations(record, command)
+    adopt_orphans()
     try:
         stop.arm()
         wrapped = [sys.executable, "-I", "-S", _CHILD, "--parent", str(os.getpid()), "--plain", *command]
         process = subprocess.Popen(wrapped, start_new_session=True)
         generations.start()
-        code = wakeup.outlast(process)
+        while (code := process.poll()) is None:
+            wakeup.wait()
+            reap_others(process.pid)
     except Stopped as stopped:
         if process is not None:
             _end(process, stopped.number, record)
@@ -68,6 +74,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     finally:
         stop.disarm()
         generations.close()
+        end_descendants(os.getpid())  # daemons of the workers, which the launcher leaves behind
     if code == 0:
         return _ended(Outcome.SUCCEEDED, record, None), ""
     failure = _explain(code, record)
@@ -75,6 +82,17 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
         sentence = f"rank {failure.rank}: {failure.message}" if failure.rank is not None else failure.message
         record.journal(EventKind.WORKER_FAILED, sentence, _generation(record), **render_failure(failure))
     return _ended(Outcome.FAILED, record, failure), ""
+
+
+def _settle(command: list[str]) -> list[str]:
+    """The launcher's command, in which what child.py becomes gets its local rank as its script asks for it."""
+    if _CHILD not in command:
+        return command
+    begin = command.index(_CHILD) + 1
+    program, advice = settle_rank_argument(command[begin:])
+    if advice is not None:
+        say(advice)
+    return [*command[:begin], *program]
 
 
 class _Generations:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import traceback
 import uuid
@@ -19,7 +18,7 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
 from trainer.elastic.files import say
 from trainer.elastic.fitness import Unfit
-from trainer.elastic.flags import LOCAL_RANK, Flags
+from trainer.elastic.flags import Flags
 from trainer.elastic.nursery import Nursery
 from trainer.elastic.program import OURS, Program, parse_program
 from trainer.elastic.record import Record, now
@@ -35,6 +34,7 @@ from trainer.elastic.rendezvous import (
     parse_timing,
 )
 from trainer.elastic.rounds import Member
+from trainer.elastic.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
 from trainer.elastic.workers import Meeting
 
@@ -52,8 +52,6 @@ _OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"
 PRELOAD = "ORCHESTRATOR_PRELOAD"
 SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: as many as there are
 _REHEARSAL = f"{OURS}.rehearsal"
-_RANK_SPELLINGS = ("--local-rank", "--local_rank")
-_RANK_ARGUMENT = re.compile(r"""add_argument\([^)]*["'](--local[-_]rank)["']""")
 _C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's own
 _STATIC_READ_S = 600.0  # torchrun's own: how long other nodes wait for the first
 
@@ -71,6 +69,9 @@ def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: N
         workers = count_workers(flags.workers)
     except ValueError as error:
         return _failed(Failure(kind=FailureKind.LAUNCH, message=f"elasticrun: {error}")), ""
+    advice = advise_on_address(command, workers)
+    if advice is not None:
+        say(advice)
     _prepare(nursery, flags.command, workers)
     return _Run(flags, workers, record, stop, nursery).run()
 
@@ -112,28 +113,6 @@ def find_missing(command: Sequence[str]) -> Failure | None:
     if not is_python or script is None or script.startswith("-") or Path(script).exists():
         return None
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
-
-
-def settle_rank_argument(command: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """The command with its local rank spelled as the script asks for it, and advice where a script asks in vain."""
-    program = parse_program(command)
-    spelling = None if not isinstance(program, Program) or program.is_module else _asked_rank(Path(program.target))
-    if spelling is None:
-        return tuple(command), None
-    if any(part.startswith(_RANK_SPELLINGS) for part in command):
-        return tuple(part.replace(f"--local-rank={LOCAL_RANK}", f"{spelling}={LOCAL_RANK}") for part in command), None
-    advice = f"the script takes {spelling} and never reads LOCAL_RANK: pass it with --pass-local-rank"
-    return tuple(command), f"{advice} (in a job: run.pass_local_rank)"
-
-
-def _asked_rank(script: Path) -> str | None:
-    """The argument from which a script takes its local rank; None where it reads LOCAL_RANK, or neither."""
-    try:
-        text = script.read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
-    asked = _RANK_ARGUMENT.findall(text)
-    return None if not asked or "LOCAL_RANK" in text else str(asked[-1])
 
 
 def build_rendezvous(flags: Flags, workers: int, replica: int | None) -> tuple[Rendezvous, Meeting, str]:

@@ -76,6 +76,13 @@ def reap_orphans() -> None:
             pass
 
 
+def reap_others(child: int) -> None:
+    """Let dead children go but for this one, which somebody waits for."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
 def is_gone(pid: int) -> bool:
     """Whether a process has ended; its parent need not know it yet."""
     try:

@@ -1,0 +1,50 @@
+"""What the guard does for scripts under another launcher, as elasticrun would."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.elastic.harness import GUARD, ROOT, Job, alive, wait_for
+
+_DAEMON = """\
+import subprocess, sys
+daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open(sys.argv[1], "w").write(str(daemon.pid))
+"""
+_ORPHAN = """\
+import os, subprocess, time
+pid = subprocess.run(["sh", "-c", "true & echo $!"], capture_output=True, text=True).stdout.strip()
+while os.path.exists(f"/proc/{pid}"): time.sleep(0.01)
+"""
+_ASKS = (
+    "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--local_rank', type=int, default=0)\n"
+)
+CHILD = str(ROOT / "trainer" / "elastic" / "child.py")
+
+
+def test_a_daemon_ends_with_the_guard(job: Job, tmp_path: Path) -> None:
+    agent = job.policy().start(sys.executable, "-c", _DAEMON, str(tmp_path / "pid"), program=GUARD)
+    assert agent.wait() == 0
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(lambda: not alive(pid), "end of the daemon", 5)
+
+
+def test_an_orphan_is_let_go_while_the_launcher_runs(job: Job) -> None:
+    assert job.policy().start(sys.executable, "-c", _ORPHAN, program=GUARD).wait() == 0
+
+
+def test_a_guarded_script_gets_its_rank_as_it_asks_for_it_and_is_told_where_it_gets_none(
+    job: Job, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_ASKS + "print(parser.parse_args().local_rank)")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--no-python", sys.executable, "-I", "-S", CHILD]
+    passed = job.policy().start(
+        *launcher, sys.executable, "-u", str(script), "--local-rank=${local_rank}", program=GUARD
+    )
+    assert passed.wait() == 0, passed.log()
+    assert "run.pass_local_rank" not in passed.printed()
+    without = job.start(*launcher, sys.executable, "-u", str(script), program=GUARD)
+    assert without.wait() == 0
+    assert without.printed().count("run.pass_local_rank") == 1

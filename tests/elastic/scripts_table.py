@@ -48,7 +48,7 @@ print("rank", parser.parse_args().local_rank, flush=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """`prints`: the lines of all workers, sorted. `not_torchrun`, `not_a_job`: why it is not tried there."""
+    """`prints`: the lines of all workers, sorted. `not_...`: why it is not tried there, `torchrun` by hand."""
 
     source: str
     prints: Sequence[str]
@@ -62,6 +62,7 @@ class Script:
     stdin: str = ""
     code: int = 0
     needs: str = "torch"  # a module that must be installed
+    not_elasticrun: str = ""
     not_torchrun: str = ""
     not_a_job: str = ""
 
@@ -97,20 +98,34 @@ class Script:
 
 
 NO_SUCH_FLAG = "it has no such flag"
+_SERVED_BY_THE_AGENT = "the workers look for a store at an address where the agent serves none"
 SCRIPTS = {
     "plain": Script(source=REDUCE + "reduce()\n", prints=["sum 2", "sum 2"]),
     "mp.spawn with a port of its own": Script(
         source=REDUCE + _OWN_PORT + _SPAWN,
         prints=["sum 2", "sum 2"],
         workers="1",
-        not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that nobody serves",
+        not_torchrun=_SERVED_BY_THE_AGENT,
     ),
     "mp.spawn with a port of its own, as a command": Script(
         source=f"#!{sys.executable}\n" + REDUCE + _OWN_PORT + _SPAWN,
         prints=["sum 2", "sum 2"],
         run="command",
         workers="1",
-        not_torchrun="the children inherit TORCHELASTIC_USE_AGENT_STORE and wait for a store that nobody serves",
+        not_torchrun=_SERVED_BY_THE_AGENT,
+    ),
+    "several workers at a port of their own": Script(
+        source=REDUCE + _OWN_PORT + "import pathlib, time\n"
+        "port = pathlib.Path('port')\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    port.with_suffix('.new').write_text(str(find_free_port()))\n"
+        "    port.with_suffix('.new').rename(port)\n"
+        "while not port.exists(): time.sleep(0.01)\n"
+        "os.environ['MASTER_PORT'] = port.read_text()\n"
+        "reduce()\n",
+        prints=["sum 2", "sum 2"],
+        not_elasticrun=_SERVED_BY_THE_AGENT,
+        not_torchrun=_SERVED_BY_THE_AGENT,
     ),
     "mp.spawn at the launcher's address": Script(
         source=REDUCE + "import torch.multiprocessing as mp\n"
@@ -219,6 +234,13 @@ SCRIPTS = {
         prints=["rank 0 mine", "rank 1 mine"],
         run="module",
         name="mine/train.py",
+    ),
+    "the macro in an argument of a command": Script(
+        source='#!/bin/sh\necho "$1"\n',
+        prints=["rank=0", "rank=1"],
+        run="command",
+        arguments=("rank=${local_rank}",),
+        name="echo.sh",
     ),
     "a shell wrapper": Script(
         source=f'#!/bin/sh\nexec {sys.executable} -c \'import os; print("rank", os.environ["RANK"], flush=True)\'\n',

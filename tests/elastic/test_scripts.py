@@ -32,7 +32,7 @@ def launch(launcher: Sequence[str], script: Script, folder: Path) -> subprocess.
     )
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if not script.not_elasticrun])
 def test_a_script_runs_by_hand(name: str, tmp_path: Path) -> None:
     done = launch(ELASTICRUN, SCRIPTS[name], tmp_path)
     assert (done.returncode, sorted(done.stdout.splitlines())) == (SCRIPTS[name].code, SCRIPTS[name].prints), (
@@ -55,6 +55,27 @@ def test_a_script_that_would_take_every_worker_for_the_first_is_told_of_once(tmp
     done = launch(ELASTICRUN, passed, tmp_path)
     assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1"]
     assert done.stderr == ""
+
+
+_OWN_ADDRESS = """\
+import os, torch.distributed as dist
+os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+dist.init_process_group("gloo")
+"""
+
+
+def test_a_script_whose_workers_would_meet_where_nobody_serves_is_told_of(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_OWN_ADDRESS)
+    node = start(["--nproc-per-node=2"], script)
+    try:
+        assert node.stderr is not None
+        assert "leave MASTER_ADDR and MASTER_PORT alone" in node.stderr.readline()
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(_LIMIT_S) == 143
+    finally:
+        node.kill()
+        node.communicate()
 
 
 def static(rank: int, port: int) -> list[str]:

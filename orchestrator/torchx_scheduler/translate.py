@@ -134,12 +134,13 @@ def _workers(role: Role, wanted: int | str) -> int | str:
         wanted = "gpu" if role.resource.gpu > 0 else "cpu"
     if wanted != "cpu":
         return wanted
-    if role.resource.cpu <= 0:
+    cpus: int = role.resource.cpu
+    if cpus <= 0:
         raise Untranslatable(
             f"role {role.name} starts one worker for each CPU and asks for no number of CPUs; give its resource a cpu, "
             "or --nproc_per_node a number"
         )
-    return role.resource.cpu
+    return cpus
 
 
 def _resources(role: Role) -> dict[str, object]:

@@ -15,6 +15,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
+from tests.elastic.harness import short_tmpdir
 from tests.elastic.scripts_table import SCRIPTS, Script
 from tests.elastic.training_scripts import TRAINING, kill_who_waits
 
@@ -27,7 +28,10 @@ _PATIENCE_S = 900.0  # beside a busy loop on every core
 @pytest.fixture
 def default_service(tmp_path: Path) -> Iterator[ThrowawayService]:
     """With default settings, but for room: several jobs at once, on however few cores."""
-    with ThrowawayService(tmp_path / "runs", {"ORCHESTRATOR_LOCAL_SLOTS": "6"}) as running:
+    with (
+        short_tmpdir() as folder,
+        ThrowawayService(tmp_path / "runs", {"ORCHESTRATOR_LOCAL_SLOTS": "6", "TMPDIR": folder}) as running,
+    ):
         yield running
 
 

@@ -23,6 +23,12 @@ def reduce(rank=None, size=None):
     os.write(1, f"sum {int(total)}\\n".encode())
     dist.destroy_process_group()
 """
+# Python with -u writes the end of a line by itself, and several workers share what is read of them.
+_WHOLE_LINES = """\
+def print(*words, flush=True):
+    import os
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+"""
 _OWN_PORT = """\
 def find_free_port():
     import socket
@@ -77,7 +83,8 @@ class Script:
         """Beside it lies `reduce.py`, for scripts that start another one."""
         path = folder / self.name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(self.source)
+        shares_its_output = path.suffix == ".py" and self.workers != "1"
+        path.write_text((_WHOLE_LINES if shares_its_output else "") + self.source)
         path.chmod(0o755)
         (folder / "reduce.py").write_text(REDUCE + "reduce()\n")
 

@@ -253,6 +253,20 @@ def test_a_hang_is_found_by_the_default_limit(name: str, tmp_path: Path) -> None
     assert "rank 0 waits for other ranks at train.py:33 in step" in found[1].sentence
 
 
+def test_a_busy_machine_hides_no_hang(tmp_path: Path) -> None:
+    """There threads of gloo are often seen to wait for a core, and now and then one that looks after a data loader."""
+    machine = Machine(tmp_path, {0: IN_COLLECTIVE, 1: HUNG["in a data loader"][0]})
+    watch = machine.watch(*boards("a"))
+    found, crowded = None, frozenset("RS")
+    while found is None and machine.now_s < HOUR:
+        state = "R" if machine.now_s % 100 < 14 else "S"
+        machine.doings = {rank: replace(doing, other_states=crowded) for rank, doing in machine.doings.items()}
+        machine.doings[1] = replace(machine.doings[1], state=state)
+        found = run(machine, watch, 1)
+    assert found is not None
+    assert STILL_S <= found[0] <= STILL_S + 45
+
+
 def test_ranks_that_spin_in_a_collective_wait_like_others(tmp_path: Path) -> None:
     spinning = Doing(main=1.0, threads=1.0, stack=standing(COLLECTIVE), gpu=True)
     machine = Machine(tmp_path, {0: spinning, 1: spinning, 2: Doing()})

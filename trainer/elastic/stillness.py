@@ -217,7 +217,13 @@ def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None
     share = (now.main_cpu_s - before.main_cpu_s) / since_s
     wakes_limit = _WAKES_BY_ASKING + _WAKES_PER_S * since_s
     spins = share >= _SPINNING_SHARE
-    idles = share <= _IDLE_SHARE and now.main_state not in "RD" and now.main_wakes - before.main_wakes <= wakes_limit
+    # A thread that has to wait for a core is seen so at every look, one that only looks around hardly ever twice.
+    waits_for_core = now.main_state == before.main_state == "R"
+    idles = (
+        share <= _IDLE_SHARE
+        and now.main_wakes - before.main_wakes <= wakes_limit
+        and not (waits_for_core or now.main_state == "D")
+    )
     if not (spins or idles) or spins != track.spins:
         track.begin(now_s)
         track.spins = spins
@@ -229,7 +235,7 @@ def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None
         or now.moved_bytes - before.moved_bytes > _BYTES_BY_ASKING + _BYTES_PER_S * since_s
         or now.below_wakes.keys() != before.below_wakes.keys()
         or any(now.below_wakes[pid] - count > wakes_limit for pid, count in before.below_wakes.items())
-        or now.other_states & {"R", "D"}
+        or "D" in now.other_states
     )
     if rest_works:
         track.rest_s = now_s

@@ -62,7 +62,7 @@ class Round:
     waiting: tuple[Member, ...] = ()  # newcomers to a formed round
     finished: frozenset[str] = frozenset()  # members whose workers all succeeded
     store: WorkersStore | None = None
-    still: tuple[tuple[str, str], ...] = ()  # members whose workers stand still, each with its words (stillness.py)
+    still: tuple[tuple[str, str], ...] = ()  # members whose workers stand still, each with its report (stillness.py)
     reason: str = ""  # of the closing
 
     @property
@@ -74,15 +74,16 @@ class Round:
 
 
 def join(round_: Round, me: Member, limits: Limits) -> Round:
-    """Take part in an open round, or wait beside a formed one, or follow one whose members are all gone. Idempotent."""
-    if round_.stage is Stage.CLOSED or me in (*round_.members, *round_.waiting):
-        return round_ if round_.members else reopen(round_, me, limits)
-    if round_.stage is Stage.FORMED and round_.has(me.node):
+    """Join an open round, wait beside a formed one, or open the next where all members are gone. Idempotent."""
+    if round_.stage is Stage.CLOSED or me in round_.members:
         return round_
-    if round_.stage is Stage.FORMED:
-        waits = replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
-        return waits if round_.members else reopen(waits, me, limits)
-    return replace(round_, members=(*_without(round_.members, {me.node}), me), awaited=round_.awaited - {me.node})
+    if round_.stage is Stage.OPEN:
+        return replace(round_, members=(*_without(round_.members, {me.node}), me), awaited=round_.awaited - {me.node})
+    if round_.has(me.node):
+        return round_
+    if not round_.members:
+        return reopen(round_, me, limits)
+    return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
 
 
 def reopen(round_: Round, me: Member, limits: Limits) -> Round:
@@ -153,7 +154,7 @@ def finish(round_: Round, number: int, node: str) -> Round:
 
 
 def tell_still(round_: Round, number: int, node: str, words: str | None) -> Round:
-    """The workers of a member of round `number` stand still; with None they no longer do."""
+    """The report of a member of round `number` that its workers stand still; None withdraws it."""
     if round_.stage is not Stage.FORMED or round_.number != number or not round_.has(node):
         return round_
     others = tuple(each for each in round_.still if each[0] != node)
@@ -161,7 +162,7 @@ def tell_still(round_: Round, number: int, node: str, words: str | None) -> Roun
 
 
 def find_still(round_: Round) -> tuple[str, ...] | None:
-    """The words of all members whose workers still run; None while one of them has told nothing."""
+    """The reports of all members whose workers still run; None while one of them has none."""
     told = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
     return tuple(told.values()) if told and told.keys() == round_.nodes - round_.finished else None
 
@@ -172,9 +173,9 @@ def close(round_: Round, reason: str) -> Round:
 
 
 def watched_by(round_: Round, node: str) -> frozenset[str]:
-    """Whose heartbeats an agent listens to: the first member to all others, they to it.
+    """Whose heartbeats an agent watches. The first member watches all others, and they watch it.
 
-    So the store answers two questions of each agent a second, however large the group is.
+    So the heartbeats that are read grow with the number of agents, not with its square.
     """
     everybody = [member.node for member in (*round_.members, *round_.waiting)]
     everybody += sorted(round_.awaited - set(everybody))

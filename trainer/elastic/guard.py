@@ -57,7 +57,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     command = _settle(command)
     os.environ.update(SAFE_ENVIRONMENT)
     process: subprocess.Popen[bytes] | None = None
-    wakeup, generations = Wakeup(), _Generations(record, command)
+    wakeup, generations = Wakeup(), _GenerationJournal(record, command)
     adopt_orphans()
     try:
         stop.arm()
@@ -80,12 +80,12 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     failure = _explain(code, record)
     if record is not None:
         sentence = f"rank {failure.rank}: {failure.message}" if failure.rank is not None else failure.message
-        record.journal(EventKind.WORKER_FAILED, sentence, _generation(record), **render_failure(failure))
+        record.journal(EventKind.WORKER_FAILED, sentence, _newest_generation(record), **render_failure(failure))
     return _ended(Outcome.FAILED, record, failure), ""
 
 
 def _settle(command: list[str]) -> list[str]:
-    """The launcher's command, in which what child.py becomes gets its local rank as its script asks for it."""
+    """The launcher's command, with the local rank of the script spelled as it asks for it."""
     if _CHILD not in command:
         return command
     begin = command.index(_CHILD) + 1
@@ -95,10 +95,10 @@ def _settle(command: list[str]) -> list[str]:
     return [*command[:begin], *program]
 
 
-class _Generations:
+class _GenerationJournal:
     """Journals each generation that the launcher starts, once one of its workers has a folder.
 
-    Workers that report nothing would leave the service without a word that their group has formed.
+    Without it the service would not learn that a group has formed whose workers report nothing.
     """
 
     def __init__(self, record: Record | None, command: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ class _Generations:
             self._thread.start()
 
     def close(self) -> None:
-        """Tell of the last one too. Idempotent."""
+        """Journal the last one too. Idempotent."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -127,14 +127,14 @@ class _Generations:
             return
         size = {} if self._world_size is None else {"world_size": self._world_size}
         host = self._record.process.host
-        for number in sorted(each for each in _generations(self._record) if each > self._told):
+        for number in sorted(each for each in _find_generations(self._record) if each > self._told):
             sentence = f"generation {number} started"
             self._record.journal(EventKind.GENERATION_STARTED, sentence, number, number=number, host=host, **size)
             self._told = number
 
 
 def _count_workers(command: Sequence[str]) -> int | None:
-    """Of the whole group, by the launcher's flags; None where they do not say."""
+    """In the whole group, by the launcher's flags; None where these give no numbers."""
     given = {name: word.removeprefix(name) for word in command for name in _SIZE_FLAGS if word.startswith(name)}
     numbers = [int(given[name]) for name in _SIZE_FLAGS if given.get(name, "").isdecimal()]
     return numbers[0] * numbers[1] if len(numbers) == len(_SIZE_FLAGS) else None
@@ -155,7 +155,7 @@ def _explain(code: int, record: Record | None) -> Failure:
     """The first cause from torchrun's summary and what the last generation's workers left, else the exit code alone."""
     if record is not None:
         agent_log = layout.replica_dir(record.job_dir, record.attempt, record.replica) / layout.AGENT_LOG
-        folder = record.incarnation_dir / f"g{_generation(record)}"
+        folder = record.incarnation_dir / f"g{_newest_generation(record)}"
         deaths = parse_summary(read_tail(agent_log, _SUMMARY_BYTES), folder) or _traced(folder, code)
         if deaths:
             steps = read_steps(record.incarnation_dir / layout.PROGRESS)
@@ -190,18 +190,18 @@ def _traced(generation_dir: Path, code: int) -> list[Death]:
     ]
 
 
-def _generation(record: Record) -> int:
-    return max(_generations(record), default=0)
+def _newest_generation(record: Record) -> int:
+    return max(_find_generations(record), default=0)
 
 
-def _generations(record: Record) -> list[int]:
-    """Those that workers have folders of."""
+def _find_generations(record: Record) -> list[int]:
+    """Those in which a worker has a folder."""
     folders = record.incarnation_dir.glob("g*")
     return [int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal()]
 
 
 def _ended(outcome: Outcome, record: Record | None, failure: Failure | None) -> ExitRecord:
-    generation = 0 if record is None else _generation(record)
+    generation = 0 if record is None else _newest_generation(record)
     return ExitRecord(
         outcome=outcome, at=now(), generation=generation, restarts=max(0, generation - 1), failure=failure
     )

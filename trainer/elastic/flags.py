@@ -1,4 +1,4 @@
-"""torchrun's flags and variables, without torch. What elasticrun cannot do is refused in a sentence.
+"""torchrun's flags and variables, without torch. A flag that elasticrun cannot honour is refused with a sentence.
 
 A flag may be written with dashes or underscores. Each has a variable `PET_<NAME>` (torch.distributed.argparse_util),
 which the flag overrides.
@@ -27,7 +27,7 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("rdzv-backend", "static", "c10d or static"),
     ("rdzv-endpoint", "", "HOST:PORT of the rendezvous store"),
     ("rdzv-id", "none", "a name that all nodes of one run share"),
-    ("rdzv-conf", "", "KEY=VALUE,... for the rendezvous: docs/elasticrun.md"),
+    ("rdzv-conf", "", "KEY=VALUE,... for the rendezvous; docs/elasticrun.md has the keys"),
     ("max-restarts", "0", "restarts of the worker group before it fails"),
     ("monitor-interval", "0.1", "seconds between two looks at the workers"),
     ("start-method", "spawn", "has no effect on scripts; accepted as torchrun accepts it"),
@@ -39,29 +39,29 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("local-ranks-filter", "", "local ranks whose output is shown on the console: 0,1,..."),
     ("node-rank", "0", "rank of this node, with --rdzv-backend=static"),
     ("master-addr", "127.0.0.1", "address of the node with rank 0, with --rdzv-backend=static"),
-    ("master-port", None, f"port on that node, with --rdzv-backend=static (default: {_MASTER_PORT})"),
+    ("master-port", None, f"port on that node, with --rdzv-backend=static (default {_MASTER_PORT})"),
     ("local-addr", None, "address of this node as the others reach it"),
     ("logs-specs", None, "torch's plug-in for logs; not supported"),
     ("numa-binding", None, "not supported"),
     ("duplicate-stdout-filters", "", "not supported"),
     ("duplicate-stderr-filters", "", "not supported"),
     ("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that stop the workers"),
-    ("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL (default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30)"),
+    ("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL (default TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30)"),
 )
 _SHORT = {"redirects": "-r", "tee": "-t", "module": "-m"}
 _SWITCHES: tuple[tuple[str, str], ...] = (
-    ("standalone", "one node: needs no rendezvous flags"),
+    ("standalone", "one node, without rendezvous flags"),
     ("module", "the script is a module, as with python -m"),
     ("no-python", "run the script directly, without python"),
-    ("run-path", "accepted: scripts run by their path anyway"),
+    ("run-path", "run the script by its path, as without this flag"),
     ("virtual-local-rank", "give each worker LOCAL_RANK=0 and its own device alone"),
     ("pass-local-rank", "pass --local-rank=N to the script, as torch.distributed.launch does"),
-    ("use-env", "torch.distributed.launch's: LOCAL_RANK is always set here"),
+    ("use-env", "has no effect, LOCAL_RANK is always set; accepted as torch.distributed.launch accepts it"),
 )
 # What to do without a flag that is refused.
 _UNSUPPORTED = {
     "logs-specs": "use --log-dir, --redirects and --tee",
-    "numa-binding": "start the script with numactl: --no-python numactl ... python SCRIPT",
+    "numa-binding": "start the script as --no-python numactl ... python SCRIPT",
     "duplicate-stdout-filters": "use --tee and grep",
     "duplicate-stderr-filters": "use --tee and grep",
 }
@@ -69,7 +69,7 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What torchrun's flags say, settled: times in seconds. `workers` is a number or a word like `gpu`."""
+    """torchrun's flags, parsed. Times are in seconds. `workers` is a number or a word like `gpu`."""
 
     command: tuple[str, ...]  # of one worker
     limits: Limits
@@ -90,11 +90,6 @@ class Flags:
     local_ranks_filter: str
     signals: tuple[str, ...]
     virtual_local_rank: bool = False
-    is_script: bool = True  # the command is Python and a file
-
-    @property
-    def writes_logs(self) -> bool:
-        return bool(self.log_dir or self.local_ranks_filter) or (self.redirects, self.tee) != ("0", "0")
 
 
 def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Flags:
@@ -129,7 +124,6 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) ->
         local_ranks_filter=args["local_ranks_filter"],
         signals=tuple(name.strip() for name in args["signals_to_handle"].split(",") if name.strip()),
         virtual_local_rank=args["virtual_local_rank"],
-        is_script=not args["module"] and (args["run_path"] or not args["no_python"]),
     )
 
 
@@ -158,9 +152,9 @@ def _variable(name: str) -> str:
 def _refuse_unsupported(args: Mapping[str, object]) -> None:
     for name, instead in _UNSUPPORTED.items():
         if args[name.replace("-", "_")]:
-            raise ValueError(f"--{name} is torchrun's alone: {instead}")
+            raise ValueError(f"elasticrun does not support --{name}; {instead}")
     if args["event_log_handler"] != "null":
-        raise ValueError("--event-log-handler is torchrun's alone: in a job the service keeps the events")
+        raise ValueError("elasticrun does not support --event-log-handler; in a job the service keeps the events")
 
 
 def _parse_nodes(text: str) -> Limits:
@@ -194,7 +188,7 @@ def _settle_rendezvous(args: Mapping[str, str], limits: Limits) -> tuple[str, st
 
 
 def _run_id(endpoint: str) -> str:
-    """Nodes that name none share the one that torchrun would take; a node by itself has its own."""
+    """Without --rdzv-id nodes share torchrun's default; a node by itself has a name of its own."""
     return "none" if endpoint else uuid.uuid4().hex
 
 

@@ -1,4 +1,4 @@
-"""Where workers write that belong to no job: to the console, or to files as --log-dir, --redirects and --tee say.
+"""Where workers outside a job write: to the console, or to files as --log-dir, --redirects and --tee say.
 
 In a job each worker opens its own log (child.py), and nothing here is used. Error files are kept for every worker, so
 that the agent can say at the end which one failed first and how.
@@ -33,13 +33,13 @@ class Output:
 
 
 class Streams:
-    """Raises ValueError for values that torchrun would not take, and OSError where there can be no folder."""
+    """Raises ValueError for values that torchrun would not take, and OSError where it cannot make its folder."""
 
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
         self._scratch: Scratch | None = None
         self._tails: list[TailLog] = []
-        keeps = flags.writes_logs and (flags.log_dir is not None or flags.redirects != "0")
+        keeps = flags.log_dir is not None or flags.redirects != "0"
         if not keeps:
             self._scratch = Scratch()
         self._specs = DefaultLogsSpecs(
@@ -52,7 +52,7 @@ class Streams:
             say(f"logs are below {self._specs.root_log_dir}")
 
     def open(self, environs: Mapping[int, dict[str, str]]) -> dict[int, Output]:
-        """Before a generation starts: the outputs by local rank; puts the error file into each worker's environment."""
+        """The outputs of a generation by local rank. Puts the path of an error file into each worker's environment."""
         places = self._specs.reify(dict(environs))
         for local_rank, environ in environs.items():
             environ["TORCHELASTIC_ERROR_FILE"] = places.error_files[local_rank]
@@ -67,7 +67,7 @@ class Streams:
         }
 
     def drain(self) -> None:
-        """After a generation has ended: show what its workers wrote last."""
+        """Show what the workers of the generation that has ended wrote last."""
         for tail in self._tails:
             tail.stop()
         self._tails = []

@@ -93,12 +93,11 @@ class Agent:
         self._record, self._stop_timeout_s, self._max_restarts = record, stop_timeout_s, max_restarts
         self._errands = None if record is None else Errands(record)
         self._streams = None if record is not None else Streams(flags)
-        self._watch: Watch | None = None
-        if record is not None and record.policy is not None:
-            self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
         self._devices = Devices()
+        self._watch: Watch | None = None
         self._stillness: Stillness | None = None
         if record is not None and record.policy is not None:
+            self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
             limit_s = record.policy.heartbeat_timeout_s or STILL_S
             self._stillness = Stillness(limit_s, rendezvous, uses_gpu=self._devices.are_used_by)
         self._oom_kills: int | None = None  # so far, when the workers were started
@@ -163,11 +162,10 @@ class Agent:
                 stdout=None if output is None else output.stdout,
                 stderr=None if output is None else output.stderr,
             )
-        pids = {place.ranks[local_rank]: process.pid for local_rank, process in processes.items()}
         if self._watch is not None and self._stillness is not None:
             self._watch.begin(self.generation, place.ranks, time.monotonic())
             self._stillness.begin(time.monotonic())
-        self._tell_start(team, pids)
+        self._tell_start(team)
         return team
 
     def _render_environments(self, place: Place) -> dict[int, dict[str, str]]:
@@ -210,7 +208,7 @@ class Agent:
         return None
 
     def _follow(self, restarts: bool, *, hang: bool = False) -> End:
-        """The group has nothing left to finish: SIGTERM, and SIGKILL once stacks are saved. Then as was decided."""
+        """End the workers without a notice: SIGTERM, then SIGKILL once stacks are saved."""
         self._end_workers(0.0, hang=hang)
         return End.AGAIN if restarts else End.FAILED
 
@@ -220,7 +218,7 @@ class Agent:
             self._errands.run(Group(generation=self.generation, world_size=size, workers=team.workers))
 
     def _find_hang(self, team: Team) -> Stuck | Impasse | None:
-        """By what the workers report; by what they do, as long as none of them has reported anything."""
+        """By what the workers report; while none of them has reported anything, by what their processes do."""
         if self._watch is None or self._stillness is None:
             return None
         now_s = time.monotonic()
@@ -288,7 +286,7 @@ class Agent:
         if self._streams is not None:
             self._streams.drain()
 
-    def _tell_start(self, team: Team, pids: Mapping[int, int]) -> None:
+    def _tell_start(self, team: Team) -> None:
         place = team.place
         fresh = {place.ranks[rank]: each.because for rank, each in team.processes.items() if each.because}
         for rank, because in fresh.items():
@@ -296,7 +294,7 @@ class Agent:
         self.history.start(
             Formation(nodes=place.nodes, world_size=place.world_size),
             generation=self.generation,
-            pids=pids,
+            pids={place.ranks[rank]: each.pid for rank, each in team.processes.items()},
             fresh=fresh,
             spares=[place.ranks[rank] for rank, each in team.processes.items() if each.was_spare],
             costs={

@@ -46,11 +46,11 @@ _LATER = (
     "torch.nn.parallel",
     "torch.utils.data",
 )
-# All that trainer/__main__.py imports, and torch._dynamo, which DDP would, for most of a second; but not that itself:
-# runpy warns of a module that it finds imported already.
+# All that trainer/__main__.py imports, and torch._dynamo, which DDP would import for most of a second. Not
+# trainer.__main__ itself: runpy warns of a module that is imported already.
 _OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train")
 PRELOAD = "ORCHESTRATOR_PRELOAD"
-SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: as many as there are
+SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: one for each worker
 _REHEARSAL = f"{OURS}.rehearsal"
 _C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's own
 _STATIC_READ_S = 600.0  # torchrun's own: how long other nodes wait for the first
@@ -103,7 +103,7 @@ def _prepare(nursery: Nursery, command: Sequence[str], workers: int) -> None:
 
 
 def find_missing(command: Sequence[str]) -> Failure | None:
-    """The failure that a missing program or script is going to be; None when both are there or cannot be told."""
+    """The failure for a missing program or script; None when both are there or nobody can say."""
     if shutil.which(command[0]) is None:
         there = "/" in command[0] and Path(command[0]).exists()
         why = "may not be executed by this user: permission denied" if there else f"does not exist (from {Path.cwd()})"
@@ -137,7 +137,7 @@ def build_rendezvous(flags: Flags, workers: int, replica: int | None) -> tuple[R
 
 
 class _Run:
-    """One run of the agent, and what becomes of it."""
+    """One run of the agent, to its exit record."""
 
     def __init__(self, flags: Flags, workers: int, record: Record | None, stop: StopRequest, nursery: Nursery) -> None:
         self._flags, self._workers, self._record, self._stop, self._nursery = flags, workers, record, stop, nursery
@@ -153,7 +153,7 @@ class _Run:
             return self._conclude(agent)
         except Stopped:
             self._stop.disarm()
-            self._part(None)  # the rendezvous stays open to the others
+            self._part(None)  # no reason: the rendezvous stays open to the others
             succeeded = self._agent is not None and self._agent.succeeded
             return self._ended(Outcome.SUCCEEDED if succeeded else self._stop.outcome(self._record), None), ""
         except RendezvousFailed as error:
@@ -193,7 +193,7 @@ class _Run:
         return self._ended(Outcome.FAILED, failure), agent.history.verdict
 
     def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
-        """The loss of a group that was failing anyway is told as the failure before it."""
+        """A group that is lost after a failure ends with that failure."""
         self._part(error.failure.message)
         before = None if self._agent is None else self._agent.history.failure
         verdict = "the group ended while this replica was part of it" if error.was_member else ""

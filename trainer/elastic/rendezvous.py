@@ -38,13 +38,13 @@ _PROBE_EVERY_S = 0.1
 _GLANCE_S = 0.2  # between two looks whether the thread lives
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.005, 0.1  # while a group forms
 _LOOK_EVERY_S = 0.05  # while it runs
-_LOOKS_PER_S = 2000  # of all agents of a group together, where it is a large one
-_PARTING_S = 2.0
+_LOOKS_PER_S = 2000  # of all agents of a large group together
+_PARTING_S = 2.0  # for the store's last answer, and again for the thread's end
 _TELL_AFTER_S = 3.0
 _LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
 _SILENT_STORE_S = 30
 # tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.
-_LOUD = {
+_KEEP_ALIVE = {
     socket.TCP_USER_TIMEOUT: _SILENT_STORE_S * 1000,
     socket.TCP_KEEPIDLE: 5,
     socket.TCP_KEEPINTVL: 5,
@@ -77,16 +77,16 @@ class Rendezvous(Protocol):
         """Why the group is not what it was when it formed; None while it is. Never blocks."""
 
     def tell_still(self, words: str | None) -> None:
-        """Tell the group that this agent's workers stand still; None takes it back."""
+        """Report to the group that this agent's workers stand still; None withdraws it."""
 
     def find_still(self) -> Sequence[str] | None:
-        """What every agent has told whose workers run; None while one of them has told nothing. Never blocks."""
+        """The reports of all agents whose workers run; None while one of them has none. Never blocks."""
 
     def finish(self) -> None:
-        """All workers of this agent have succeeded. Whoever serves the store waits for the other nodes."""
+        """All workers of this agent have succeeded. The agent that serves the store waits for the other nodes."""
 
     def leave(self, reason: str | None = None) -> None:
-        """Take no further part; with a reason, nobody shall. Never raises, and takes a second or two at most."""
+        """Leave the group; with a reason, close the rendezvous for all. Never raises; takes five seconds at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +103,12 @@ class Timing:
 
     @property
     def silence_s(self) -> float:
-        """How long a node may say nothing that is not taken for lost."""
+        """How long a node may be silent before it counts as lost."""
         return self.beat_s * self.beats
 
 
 def parse_timing(conf: Mapping[str, str], read_s: float = 60.0) -> Timing:
-    """Raises ValueError that names the key. `read_s`: how long to wait for the store where nothing is said."""
+    """Raises ValueError that names the key. `read_s`: how long to wait for the store by default."""
     return Timing(
         join_s=_number(conf, "join_timeout", Timing.join_s),
         last_call_s=_number(conf, "last_call_timeout", Timing.last_call_s),
@@ -194,7 +194,7 @@ class Shared:
         now = self._clerk.amend(partial(_come_back, before=before, me=me, limits=self._limits))
         deadline, waits = time.monotonic() + self._timing.join_s, _Waits()
         present, settled_s = now.nodes, time.monotonic()
-        patient = _Patience(f"waiting for other nodes, {self._limits.min_nodes} are needed")
+        patient = _Patience(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
         while not (now.stage is Stage.FORMED and now.has(me.node)):
             if now.stage is Stage.CLOSED:
                 raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
@@ -284,7 +284,7 @@ def _step(now: Round, *, me: Member, limits: Limits, time_is_up: bool) -> Round:
 
 
 class _Waits:
-    """Pauses between looks, longer and longer; a large group waits longer, so that all looks cost the same."""
+    """Pauses between looks, each longer than the last. They are longer in a large group, to spare its store."""
 
     def __init__(self) -> None:
         self._pause_s = _SHORTEST_POLL_S
@@ -295,7 +295,7 @@ class _Waits:
 
 
 class _Patience:
-    """Says once that it waits, after a while."""
+    """Says once, after a while, what this agent waits for."""
 
     def __init__(self, sentence: str) -> None:
         self._sentence, self._tell_at_s = sentence, time.monotonic() + _TELL_AFTER_S
@@ -317,7 +317,7 @@ class _Clerk:
         self._error: RendezvousFailed | None = None
         self._round, self._heard_s = Round(), time.monotonic()
         self._text, self._version = "", -1
-        self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and since when
+        self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and when that changed
         self._listened_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
@@ -346,7 +346,7 @@ class _Clerk:
         return self._ask(None)
 
     def amend(self, change: Callable[[Round], Round], timeout_s: float | None = None) -> Round:
-        """Apply a change and return what the document is with it."""
+        """Apply a change and return the document with it."""
         return self._ask(change, timeout_s)
 
     def _ask(self, change: Callable[[Round], Round] | None, timeout_s: float | None = None) -> Round:
@@ -369,7 +369,7 @@ class _Clerk:
             while True:
                 self._keep_alive(store)
                 try:
-                    order = self._orders.get(timeout=self._patience_s())
+                    order = self._orders.get(timeout=self._poll_s())
                 except queue.Empty:
                     self._refresh(store)
                     continue
@@ -414,7 +414,7 @@ class _Clerk:
             self._text = text
         self._heard_s = time.monotonic()
 
-    def _patience_s(self) -> float:
+    def _poll_s(self) -> float:
         return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / _LOOKS_PER_S))
 
     def _keep_alive(self, store: Store) -> None:
@@ -428,7 +428,7 @@ class _Clerk:
         self._refresh(store)
         watched = sorted(rounds.watched_by(self._round, self._node))
         counts = store.multi_get([self._beat(node) for node in watched]) if watched else []
-        was_away = since_s > self._timing.silence_s / 2  # it was we who stood still
+        was_away = since_s > self._timing.silence_s / 2  # then it was we who were silent
         heard = {}
         for node, count in zip(watched, counts, strict=True):
             before = self._heard.get(node)
@@ -476,13 +476,13 @@ def await_store(host: str, port: int, timeout_s: float) -> None:
 def give_up_on_silence(port: int) -> None:
     """Let the connections to the store at `port` fail once its node has been silent for _SILENT_STORE_S.
 
-    TCP by itself would try for a quarter of an hour. A store whose process merely stands still is not silent: its
-    kernel answers.
+    TCP by itself would try for a quarter of an hour. A store whose process is stopped is not silent: its kernel
+    answers.
     """
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
-                for option, value in _LOUD.items():
+                for option, value in _KEEP_ALIVE.items():
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -498,7 +498,7 @@ def is_here(host: str) -> bool:
 
 
 def find_address(host: str, port: int) -> str:
-    """This node's address as the node at `host` reaches it: the host's own name there, else that of the way to it."""
+    """This node's address for other nodes: `host` where that is this node, else the local address of a route to it."""
     if is_here(host):
         return host
     with suppress(OSError):
@@ -518,7 +518,7 @@ def known_generation(record: Record) -> int:
 
 
 def _explain(host: str, port: int, cause: str) -> RendezvousFailed:
-    """What torch says when the store can be neither bound nor reached, in one line that names the port."""
+    """One line that names the port, for a store that can be neither bound nor reached."""
     if "EADDRINUSE" in cause or "already in use" in cause:
         return RendezvousFailed(
             f"port {port} is already in use on this machine (rendezvous endpoint {host}:{port}, EADDRINUSE)"

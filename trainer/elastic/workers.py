@@ -46,10 +46,10 @@ def find_place(group: Round, node: str) -> Place:
 
 
 class Meeting:
-    """Where workers meet; whatever must be kept for it lives as long as this object, or until the next `arrange`."""
+    """Where workers meet. A store that the agent serves lives until the next `arrange`, or until `close`."""
 
     def __init__(self, address: str | None = None, port: int = 0) -> None:
-        """`address` and `port`: the user's own choice, 0 for the system's."""
+        """The user's choice. `address` None: the first node's; `port` 0: one that the system chooses."""
         self._address, self._port = address, port
         self._kept: TCPStore | socket.socket | None = None
 
@@ -78,7 +78,7 @@ class Meeting:
 
 
 def _reserve() -> tuple[socket.socket, int]:
-    """A port that nobody else is given while the socket is open, and that a store with SO_REUSEADDR can listen on."""
+    """A port that the system gives to nobody else while the socket is open. A store can listen on it (SO_REUSEADDR)."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     kept = socket.socket(family)
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
 """Where a worker stands, from the stacks that faulthandler or py-spy wrote: which line, and whether it waits for peers.
 
-Pure, but for the one source line that tells a handle's `wait()`, which has no frame of its own, from other code.
+Pure, except that it reads a source line: a handle's `wait()` is written in C++ and has no frame of its own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def meets_peers(stack: Sequence[Frame]) -> bool:
 
 
 def loads_data(stack: Sequence[Frame]) -> bool:
-    """Whether it waits for a data loader, which looks every few seconds whether its processes live."""
+    """Whether it waits for a data loader, which wakes up every few seconds to check its processes."""
     return any(frame.is_in(_LOADS_DATA) for frame in stack)
 
 

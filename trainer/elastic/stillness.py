@@ -1,11 +1,12 @@
 """Whether the workers of a group stand still, seen from outside: for scripts that report no steps.
 
 Silence alone is no evidence: a script may compute for an hour without a line of log. A rank stands still when for the
-whole limit it printed nothing, its main thread did nothing (or spun in a collective), and its stack was the same at the
-half and at the end of that time. If it waits for other ranks, this is enough. If it does not, none of its threads and
-processes may have done anything either. What cannot be told from work is taken for work.
+whole limit it printed nothing, its main thread did nothing (or spun in a collective), and its stack was the same
+halfway and at the end of that time. If it spins in a collective, this is enough. If not, its other threads must have
+been idle too. If it does not wait for other ranks, its processes, its reads and writes and its GPU must have been idle
+as well. What may be work counts as work.
 
-A group hangs when all ranks of all nodes stand still. Agents tell each other in the rendezvous document (rounds.py).
+A group hangs when all ranks of all nodes stand still. Agents report this in the rendezvous document (rounds.py).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from trainer.elastic.pulse import Pulse, read_pulses
 from trainer.elastic.stacks import collect_stacks
 from trainer.elastic.standing import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
 
-_LOOKS = 60  # within the limit,
-_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.5, 15.0  # but not more or less often than this
-_AWAY_LOOKS, _AWAY_S = 3, 5.0  # so late a look is no look: we, or the whole machine, stood still
+_LOOKS = 60  # within one limit
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.5, 15.0  # between two looks
+_AWAY_LOOKS, _AWAY_S = 3, 5.0  # a look this late follows a pause of the agent or of the machine: all times begin anew
 # Between two looks. Idle data loaders and their main thread look around every five seconds, NCCL's watchdog thread ten
 # times a second: together far below a hundredth of a core. A download of some kB/s wakes its thread several times.
 _IDLE_SHARE, _SPINNING_SHARE = 0.02, 0.8  # of a core
 _WAKES_PER_S, _BYTES_PER_S = 0.5, 4096.0
-_WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # to ask a worker for its stacks wakes it, and it writes them
-# Over the whole time, of a thread that waits for neither peers nor data: a loop that looks once a minute is alive.
+_WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # a worker that is asked for its stacks wakes up and writes them
+# Over the whole time, for a thread that waits for neither peers nor data: a loop that polls once a minute is alive.
 _WAKES_PER_MINUTE, _TIMES_ASKED = 0.25, 2
 _STACK_BYTES = 64 * 1024
 _MOST_PLACES = 4  # in a sentence
@@ -59,31 +60,31 @@ class Impasse:
 
 
 class Board(Protocol):
-    """Where the agents of a group tell each other that their workers stand still."""
+    """Where the agents of a group report that their workers stand still."""
 
     def tell_still(self, words: str | None) -> None:
-        """Replace what this agent has told; None takes it back."""
+        """Replace this agent's report; None withdraws it."""
 
     def find_still(self) -> Sequence[str] | None:
-        """What every agent has told whose workers run; None while one of them has told nothing."""
+        """The reports of all agents whose workers run; None while one of them has none."""
 
 
 @dataclass(kw_only=True)
 class _Track:
-    """Of one rank. Since when: its main thread was idle or spun, its other threads were idle, so was all else."""
+    """One rank. Each `_s` is the moment since which something has been idle."""
 
     pulse: Pulse
     printed_bytes: int
-    main_s: float
-    threads_s: float
-    rest_s: float
-    wakes: int  # of the main thread, when that time began
+    main_s: float  # its main thread, or since which that has spun
+    threads_s: float  # its other threads
+    rest_s: float  # the processes below it, and the reads and writes of all
+    wakes: int  # of the main thread, by `main_s`
     spins: bool = False
-    stack: tuple[Frame, ...] | None = None  # at the half of the limit
+    stack: tuple[Frame, ...] | None = None  # halfway to the limit
 
     @property
     def still_since_s(self) -> float:
-        """Who waits for peers in a spinning main thread has threads that spin as well, and processes that go on."""
+        """The threads of a rank that spins in a collective spin too. Processes of a rank that waits there may go on."""
         if self.stack and meets_peers(self.stack):
             return self.main_s if self.spins else max(self.main_s, self.threads_s)
         return float("inf") if self.spins else max(self.main_s, self.threads_s, self.rest_s)
@@ -119,17 +120,15 @@ class Stillness:
         self._told, self._agreed_s = False, None
 
     def look(self, running: Mapping[int, Worker], now_s: float) -> Impasse | None:
-        """The verdict that is this agent's to act upon. `running` are its workers by rank."""
+        """The verdict, if this agent has to act on it. `running` are its workers by rank."""
         since_s = now_s - self._looked_s
         if since_s < self._every_s:
             return None
         self._looked_s = now_s
         self._follow(running, now_s, since_s)
-        if not self._tracks or self._tracks.keys() != running.keys():
-            self._take_back()
-            return None
-        if now_s - max(track.main_s for track in self._tracks.values()) < self._limit_s / 2:
-            self._take_back()
+        is_complete = bool(self._tracks) and self._tracks.keys() == running.keys()
+        if not is_complete or now_s - max(track.main_s for track in self._tracks.values()) < self._limit_s / 2:
+            self._withdraw()
             return None
         if any(track.stack is None for track in self._tracks.values()):
             self._note_stacks(running)
@@ -140,7 +139,7 @@ class Stillness:
         return self._agree(still_s, now_s) if self._told else None
 
     def _follow(self, running: Mapping[int, Worker], now_s: float, since_s: float) -> None:
-        """Compare each worker with itself at the look before."""
+        """Compare each worker with what it was at the look before."""
         pulses = self._read([worker.pid for worker in running.values()])
         was_away = since_s > _AWAY_LOOKS * self._every_s + _AWAY_S
         tracks = {}
@@ -168,7 +167,7 @@ class Stillness:
         return {rank: parse_main_thread(texts.get(worker.pid, "")) for rank, worker in running.items()}
 
     def _tell(self, running: Mapping[int, Worker], now_s: float) -> None:
-        """Judge each rank at the end of the limit. One that turns out to work begins its time anew."""
+        """Report the ranks at the end of the limit. One that turns out to work begins its time anew."""
         standings = []
         for rank, stack in self._stacks(running).items():
             track = self._tracks[rank]
@@ -182,14 +181,14 @@ class Stillness:
             self._told = True
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
-        """Whether a rank that has stood still by all other signs neither has its GPU compute nor looks around."""
+        """The last signs of a rank that stands still by all others: it has hardly woken up, and its GPU is idle."""
         if meets_peers(stack):
             return True
         wakes = track.pulse.main_wakes - track.wakes
         allowed = _TIMES_ASKED * _WAKES_BY_ASKING + _WAKES_PER_MINUTE * (now_s - track.main_s) / 60
         return (loads_data(stack) or wakes <= allowed) and not self._uses_gpu(pid)
 
-    def _take_back(self) -> None:
+    def _withdraw(self) -> None:
         if self._told:
             self._board.tell_still(None)
         for track in self._tracks.values():
@@ -197,7 +196,7 @@ class Stillness:
         self._told, self._agreed_s = False, None
 
     def _agree(self, still_s: float, now_s: float) -> Impasse | None:
-        """Wait for the other nodes, and for one more look of theirs, in which they could take it back."""
+        """Wait for the other nodes, and for one more look in which they can withdraw."""
         told = self._board.find_still()
         if told is None:
             self._agreed_s = None
@@ -242,7 +241,7 @@ def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None
 
 
 def judge(standings: Sequence[Standing], *, silent_s: float, limit_s: float) -> Impasse:
-    """Name the rank that the others wait for: one that does not wait, else the only one that waits at another line."""
+    """Name the rank that the others wait for: one that does not wait, else one that waits at a rarer line than most."""
     waiting = [each for each in standings if each.waits]
     absent = [each for each in standings if not each.waits]
     if not absent:
@@ -252,7 +251,7 @@ def judge(standings: Sequence[Standing], *, silent_s: float, limit_s: float) -> 
     else:
         apart = absent
     named = apart if len(apart) < len(standings) or len(standings) == 1 else []
-    sentence = f"no worker did anything for {silent_s:.0f} s (limit {limit_s:.0f} s): {_describe(absent, waiting)}"
+    sentence = f"no worker did anything for {silent_s:.0f} s (limit {limit_s:.0f} s); {_describe(absent, waiting)}"
     return Impasse(rank=named[0].rank if named else None, silent_s=silent_s, sentence=sentence)
 
 

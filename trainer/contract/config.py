@@ -61,7 +61,7 @@ _OF_THE_BUNDLED_TASK = ("model", "preset", "data", "seq_len", "dropout")
 class ConfigError(ValueError):
     """A field of the configuration is wrong: `field` names it, the text says what was found and what is allowed.
 
-    Where several are wrong, the others follow, each in a line.
+    Where several are wrong, the others follow, one a line.
     """
 
     def __init__(self, field: str, message: str, others: Sequence[ConfigError] = ()) -> None:
@@ -269,7 +269,7 @@ def parse_profile(text: str) -> tuple[int, int]:
 
 
 def parse_config(document: Mapping[str, object]) -> TrainerConfig:
-    """Parse a mapping. Raises ConfigError: for all unknown fields and wrong types, or for a value out of range."""
+    """Parse a mapping. Raises one ConfigError for all unknown fields and wrong types, else for a value out of range."""
     known = {known.name: str(known.type) for known in fields(TrainerConfig)}
     values: dict[str, object] = {}
     wrong: list[ConfigError] = []

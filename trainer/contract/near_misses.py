@@ -1,4 +1,4 @@
-"""Names that people bring from FSDP1, ZeRO, Lightning and Transformers, and what they are called here.
+"""Names from FSDP1, ZeRO, Lightning and Transformers, and what they are called here.
 
 A name that has no counterpart gets a sentence on what to use instead. Any other is compared with the known ones.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-# Of fields: the same thing by another name.
+# The field that sets the same.
 _FIELDS = {
     "accumulate_grad_batches": "micro_batch",
     "batch_size": "global_batch",
@@ -39,20 +39,20 @@ _FIELDS = {
     "backward_prefetch": "prefetch_blocks",
     "forward_prefetch": "prefetch_blocks",
 }
-# Of fields: what has no counterpart, and what to do.
+# Fields without a counterpart, and what to do instead.
 _FIELD_ADVICE = {
-    "deepspeed": "DeepSpeed is not used: strategy 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
+    "deepspeed": "DeepSpeed is not used; strategy 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
     "fsdp": "set strategy to 'fsdp'",
-    "limit_all_gathers": "FSDP2 limits its gathers by itself: leave it out, or set prefetch_blocks",
-    "max_epochs": "a run is counted in steps: set steps",
-    "num_train_epochs": "a run is counted in steps: set steps",
+    "limit_all_gathers": "FSDP2 limits its gathers by itself, so leave it out or set prefetch_blocks",
+    "max_epochs": "a run is counted in steps, so set steps",
+    "num_train_epochs": "a run is counted in steps, so set steps",
     "resume_from_checkpoint": "a job continues from its newest snapshot by itself; for another one set snapshot.from",
-    "sync_module_states": "all ranks start from one seed: leave it out",
-    "use_orig_params": "FSDP2 keeps the original parameters: leave it out",
-    "output_dir": "the job has its own folder: leave it out, or set snapshot.dir in the job",
-    "zero_optimization": "set strategy: 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
+    "sync_module_states": "all ranks start from one seed, so leave it out",
+    "use_orig_params": "FSDP2 keeps the original parameters, so leave it out",
+    "output_dir": "the job has its own folder, so leave it out or set snapshot.dir in the job",
+    "zero_optimization": "set strategy, where 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
 }
-# Of values: the same thing by another name.
+# Values by another name.
 _VALUES = {
     "bf16-mixed": "bf16",
     "bf16-true": "bf16",
@@ -78,7 +78,7 @@ _VALUES = {
 
 
 def advise_field(name: str, known: Collection[str]) -> str:
-    """What to write instead of a field that there is not; names all fields where none is near."""
+    """What to write instead of an unknown field; names all fields where none is near."""
     if name in _FIELD_ADVICE:
         return _FIELD_ADVICE[name]
     meant = _FIELDS.get(name) or _nearest(name, known)
@@ -86,7 +86,7 @@ def advise_field(name: str, known: Collection[str]) -> str:
 
 
 def advise_value(text: str, allowed: Collection[str]) -> str:
-    """ ", did you mean ...?" for a value that is none of `allowed`; empty where none is near."""
+    """The clause "; did you mean ...?" for a value that is none of `allowed`; empty where none is near."""
     meant = _VALUES.get(text.lower()) or _nearest(text.lower(), allowed)
     is_offered = meant is not None and meant.split(" ")[0] in allowed
     return f"; did you mean {meant}?" if is_offered else ""

@@ -25,7 +25,7 @@ class Setback:
     failure: Failure
     step: int | None  # the highest step that any worker of this attempt had completed by then; None: none reported
     ran_s: float  # since the workers were started after the setback before, or first; shrinking and growing included
-    silent_s: float | None = None  # of a hang: how long before the end of that time it had begun
+    silent_s: float | None = None  # of a hang: how long it had lasted by then
     charged: bool = True  # False: it was the loss of a node, and the group formed again without it
 
     @property

@@ -63,9 +63,9 @@ class Devices:
         return []
 
     def are_used_by(self, pid: int) -> bool:
-        """Whether a GPU that a process holds memory of computes now.
+        """Whether a GPU on which the process holds memory computes now.
 
-        In a container the driver may name no process: then any GPU that computes may be this one's.
+        In a container the driver may list no process: then any GPU that computes may be its GPU.
         """
         found = False
         for index in range(self._count):

@@ -244,7 +244,7 @@ def main(descriptor: int, agent: int) -> NoReturn:
 
 
 def _leave_error_file(error: BaseException) -> None:
-    """Where the program has left none itself: the same as torch's @record would (elastic.multiprocessing.errors)."""
+    """Write what torch's @record would have written, unless the program did (elastic.multiprocessing.errors)."""
     path = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if path == Path() or path.exists():
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.effect import Ground
+from orchestrator.domain.effect import ClusterTraits
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.node import Partition
@@ -37,9 +37,9 @@ class Cluster:
     partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
 
     @property
-    def ground(self) -> Ground:
+    def traits(self) -> ClusterTraits:
         """What decides which fields of a spec have an effect here."""
-        return Ground(kind=self.kind, gpus_per_node=self.gpus)
+        return ClusterTraits(kind=self.kind, gpus_per_node=self.gpus)
 
     def job_dir(self, job_id: str) -> Path:
         return self.job_root / job_id

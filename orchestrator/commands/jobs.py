@@ -19,7 +19,7 @@ from orchestrator.commands.target import find_target
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.chaos import Order, wish_chaos, wish_stacks
 from orchestrator.domain.counted import counted
-from orchestrator.domain.effect import list_idle
+from orchestrator.domain.effect import list_ineffective
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.identity import Principal
@@ -91,9 +91,9 @@ class Commands:
         return answer, answer.id == job.id
 
     def list_warnings(self, spec: JobSpec) -> list[str]:
-        """What of an accepted spec has no effect, in sentences."""
-        cluster = self._checks.clusters.get(spec.cluster)  # gone since, where a submission is repeated
-        return [] if cluster is None else list_idle(spec, cluster.ground, is_plan=False)
+        """A sentence for each field of an accepted spec that has no effect."""
+        cluster = self._checks.clusters.get(spec.cluster)  # may be gone when a submission is repeated
+        return [] if cluster is None else list_ineffective(spec, cluster.traits, is_plan=False)
 
     def cancel(self, job_id: str) -> Job:
         """Wish the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""

@@ -12,7 +12,7 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.commands.sizing import compare_rungs, size_up
 from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.effect import list_idle
+from orchestrator.domain.effect import list_ineffective
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import Environments, LaunchPlan
 from orchestrator.domain.masking import MASK
@@ -127,4 +127,4 @@ def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryV
             "under launcher torchrun every restart in place waits for a new rendezvous; elasticrun is faster",
         ),
     )
-    return [*(sentence for holds, sentence in rows if holds), *list_idle(spec, cluster.ground, is_plan=True)]
+    return [*(sentence for holds, sentence in rows if holds), *list_ineffective(spec, cluster.traits, is_plan=True)]

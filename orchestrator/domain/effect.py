@@ -1,6 +1,6 @@
-"""Fields of a spec that its owner changed and that have no effect on this job: told at `plan` and `submit`. Pure.
+"""Warnings, at `plan` and `submit`, of fields that the owner changed and that have no effect on this job. Pure.
 
-A field with the value that it has by default is never told of. What must not be accepted at all is in `unsupported`.
+A field with its default value gives no warning. What must not be accepted at all is in `unsupported`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from orchestrator.domain.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """What of the cluster matters here."""
+class ClusterTraits:
+    """What decides which fields have an effect on a cluster."""
 
     kind: str
     gpus_per_node: int
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """A rule: where `holds`, the field is as `sentence` says. `maybe`: the program decides, so only `plan` tells."""
+class Ineffective:
+    """A rule: where `holds`, warn of `field`. `maybe`: the program or the queue decides, so only `plan` warns."""
 
     field: str
-    holds: Callable[[JobSpec, Ground], bool]
+    holds: Callable[[JobSpec, ClusterTraits], bool]
     sentence: str
     maybe: bool = False
 
 
-# These have an effect on every job that may have them.
+# These have an effect on every job that accepts them.
 EFFECTIVE = frozenset(
     {"name", "project", "cluster", "launcher", "after", "labels", "notify"}
     | {f"run.{name}" for name in ("trainer", "script", "module", "command", "args", "pass_local_rank")}
@@ -42,7 +42,7 @@ EFFECTIVE = frozenset(
     | {f"supervise.budgets.{name}" for name in ("application", "node", "hang", "storage", "preemption")}
 )
 
-# An option of sbatch, by its long name, and the fields that it takes the place of.
+# An option of sbatch, by its long name, and the fields that it replaces.
 _OVERRULED = {
     "account": ("placement.account",),
     "constraint": ("placement.constraint",),
@@ -65,57 +65,57 @@ def _is_fixed(spec: JobSpec) -> bool:
     return spec.topology.min_nodes == spec.topology.max_nodes
 
 
-IDLE: tuple[Idle, ...] = (
+INEFFECTIVE: tuple[Ineffective, ...] = (
     *(
-        Idle(
+        Ineffective(
             f"resources.{name}",
-            lambda _, ground: ground.kind == "local",
+            lambda _, traits: traits.kind == "local",
             "is not enforced: cluster kind local counts workers only",
         )
         for name in ("cpus", "memory_gb", "gpus")
     ),
-    Idle(
+    Ineffective(
         "resources.gpu_type",
-        lambda spec, ground: ground.kind == "slurm" and not (spec.resources.gpus or ground.gpus_per_node),
+        lambda spec, traits: traits.kind == "slurm" and not (spec.resources.gpus or traits.gpus_per_node),
         "has no effect: the job asks for no GPU; set resources.gpus",
     ),
     *(
-        Idle(
+        Ineffective(
             field,
-            lambda spec, ground, option=option: ground.kind == "slurm" and option in spec.placement.options,  # type: ignore[misc]
+            lambda spec, traits, option=option: traits.kind == "slurm" and option in spec.placement.options,  # type: ignore[misc]
             f"has no effect: placement.options.{option} takes its place",
         )
         for option, fields in _OVERRULED.items()
         for field in fields
     ),
-    Idle(
+    Ineffective(
         "supervise.heartbeat_timeout_s",
         lambda spec, _: spec.launcher == "torchrun" and _is_own_program(spec),
         "has no effect on workers that report no steps: launcher torchrun does not watch them",
     ),
-    Idle(
+    Ineffective(
         "supervise.grow_back_after_s",
         lambda spec, _: _is_fixed(spec),
         "has no effect: topology.nodes is one number, so the job never has fewer nodes",
     ),
-    Idle(
+    Ineffective(
         "supervise.grow_back_after_s",
-        lambda spec, ground: ground.kind == "kubernetes" and not _is_fixed(spec),
+        lambda spec, traits: traits.kind == "kubernetes" and not _is_fixed(spec),
         "has no effect: Kubernetes does not tell which nodes are free; `orchestrator scale` makes the job larger",
     ),
-    Idle(
+    Ineffective(
         "supervise.grow_back_after_s",
-        lambda spec, ground: ground.kind != "kubernetes" and not _is_fixed(spec) and _is_own_program(spec),
+        lambda spec, traits: traits.kind != "kubernetes" and not _is_fixed(spec) and _is_own_program(spec),
         "has an effect only once the program takes snapshots (`Supervised`)",
         maybe=True,
     ),
-    Idle(
+    Ineffective(
         "supervise.exclude_bad_nodes",
-        lambda _, ground: ground.kind == "local",
+        lambda _, traits: traits.kind == "local",
         "has no effect: cluster kind local is one machine, which is never avoided",
     ),
     *(
-        Idle(
+        Ineffective(
             f"snapshot.{name}",
             lambda spec, _: _is_own_program(spec),
             "has an effect only if the program uses `Supervised`",
@@ -123,22 +123,22 @@ IDLE: tuple[Idle, ...] = (
         )
         for name in ("dir", "from", "interval", "keep", "keep_every")
     ),
-    Idle(
+    Ineffective(
         "priority",
-        lambda _, ground: ground.kind != "local",
+        lambda _, traits: traits.kind != "local",
         "orders only jobs that wait for a limit of the service; the cluster's own queue orders all others",
         maybe=True,
     ),
 )
 
 
-def list_idle(spec: JobSpec, ground: Ground, *, is_plan: bool) -> list[str]:
-    """A sentence for each field that its owner changed in vain; for a plan, also where that depends on the program."""
+def list_ineffective(spec: JobSpec, traits: ClusterTraits, *, is_plan: bool) -> list[str]:
+    """A sentence for each field that its owner changed in vain; for a plan, also for each that may be in vain."""
     changed = spec.model_dump(by_alias=True, exclude_defaults=True)
     return [
         f"{row.field} {row.sentence}"
-        for row in IDLE
-        if (is_plan or not row.maybe) and _holds_value(changed, row.field) and row.holds(spec, ground)
+        for row in INEFFECTIVE
+        if (is_plan or not row.maybe) and _holds_value(changed, row.field) and row.holds(spec, traits)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.domain.effect import EFFECTIVE, IDLE, Ground, list_idle
+from orchestrator.domain.effect import EFFECTIVE, INEFFECTIVE, ClusterTraits, list_ineffective
 from orchestrator.domain.spec import JobSpec
 from orchestrator.domain.unsupported import find_unsupported
 from tests.builders import make_spec
@@ -28,7 +28,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def idle(kind: str = "local", *, gpus: int = 0, is_plan: bool = False, **spec: Any) -> list[str]:
-    return list_idle(make_spec(**spec), Ground(kind=kind, gpus_per_node=gpus), is_plan=is_plan)
+    return list_ineffective(make_spec(**spec), ClusterTraits(kind=kind, gpus_per_node=gpus), is_plan=is_plan)
 
 
 def named(sentences: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ def named(sentences: list[str]) -> list[str]:
 
 def test_every_field_of_a_spec_is_classified() -> None:
     """A new field fails here until somebody has said on which jobs it has an effect."""
-    ruled = {row.field for row in IDLE}
+    ruled = {row.field for row in INEFFECTIVE}
     assert set(fields_of(JobSpec)) == EFFECTIVE | ruled
     assert EFFECTIVE & ruled == {"resources.extra"}  # but for an option of Slurm's in its place
 
@@ -51,7 +51,7 @@ def test_a_spec_without_options_gives_no_warning(kind: str, launcher: str, run: 
     spec = make_spec(run=run, launcher=launcher)
     whole = JobSpec.model_validate(spec.model_dump(by_alias=True))  # every field is given, with its default
     for each in (spec, whole):
-        assert list_idle(each, Ground(kind=kind, gpus_per_node=0), is_plan=True) == []
+        assert list_ineffective(each, ClusterTraits(kind=kind, gpus_per_node=0), is_plan=True) == []
 
 
 CASES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
@@ -115,7 +115,7 @@ def test_what_depends_on_the_program_is_told_by_a_plan_alone(
 
 def test_every_rule_has_a_case_above() -> None:
     sentences = {sentence for _, spec, kind, _ in CASES for sentence in idle(kind, **spec)}
-    untried = {f"{row.field} {row.sentence}" for row in IDLE if not row.maybe} - sentences
+    untried = {f"{row.field} {row.sentence}" for row in INEFFECTIVE if not row.maybe} - sentences
     assert {sentence for sentence in untried if "placement.options." not in sentence} == set()
 
 

@@ -107,7 +107,7 @@ class Client(AccessCalls):
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> SubmittedView:
         """Submit a job once, however often the call is repeated with one key (default: a new one).
 
-        `warnings` of the answer name what of the spec has no effect.
+        Each of the answer's `warnings` is a sentence on a field that has no effect on the job.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return self._calls.post("/jobs", SubmittedView, body=_document(spec), headers=headers, repeatable=True)

@@ -48,7 +48,7 @@ class Chronicle:
     events: Sequence[Event]  # of KINDS, in the order of their arrival
     kept: Mapping[tuple[int, int], Kept]
     heard_at: Mapping[int, datetime]
-    reported: Collection[int] = frozenset()  # attempts of which a worker has ever reported what it does
+    reported: Collection[int] = frozenset()  # attempts with a worker that has reported what it does
     has_snapshot: bool = False  # one that was not deleted; beside a quarantined one training does not begin anew
 
 

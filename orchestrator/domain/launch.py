@@ -201,7 +201,7 @@ def _target(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _local_rank(spec: JobSpec) -> tuple[str, ...]:
-    """Both launchers fill in each worker's own."""
+    """Both launchers replace `${local_rank}` for each worker."""
     return ("--local-rank=${local_rank}",) if spec.run.pass_local_rank else ()
 
 

@@ -1,4 +1,4 @@
-"""A running attempt whose workers report no steps: when they printed last, whether a hang would be noticed. Pure."""
+"""A running attempt whose workers report no steps: when they printed last, and who notices a hang. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _UNWATCHED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What an attempt's workers printed last. `at` None: they have printed nothing."""
+    """When an attempt's workers printed last. `at` None: they have printed nothing."""
 
     at: datetime | None
-    worker: str = ""  # which one, as "rank 0"
+    worker: str = ""  # that printed it, as "rank 0"
 
 
 def find_quiet(chronicle: Chronicle) -> Attempt | None:
@@ -36,7 +36,7 @@ def find_quiet(chronicle: Chronicle) -> Attempt | None:
 
 
 def tell_quiet(spec: JobSpec, attempt: Attempt, output: Output | None, now: datetime) -> str:
-    """`output` None: the service cannot know."""
+    """Three sentences for the owner. `output` None: the service cannot know."""
     return f"{_tell_subject(spec)} {_tell_output(attempt, output, now)} {_tell_watch(spec)}"
 
 

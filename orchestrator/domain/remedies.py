@@ -160,7 +160,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         name="hang",
         kinds=frozenset({FailureKind.HANG}),
-        cause="a rank made no progress for longer than it may",
+        cause="a rank made no progress for longer than its limit",
         fix="the stacks of all ranks were saved before the kill: they show where each stood",
     ),
     Remedy(

@@ -71,11 +71,11 @@ class Why:
     lost: str
     remedy: Remedy | None
     next: str
-    quiet: str | None = None  # of workers that report no steps: what is known of them, and what is watched
+    quiet: str | None = None  # when workers that report no steps printed last, and who notices a hang
 
 
 def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -> Why:
-    """`chronicle` holds events of KINDS at least; `quiet` is what `tell_quiet` tells, where it tells anything."""
+    """`chronicle` holds events of KINDS at least; `quiet` is the text of `tell_quiet`, if there is one."""
     cause = _on_purpose(_find_cause(chronicle), chronicle.events)
     remedy = None if cause is None else _find_remedy(chronicle.job, cause)
     return Why(
@@ -257,7 +257,7 @@ def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
 
 
 def _advise_quiet(job: Job) -> str:
-    """Agents under torchrun take no wish for stacks."""
+    """Under torchrun nobody answers a request for stacks."""
     look = "stacks" if job.spec.launcher == "elasticrun" else "logs"
     return f"nothing; see what it does with `orchestrator {look} {job.id}`"
 

@@ -215,7 +215,7 @@ def _replicas(folder: Folder, attempt: int, replica: int | None) -> list[int]:
 
 
 def older_of(log: Path) -> Path:
-    """Where what was cut off a log lies."""
+    """The file with the older part of a log."""
     return log.with_name(log.name + _OLDER)
 
 

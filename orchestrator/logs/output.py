@@ -1,6 +1,6 @@
-"""When the workers of an attempt printed last, by the times of their log files: no log is opened.
+"""When the workers of an attempt printed last, by the times of their log files. No log is opened.
 
-Names in the folder are the job's own: replicas are counted from the launch, and links are not followed.
+The job can put any name into the folder. So the launch gives the number of replicas, and links are not followed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder
 from orchestrator.logs.files import numbered, older_of
 from trainer.contract import layout
 
-MOST_LOOKED_AT = 1024  # workers, those of the first replicas: the first ranks are those that print
-_ALL_ENTRIES = 200_000  # of all folders that are listed
-_FEWEST_ENTRIES = 1000  # of each, however many there are
+MOST_LOOKED_AT = 1024  # workers, those of the first replicas: usually the first ranks print
+_ALL_ENTRIES = 200_000  # in all folders together
+_FEWEST_ENTRIES = 1000  # in each folder, however many there are
 
 
 def find_last_output(job: JobFolder, attempt: int, replicas: int) -> Output | None:
-    """Of the newest generation of each replica. None: there is no log. Raises OSError."""
+    """The last output of the newest generation of each replica. None: there is no log. Raises OSError."""
     with job.open() as folder:
         newest: tuple[datetime, str] | None = None
         found_any = False
@@ -36,22 +36,22 @@ def find_last_output(job: JobFolder, attempt: int, replicas: int) -> Output | No
 
 
 def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path, str]]:
-    """Their logs, with what each worker is called."""
+    """The log and the name of each worker."""
     left = MOST_LOOKED_AT
     limit = min(MAX_ENTRIES, max(_FEWEST_ENTRIES, _ALL_ENTRIES // max(1, replicas)))
     for replica in range(min(replicas, MOST_LOOKED_AT)):
         path = layout.replica_dir(Path(), attempt, replica)
-        for prefix in ("", "g"):
+        for prefix in ("", "g"):  # the newest incarnation, and in it the newest generation
             path = next((below for _, below in numbered(folder, path, prefix, limit=limit)[-1:]), path / "none")
         for local_rank, place in numbered(folder, path, "local-", limit=limit)[:left]:
             left -= 1
-            # With several replicas the agents divide the ranks among them.
+            # Only with one replica is the local rank the rank.
             worker = f"rank {local_rank}" if replicas == 1 else f"replica {replica}, local rank {local_rank}"
             yield place / layout.WORKER_LOG, worker
 
 
 def _last_written(folder: Folder, log: Path) -> datetime | None:
-    """A log that was shortened lately may be empty beside its older part."""
+    """The later time of a log and of its older part: a log that was just shortened may be empty."""
     moments = [
         read_moment(status.st_mtime)
         for each in (log, older_of(log))
@@ -61,7 +61,7 @@ def _last_written(folder: Folder, log: Path) -> datetime | None:
 
 
 def read_moment(seconds: float) -> datetime | None:
-    """A file may bear any time; None for one that no calendar has."""
+    """A file may have any time. None for one that datetime cannot hold."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

@@ -107,10 +107,10 @@ class Logs:
         return Selection(folder, attempt, sources, over, self._mask_of(course.project))
 
     def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
-        """When its workers printed last; None where that cannot be known. Raises OSError."""
+        """When the workers of an attempt printed last; None where that cannot be known. Raises OSError."""
         cluster = self._clusters.get(cluster_name)
         if cluster is None or not cluster.shares_files:
-            return None  # what is fetched from the nodes bears the time of its arrival
+            return None  # a log that was fetched from a node has the time of the fetch
         return find_last_output(cluster.folder(attempt.key.job_id), attempt.key.number, attempt.max_nodes)
 
     def rests(self, job_id: str) -> bool:

@@ -126,8 +126,8 @@ class RemedyView(Answer):
 class WhyView(Answer):
     """Why a job stands as it does. `verdict`, `lost`, `next` and `quiet` are sentences.
 
-    Of a running job whose workers report no steps, `quiet` says what is known of them and what is watched, and
-    `last_output_at` when one of them printed last.
+    For a running job whose workers report no steps, `quiet` says when one of them printed last and whether a hang would
+    be noticed. `last_output_at` is the time of that output.
     """
 
     job: str

@@ -69,7 +69,7 @@ class JobView(Answer):
 
 
 class SubmittedView(JobView):
-    """A job as its submission is answered. `warnings` name what of its spec has no effect, in sentences."""
+    """The answer to a submission. Each of `warnings` is a sentence on a field that has no effect on the job."""
 
     warnings: list[str] = Field(default_factory=list)
 

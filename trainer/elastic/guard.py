@@ -74,7 +74,7 @@ def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[
     finally:
         stop.disarm()
         generations.close()
-        end_descendants(os.getpid())  # daemons of the workers, which the launcher leaves behind
+        end_descendants(os.getpid())  # daemons of the workers: the launcher leaves them behind
     if code == 0:
         return _ended(Outcome.SUCCEEDED, record, None), ""
     failure = _explain(code, record)

@@ -77,7 +77,7 @@ def reap_orphans() -> None:
 
 
 def reap_others(child: int) -> None:
-    """Let dead children go but for this one, which somebody waits for."""
+    """Reap dead children, except this one, which another caller waits for."""
     with suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
             os.waitpid(ended.si_pid, os.WNOHANG)

@@ -1,6 +1,6 @@
-"""What a script's text tells a launcher before it starts: how it asks for its local rank, and where it meets by itself.
+"""What a launcher reads in a script before it starts it: how it takes its local rank, and which address it sets itself.
 
-Standard library only. A guess from text changes the spelling of one argument, or is a sentence of advice; nothing else.
+Standard library only. A guess from the text changes the spelling of one argument or gives advice, nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEEDS_PORT = re.compile(r"""["']MASTER_PORT["']\s+(not\s+)?in\b|get(env)?\(\s*[
 
 
 def settle_rank_argument(command: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """The command with its local rank spelled as the script asks for it, and advice where a script asks in vain."""
+    """The command with its local rank spelled as the script takes it, and advice where the script would get none."""
     text = _read_script(command)
     asked = _RANK_ARGUMENT.findall(text)
     if not asked:
@@ -31,17 +31,17 @@ def settle_rank_argument(command: Sequence[str]) -> tuple[tuple[str, ...], str |
         return tuple(part.replace(f"--local-rank={LOCAL_RANK}", f"{spelling}={LOCAL_RANK}") for part in command), None
     if "LOCAL_RANK" in text:
         return tuple(command), None
-    advice = f"the script takes {spelling} and never reads LOCAL_RANK: pass it with --pass-local-rank"
-    return tuple(command), f"{advice} (in a job: run.pass_local_rank)"
+    advice = f"the script takes {spelling} and never reads LOCAL_RANK; pass it with --pass-local-rank"
+    return tuple(command), f"{advice} (in a job, run.pass_local_rank)"
 
 
 def advise_on_address(command: Sequence[str], workers: int) -> str | None:
-    """Advice where several workers would look at an address of the script's own: the agent serves another."""
+    """Advice where several workers would meet at an address of the script's own, at which the agent serves no store."""
     text = _read_script(command)
     if workers == 1 or not _SETS_PORT.search(text) or _HEEDS_PORT.search(text):
         return None
     return (
-        "the script sets MASTER_PORT or a tcp:// address itself: if several workers of a node meet there, they wait "
+        "the script sets MASTER_PORT or a tcp:// address itself; if several workers of a node meet there, they wait "
         "for a store that nobody serves; leave MASTER_ADDR and MASTER_PORT alone, or start one worker on each node"
     )
 

@@ -216,7 +216,7 @@ def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None
     share = (now.main_cpu_s - before.main_cpu_s) / since_s
     wakes_limit = _WAKES_BY_ASKING + _WAKES_PER_S * since_s
     spins = share >= _SPINNING_SHARE
-    # A thread that has to wait for a core is seen so at every look, one that only looks around hardly ever twice.
+    # A thread that waits for a core is in state R at every look. One that polls hardly ever is at two looks in a row.
     waits_for_core = now.main_state == before.main_state == "R"
     idles = (
         share <= _IDLE_SHARE

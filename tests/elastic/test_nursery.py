@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.elastic.harness import wait_for
 from trainer.elastic.channel import Channel
 from trainer.elastic.nursery import ForkedProcess, Nursery, NurseryError
 
@@ -55,3 +57,15 @@ def test_whoever_never_had_a_process_is_not_signalled(nursery: Scripted, monkeyp
     nursery.server.close()
     process.send_signal(signal.SIGTERM)
     assert sent == []
+
+
+def test_a_server_that_has_started_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears of the end only after the import that it is in, which may take seconds."""
+    (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("trainer.elastic.nursery.adopt_orphans", lambda: None)
+    monkeypatch.setattr("trainer.elastic.nursery._CLOSE_S", 600.0)
+    nursery = Nursery()
+    nursery.prepare(["slow"])
+    wait_for((tmp_path / "begun").exists, "import")
+    nursery.close()

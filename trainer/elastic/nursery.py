@@ -168,6 +168,8 @@ class Nursery:
             self._channel.close()
             self._channel = None
         if server is not None:
+            if not self._numbers:  # it has started nothing, and may be in the middle of an import
+                server.kill()
             try:
                 server.wait(_CLOSE_S)
             except subprocess.TimeoutExpired:

@@ -9,6 +9,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from trainer.elastic.flags import Flags, parse_flags
+from trainer.elastic.rdzv_conf import parse_endpoint
 from trainer.elastic.rounds import Limits
 from trainer.elastic.workers import substitute
 
@@ -71,6 +72,27 @@ def test_a_variable_stands_for_a_flag_and_the_flag_overrides_it() -> None:
     assert parse(PET_STANDALONE="1", PET_NPROC_PER_NODE="2").workers == "2"
 
 
+@pytest.mark.parametrize(("text", "is_on"), [("1", True), ("2", True), ("0", False), ("", False)])
+def test_the_variable_of_a_switch_is_a_number_as_to_torchrun(text: str, is_on: bool) -> None:
+    assert parse(PET_VIRTUAL_LOCAL_RANK=text).virtual_local_rank is is_on
+    with pytest.raises(ValueError, match="PET_STANDALONE"):
+        parse(PET_STANDALONE="yes")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "place"),
+    [
+        ("a", ("a", 7)),
+        ("a:1", ("a", 1)),
+        ("[::1]:1", ("::1", 1)),
+        ("::1", ("::1", 7)),
+        ("fe80::1%eth0", ("fe80::1%eth0", 7)),
+    ],
+)
+def test_an_endpoint_may_be_an_ipv6_address(endpoint: str, place: tuple[str, int]) -> None:
+    assert parse_endpoint(endpoint, default_port=7) == place
+
+
 def test_the_command_is_that_of_one_worker() -> None:
     assert parse().command == (sys.executable, "-u", "script.py", "--lr", "1")
     assert parse("-m").command == (sys.executable, "-u", "-m", "script.py", "--lr", "1")
@@ -112,6 +134,25 @@ def test_nodes_and_endpoints() -> None:
         (["--no-python", "--pass-local-rank"], "--pass-local-rank"),
         (["--logs-specs=mine"], "--log-dir"),
         (["--numa-binding=node"], "numactl"),
+        (["--tee=x"], "--tee"),
+        (["-r", "0:1,1:9"], "--redirects"),
+        (["--redirects="], "--redirects"),
+        (["--local-ranks-filter=a"], "--local-ranks-filter"),
+        (["--signals-to-handle=SIGFOO"], "SIGFOO"),
+        (["--signals-to-handle=SIGTERM,SIGKILL"], "SIGKILL"),
+        (["--monitor-interval=nan"], "--monitor-interval"),
+        (["--shutdown-timeout=inf"], "--shutdown-timeout"),
+        (["--max-restarts=-1"], "--max-restarts"),
+        (["--start-method=thread"], "--start-method"),
+        (["--nnodes=2", "--node-rank=2"], "--node-rank"),
+        (["--nnodes=2", "--node-rank=-1"], "--node-rank"),
+        (["--nnodes=2", "--master-port=x"], "--master-port"),
+        (["--nnodes=2", "--master-port=65536"], "--master-port"),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=a:b:c", "--nnodes=2"], "endpoint"),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=a:x", "--nnodes=2"], "endpoint"),
+        (["--rdzv-conf=timeout=x"], "timeout"),
+        (["--rdzv-conf=keep_alive_max_attempt=inf"], "keep_alive_max_attempt"),
+        (["--rdzv-conf=is_host=maybe"], "is_host"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(argv: list[str], word: str) -> None:

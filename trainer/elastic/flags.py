@@ -6,18 +6,25 @@ which the flag overrides.
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import signal
 import sys
 import uuid
 from argparse import REMAINDER, ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainer.elastic.rdzv_conf import LONGEST_S, parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.rounds import Limits
 
 _MASTER_PORT = 29500  # torchrun's own default
 _NPROC_WORDS = ("auto", "cpu", "gpu", "xpu")
 _BACKENDS = ("c10d", "static")
+_START_METHODS = ("spawn", "fork", "forkserver")
+_UNSTOPPABLE = ("SIGKILL", "SIGSTOP")  # signal(7): they cannot be caught
+_STREAMS = re.compile(r"[0-3]|\d:[0-3](,\d:[0-3])*")  # torch.distributed.elastic.multiprocessing.Std.from_str
 LOCAL_RANK = "${local_rank}"  # in an argument: each worker's own, as torch's macro of that name
 
 # name, default, help. The order is that of `torchrun --help`.
@@ -103,6 +110,9 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) ->
             f"--nproc-per-node is {workers!r}, must be a number from 1 or one of {', '.join(_NPROC_WORDS)}"
         )
     backend, endpoint = _settle_rendezvous(args, limits)
+    node_rank = _integer("node-rank", args["node_rank"])
+    if backend == "static" and not 0 <= node_rank < limits.max_nodes:
+        raise ValueError(f"--node-rank is {node_rank}, must be below --nnodes, which is {limits.max_nodes}")
     shutdown = args["shutdown_timeout"] or environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
     return Flags(
         command=_build_command(args, environ),
@@ -112,17 +122,17 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] = os.environ) ->
         endpoint=endpoint,
         run_id=args["rdzv_id"] if args["rdzv_id"] != "none" else _run_id(endpoint),
         conf=_parse_conf(args["rdzv_conf"]),
-        node_rank=_integer("node-rank", args["node_rank"]),
+        node_rank=node_rank,
         local_addr=args["local_addr"] or None,
-        max_restarts=_integer("max-restarts", args["max_restarts"]),
+        max_restarts=_integer("max-restarts", args["max_restarts"], least=0),
         look_every_s=_seconds("monitor-interval", args["monitor_interval"]),
         stop_timeout_s=_seconds("shutdown-timeout", shutdown),
         role=args["role"],
         log_dir=args["log_dir"] or None,
-        redirects=args["redirects"],
-        tee=args["tee"],
-        local_ranks_filter=args["local_ranks_filter"],
-        signals=tuple(name.strip() for name in args["signals_to_handle"].split(",") if name.strip()),
+        redirects=_streams("redirects", args["redirects"]),
+        tee=_streams("tee", args["tee"]),
+        local_ranks_filter=_ranks("local-ranks-filter", args["local_ranks_filter"]),
+        signals=_signals("signals-to-handle", args["signals_to_handle"]),
         virtual_local_rank=args["virtual_local_rank"],
     )
 
@@ -133,8 +143,7 @@ def _build_parser(environ: Mapping[str, str]) -> ArgumentParser:
         inherited = environ.get(_variable(name), default)
         parser.add_argument(*_spellings(name), default=inherited, help=text, metavar="VALUE")
     for name, text in _SWITCHES:
-        is_on = environ.get(_variable(name), "0") == "1"
-        parser.add_argument(*_spellings(name), action="store_true", default=is_on, help=text)
+        parser.add_argument(*_spellings(name), action="store_true", default=_switch(name, environ), help=text)
     parser.add_argument("script", help="the script, module or program that every worker runs")
     parser.add_argument("arguments", nargs=REMAINDER, help="its arguments")
     return parser
@@ -149,12 +158,22 @@ def _variable(name: str) -> str:
     return f"PET_{name.replace('-', '_').upper()}"
 
 
+def _switch(name: str, environ: Mapping[str, str]) -> bool:
+    """Of a variable: torchrun takes a number. Raises ValueError."""
+    text = environ.get(_variable(name)) or "0"
+    if not text.isdecimal():
+        raise ValueError(f"{_variable(name)} is {text!r}, must be 0 or 1")
+    return int(text) != 0
+
+
 def _refuse_unsupported(args: Mapping[str, object]) -> None:
     for name, instead in _UNSUPPORTED.items():
         if args[name.replace("-", "_")]:
             raise ValueError(f"elasticrun does not support --{name}; {instead}")
     if args["event_log_handler"] != "null":
         raise ValueError("elasticrun does not support --event-log-handler; in a job the service keeps the events")
+    if args["start_method"] not in _START_METHODS:
+        raise ValueError(f"--start-method is {args['start_method']!r}, must be one of {', '.join(_START_METHODS)}")
 
 
 def _parse_nodes(text: str) -> Limits:
@@ -178,10 +197,12 @@ def _settle_rendezvous(args: Mapping[str, str], limits: Limits) -> tuple[str, st
         return "c10d", ""
     if backend not in _BACKENDS:
         raise ValueError(f"--rdzv-backend is {backend!r}, elasticrun knows {' and '.join(_BACKENDS)}")
+    if endpoint:
+        parse_endpoint(endpoint, _MASTER_PORT)  # whatever the default: it must be HOST:PORT
     if backend == "static":
         if limits.min_nodes != limits.max_nodes:
             raise ValueError("--rdzv-backend=static needs a fixed number of nodes: --nnodes=N")
-        return backend, endpoint or f"{args['master_addr']}:{port or _MASTER_PORT}"
+        return backend, endpoint or f"{args['master_addr']}:{_port('master-port', port)}"
     if not endpoint and limits.max_nodes > 1:
         raise ValueError("several nodes need --rdzv-endpoint=HOST:PORT, the same on all of them")
     return backend, endpoint
@@ -198,7 +219,10 @@ def _parse_conf(text: str) -> dict[str, str]:
     wrong = next((pair for pair in pairs if "=" not in pair), None)
     if wrong is not None:
         raise ValueError(f"--rdzv-conf has {wrong!r}, must be KEY=VALUE,...")
-    return {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
+    conf = {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
+    parse_timing(conf)
+    parse_is_host(conf)
+    return conf
 
 
 def _build_command(args: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -214,15 +238,48 @@ def _build_command(args: Mapping[str, object], environ: Mapping[str, str]) -> tu
     return (python, "-u", *(["-m"] if args["module"] else []), script, *arguments)
 
 
-def _integer(name: str, text: str) -> int:
+def _integer(name: str, text: str, least: int | None = None) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        raise ValueError(f"--{name} is {text!r}, must be a whole number") from None
+        raise ValueError(f"--{name} is {text[:100]!r}, must be a whole number") from None
+    if least is not None and number < least:
+        raise ValueError(f"--{name} is {number}, must be {least} or more")
+    return number
+
+
+def _port(name: str, text: str | None) -> int:
+    port = _integer(name, text) if text else _MASTER_PORT
+    if not 0 <= port <= 65535:
+        raise ValueError(f"--{name} is {port}, must be from 0 to 65535")
+    return port
 
 
 def _seconds(name: str, text: str) -> float:
     try:
-        return max(0.0, float(text))
+        seconds = float(text)
     except ValueError:
-        raise ValueError(f"--{name} is {text!r}, must be a number of seconds") from None
+        seconds = math.nan
+    if not seconds <= LONGEST_S:
+        raise ValueError(f"--{name} is {text!r}, must be a number of seconds")
+    return max(0.0, seconds)
+
+
+def _streams(name: str, text: str) -> str:
+    if _STREAMS.fullmatch(text) is None:
+        raise ValueError(f"--{name} is {text!r}, must be 0, 1, 2 or 3, or RANK:STREAMS,...")
+    return text
+
+
+def _ranks(name: str, text: str) -> str:
+    if not all(rank.strip().isdecimal() for rank in text.split(",") if rank.strip()):
+        raise ValueError(f"--{name} is {text!r}, must be local ranks: 0,1,...")
+    return text
+
+
+def _signals(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(each.strip() for each in text.split(",") if each.strip())
+    wrong = next((each for each in names if each not in signal.Signals.__members__ or each in _UNSTOPPABLE), None)
+    if wrong is not None:
+        raise ValueError(f"--{name} has {wrong!r}, which is no signal that can be handled")
+    return names

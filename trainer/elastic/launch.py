@@ -21,6 +21,7 @@ from trainer.elastic.fitness import Unfit
 from trainer.elastic.flags import Flags
 from trainer.elastic.nursery import Nursery
 from trainer.elastic.program import OURS, Program, parse_program
+from trainer.elastic.rdzv_conf import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.record import Record, now
 from trainer.elastic.rendezvous import (
     Alone,
@@ -29,9 +30,6 @@ from trainer.elastic.rendezvous import (
     Shared,
     find_address,
     open_store,
-    parse_endpoint,
-    parse_is_host,
-    parse_timing,
 )
 from trainer.elastic.rounds import Member
 from trainer.elastic.script_text import advise_on_address, settle_rank_argument

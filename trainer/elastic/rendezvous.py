@@ -14,11 +14,11 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerYet
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic import rounds
 from trainer.elastic.files import say
+from trainer.elastic.rdzv_conf import Timing
 from trainer.elastic.record import Record
 from trainer.elastic.rounds import Limits, Member, Round, Stage, WorkersStore
 
@@ -87,57 +88,6 @@ class Rendezvous(Protocol):
 
     def leave(self, reason: str | None = None) -> None:
         """Leave the group; with a reason, close the rendezvous for all. Never raises; takes five seconds at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Seconds. The names in --rdzv-conf are torchrun's."""
-
-    join_s: float = 600.0
-    # torch waits 30 s for late nodes in every round, and 15 s for one that is gone. Fewer than 3 missing heartbeats
-    # were seen to split a healthy group on a busy machine.
-    last_call_s: float = 1.0
-    beat_s: float = 1.0
-    beats: int = 5
-    read_s: float = 60.0
-
-    @property
-    def silence_s(self) -> float:
-        """How long a node may be silent before it counts as lost."""
-        return self.beat_s * self.beats
-
-
-def parse_timing(conf: Mapping[str, str], read_s: float = 60.0) -> Timing:
-    """Raises ValueError that names the key. `read_s`: how long to wait for the store by default."""
-    return Timing(
-        join_s=_number(conf, "join_timeout", Timing.join_s),
-        last_call_s=_number(conf, "last_call_timeout", Timing.last_call_s),
-        beat_s=max(0.05, _number(conf, "keep_alive_interval", Timing.beat_s)),
-        beats=int(_number(conf, "keep_alive_max_attempt", Timing.beats)),
-        read_s=_number(conf, "read_timeout", _number(conf, "timeout", read_s)),
-    )
-
-
-def parse_is_host(conf: Mapping[str, str]) -> bool | None:
-    """Whether this agent serves the store; None: whoever is at the endpoint. Raises ValueError."""
-    text = conf.get("is_host", "").lower()
-    if text in ("1", "true", "t", "yes", "y"):
-        return True
-    if text in ("0", "false", "f", "no", "n"):
-        return False
-    if text:
-        raise ValueError(f"--rdzv-conf: is_host is {text!r}, must be 1 or 0")
-    return None
-
-
-def parse_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
-    """Host and port of HOST[:PORT], [IPV6]:PORT too. Raises ValueError."""
-    host, colon, port = endpoint.strip().rpartition(":")
-    if not colon or (host.count(":") and not host.endswith("]")):
-        host, port = endpoint.strip(), str(default_port)
-    if not port.isdecimal() or int(port) > 65535 or not host:
-        raise ValueError(f"the rendezvous endpoint is {endpoint!r}, must be HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Alone:
@@ -542,13 +492,6 @@ def _probe(host: str, port: int) -> str | None:
 
 def _limit(timing: Timing) -> timedelta:
     return timedelta(seconds=max(1.0, timing.read_s))
-
-
-def _number(conf: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        return float(conf.get(name, default))
-    except ValueError:
-        raise ValueError(f"--rdzv-conf: {name} is {conf[name]!r}, must be a number") from None
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -146,7 +146,10 @@ class _Run:
         try:
             self._stop.install({*DEFAULT_SIGNALS, *self._flags.signals})
             self._stop.arm()
-            agent = self._agent = self._build()
+            try:
+                agent = self._agent = self._build()
+            except ValueError as error:
+                return self._ended(Outcome.FAILED, Failure(kind=FailureKind.LAUNCH, message=str(error))), ""
             agent.run()
             return self._conclude(agent)
         except Stopped:

@@ -42,18 +42,13 @@ class Streams:
         keeps = flags.log_dir is not None or flags.redirects != "0"
         if not keeps:
             self._scratch = Scratch()
-        self._specs = DefaultLogsSpecs(
-            log_dir=flags.log_dir if self._scratch is None else str(self._scratch.path),
-            redirects=Std.from_str(flags.redirects),
-            tee=Std.from_str(flags.tee),
-            local_ranks_filter={int(rank) for rank in flags.local_ranks_filter.split(",") if rank.strip()} or None,
-        )
+        self._specs = self._specify()
         if keeps:
             say(f"logs are below {self._specs.root_log_dir}")
 
     def open(self, environs: Mapping[int, dict[str, str]]) -> dict[int, Output]:
         """The outputs of a generation by local rank. Puts the path of an error file into each worker's environment."""
-        places = self._specs.reify(dict(environs))
+        places = self._specs.reify({rank: _name_folder(environ) for rank, environ in environs.items()})
         for local_rank, environ in environs.items():
             environ["TORCHELASTIC_ERROR_FILE"] = places.error_files[local_rank]
         self._follow(places, environs)
@@ -78,12 +73,31 @@ class Streams:
             self._scratch.sweep()
             self._scratch = None
 
+    def _specify(self) -> DefaultLogsSpecs:
+        flags = self._flags
+        try:
+            return DefaultLogsSpecs(
+                log_dir=flags.log_dir if self._scratch is None else str(self._scratch.path),
+                redirects=Std.from_str(flags.redirects),
+                tee=Std.from_str(flags.tee),
+                local_ranks_filter={int(rank) for rank in flags.local_ranks_filter.split(",") if rank.strip()} or None,
+            )
+        except OSError as error:
+            if flags.log_dir is None:
+                raise
+            raise ValueError(f"--log-dir is {flags.log_dir!r}: {error.strerror or 'it is a file'}") from error
+
     def _follow(self, places: LogsDest, environs: Mapping[int, Mapping[str, str]]) -> None:
         template = os.environ.get(_PREFIX)
         prefixes = {} if template is None else {rank: _fill(template, environ) for rank, environ in environs.items()}
         for files, console in ((places.tee_stdouts, sys.stdout), (places.tee_stderrs, sys.stderr)):
             if files:
                 self._tails.append(TailLog(self._flags.role, files, console, prefixes).start())
+
+
+def _name_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """torch names the folder of a run after its id, which may hold a slash."""
+    return {**environ, "TORCHELASTIC_RUN_ID": environ["TORCHELASTIC_RUN_ID"].replace("/", "_")}
 
 
 def _fill(template: str, environ: Mapping[str, str]) -> str:

@@ -145,7 +145,7 @@ def _has_commit(job_dir: Path, snapshots: str) -> bool:
     """Whether any worker of the job has journalled a commit to this folder. Raises OSError."""
     for journal in job_dir.glob(f"attempts/*/replica-*/*/{layout.EVENTS}"):
         for line in journal.read_bytes().splitlines():
-            with suppress(ValueError, LookupError, TypeError):
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
                 event = json.loads(line)
                 if event["kind"] == EventKind.SNAPSHOT_COMMITTED.value and event["evidence"]["folder"] == snapshots:
                     return True
@@ -281,7 +281,7 @@ def _read_term(term: Term, path: str) -> TermRecord:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # of thousands, and each restart waits for them
             document = json.loads(file.read())
         base, retry = document.get("base_step"), document.get("retry", 0)
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return TermRecord(term=term, base_step=None)
     return TermRecord(
         term=term,

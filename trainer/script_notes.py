@@ -52,7 +52,7 @@ def wait_for(look: Callable[[], T | None], what: str) -> T:
 def read(path: Path) -> dict[str, object] | None:
     try:
         document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -156,3 +157,13 @@ def test_torchruns_summary_gives_ranks_and_exit_codes(tmp_path: Path) -> None:
     summary = "Failures:\n" + entry.format(0, -signal.SIGTERM) + "Root Cause\n" + entry.format(1, -signal.SIGKILL)
     assert [(d.rank, d.exit_code) for d in parse_summary(summary, tmp_path)] == [(1, -9)]
     assert parse_summary("nothing of the kind", tmp_path) == []
+
+
+def test_a_journal_of_garbage_and_a_pipe_for_a_log_hold_nothing_up(tmp_path: Path) -> None:
+    """A worker may write and replace what it likes: its death is explained all the same."""
+    (tmp_path / "progress.jsonl").write_text('{"rank": 0, "step": 3}\n' + "[" * 50_000 + "\nnull\n")
+    assert read_steps(tmp_path / "progress.jsonl") == {0: 3}
+    for name in ("log", "log.1", "error.json", "pipe.jsonl"):
+        os.mkfifo(tmp_path / name)
+    assert read_steps(tmp_path / "pipe.jsonl") == {}
+    assert find_failure(death(tmp_path, exit_code=3), {}).failure.message.endswith("exit code 3")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.elastic.harness import ROOT, SCRIPTS, Job, wait_for
 from trainer.elastic.stacks import save_stacks
+from trainer.elastic.standing import Frame, meets_peers
 
 TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
 
@@ -90,3 +91,23 @@ def test_a_worker_whose_name_is_cut_within_a_character_is_asked_like_any_other(j
     os.kill(agent.pids(1)[0], signal.SIGKILL)
     agent.pids(2)
     assert [event["evidence"]["ranks"] for event in agent.events("stacks.saved")] == [[1]]
+
+
+def test_a_pipe_in_place_of_the_stacks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By py-spy, which is started for whoever does not answer by itself."""
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho stacks\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    os.mkfifo(tmp_path / "stacks.txt")
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        assert save_stacks({process.pid: tmp_path}) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_frame_of_a_pipe_is_not_read(tmp_path: Path) -> None:
+    """As of a script that Python reads from /dev/stdin."""
+    os.mkfifo(tmp_path / "script")
+    assert not meets_peers([Frame(str(tmp_path / "script"), 1, "main")])

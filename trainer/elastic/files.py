@@ -9,12 +9,18 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 def say(text: str) -> None:
     """Tell whoever reads the agent's own output. Its log may lie on a full disk: that must end nothing."""
     with suppress(OSError):
         print(f"elasticrun: {text}", file=sys.stderr, flush=True)
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """Open what a worker may have replaced: a pipe without a writer reads as empty and does not block for ever."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
 def write_document(path: Path, document: Mapping[str, object]) -> None:
@@ -40,7 +46,8 @@ def write_temporary(path: Path, content: bytes) -> Path:
 def read_document(path: Path) -> dict[str, object] | None:
     """The JSON object in `path`; None when it is absent or not an object."""
     try:
-        document = json.loads(path.read_bytes())
+        with open_to_read(path) as file:
+            document = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
@@ -64,7 +71,7 @@ def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[str], in
     A line longer than the limit is skipped: no writer of ours makes one.
     """
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(offset)
             chunk = file.read(limit_bytes)
     except OSError:
@@ -79,7 +86,7 @@ def read_lines(path: Path, offset: int, limit_bytes: int) -> tuple[list[str], in
 def read_tail(path: Path, limit_bytes: int) -> str:
     """The last `limit_bytes` of a text file; empty when it is absent."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
             return file.read(limit_bytes).decode(errors="replace")
     except OSError:

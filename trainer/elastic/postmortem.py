@@ -181,7 +181,7 @@ def read_steps(progress: Path) -> dict[int, int]:
         try:
             entry = json.loads(line)
             rank, step = entry["rank"], entry["step"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the first or last line of the tail may be torn, and not every line has a step
         if isinstance(rank, int) and isinstance(step, int):
             steps[rank] = max(step, steps.get(rank, 0))

@@ -15,8 +15,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from trainer.contract import layout
+from trainer.elastic.files import open_to_read
 from trainer.elastic.processes import is_gone
 
 # Nobody else's: SIGUSR1 and SIGUSR2 are the user's own, and Slurm's.
@@ -53,7 +55,7 @@ def collect_stacks(workers: Mapping[int, Path], *, limit_bytes: int) -> dict[int
 
 def _read_from(folder: Path, offset: int, limit_bytes: int) -> str:
     try:
-        with (folder / layout.STACKS).open("rb") as file:
+        with open_to_read(folder / layout.STACKS) as file:
             file.seek(max(offset, file.seek(0, os.SEEK_END) - limit_bytes))
             return file.read(limit_bytes).decode(errors="replace")
     except OSError:
@@ -92,9 +94,15 @@ def _spy(pid: int, folder: Path) -> None:
     program = shutil.which("py-spy")
     if program is None:
         return
-    with suppress(OSError, subprocess.TimeoutExpired), (folder / layout.STACKS).open("ab") as file:
+    with suppress(OSError, subprocess.TimeoutExpired), _open_to_append(folder / layout.STACKS) as file:
         command = [program, "dump", "--nonblocking", "--pid", str(pid)]
         subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, timeout=_PY_SPY_S, check=False)
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    """Raises OSError where a worker has put a pipe: to open one would wait for its reader for ever."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o644), "ab")
 
 
 def _size(folder: Path) -> int:

@@ -6,6 +6,7 @@ Pure, except that it reads a source line: a handle's `wait()` is written in C++ 
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,8 +59,13 @@ def meets_peers(stack: Sequence[Frame]) -> bool:
         return False
     top = stack[0]
     return top.is_in(_MEETS_PEERS) or (
-        not top.is_of_a_package and _WAIT_OF_A_HANDLE.search(linecache.getline(top.file, top.line)) is not None
+        not top.is_of_a_package and _WAIT_OF_A_HANDLE.search(_source_line(top)) is not None
     )
+
+
+def _source_line(frame: Frame) -> str:
+    """Empty where the file is none, as /dev/stdin: to read it would wait for its writer."""
+    return linecache.getline(frame.file, frame.line) if os.path.isfile(frame.file) else ""  # noqa: PTH113
 
 
 def loads_data(stack: Sequence[Frame]) -> bool:

@@ -60,8 +60,9 @@ def _tell_watch(spec: JobSpec) -> str:
         return _UNWATCHED
     wanted = spec.supervise.heartbeat_timeout_s
     limit_s = STILL_S if wanted == "auto" else wanted
+    waits = " while one waits for another or for data" if wanted == "auto" else ""
     words = f"{limit_s / 60:g} min" if limit_s >= 120 and limit_s % 60 == 0 else f"{limit_s:g} s"
-    return f"A hang is noticed once no worker prints, computes or reads for {words}."
+    return f"A hang is noticed once no worker prints, computes or reads for {words}{waits}."
 
 
 def _age(since: datetime, now: datetime) -> str:

@@ -48,7 +48,7 @@ def test_a_script_that_reports_nothing_says_when_it_printed_last_and_what_is_wat
     assert found["verdict"] == "the workers are running"
     assert found["quiet"] == (
         "The script reports no steps. Its last output was 14 min ago (rank 0). "
-        "A hang is noticed once no worker prints, computes or reads for 15 min."
+        "A hang is noticed once no worker prints, computes or reads for 15 min while one waits for another or for data."
     )
     assert found["last_output_at"] == "2026-05-04T12:00:00Z"
     assert "Its last output was 14 min ago" in world.client.get(f"/jobs/{job_id}").text

@@ -60,6 +60,8 @@ class Doing:
     children: int = 0
     new_child_every_s: float | None = None
     moves: float = 0.0
+    traffic: float = 0.0
+    below_traffic: float = 0.0
     prints_every_s: float | None = None
     state: str = "S"
     other_states: frozenset[str] = frozenset("S")
@@ -122,7 +124,7 @@ class Machine:
     def uses_gpu(self, pid: int) -> bool:
         return self.doings[pid - 1000].gpu
 
-    def watch(self, board: Board, limit_s: float = STILL_S) -> Stillness:
+    def watch(self, board: Board, limit_s: float | None = None) -> Stillness:
         watch = Stillness(limit_s, board, uses_gpu=self.uses_gpu, read=self.read, ask=self.ask)
         watch.begin(self.now_s)
         return watch
@@ -143,6 +145,8 @@ def advance(pulse: Pulse, doing: Doing, before_s: float, now_s: float) -> Pulse:
         main_wakes=pulse.main_wakes + int(now_s * doing.wakes) - int(before_s * doing.wakes),
         below_wakes=children,
         moved_bytes=pulse.moved_bytes + int(doing.moves * span_s),
+        own_traffic_bytes=pulse.own_traffic_bytes + int(doing.traffic * span_s),
+        below_traffic_bytes=pulse.below_traffic_bytes + int(doing.below_traffic * span_s),
         main_state=doing.state,
         other_states=doing.other_states,
     )
@@ -189,6 +193,9 @@ QUIET = {
     "an evaluation that a thread computes": [Doing(threads=0.9), IN_BARRIER],
     "a slow download": [Doing(main=0.001, wakes=4), IN_BARRIER],
     "a slow download by a thread": [Doing(threads=0.004, moves=20_000), IN_BARRIER],
+    "a slow download by a thread into memory": [Doing(threads=0.004, traffic=100_000), IN_BARRIER],
+    "a slow download by a thread of a process below": [Doing(children=1, below_traffic=50_000), IN_BARRIER],
+    "a broadcast over a slow network": [Doing(threads=0.004, traffic=500_000, stack=standing(COLLECTIVE))] * 2,
     "a slow download by a process below": [Doing(children=1, below=0.001, below_wakes=4), IN_BARRIER],
     "a download that waits for its server with growing pauses": [Doing(wakes=1 / 60), IN_BARRIER],
     "rank 0 writes its save": [Doing(moves=5e6), IN_BARRIER],
@@ -202,6 +209,8 @@ QUIET = {
     "a line every 14 minutes": [Doing(prints_every_s=14 * 60), IN_BARRIER],
     "an all-reduce over a slow network": [Doing(threads=0.1, stack=standing(COLLECTIVE))] * 2,
     "a script that starts torchrun itself": [Doing(children=3, below_wakes=10)],
+    "a machine that somebody keeps for himself": [Doing(stack=standing(""))],
+    "a server that waits for its first request": [Doing()],
     "a tracker's process beside a sleep: cannot be told from work": [Doing(children=1, below=0.03), IN_BARRIER],
 }
 
@@ -288,6 +297,18 @@ def test_a_limit_of_the_spec_overrules(tmp_path: Path) -> None:
     found = run(machine, machine.watch(*boards("a"), limit_s=60), HOUR)
     assert found is not None
     assert 60 <= found[0] <= 70
+
+
+def test_a_limit_of_the_spec_needs_nobody_who_waits(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {0: Doing(stack=standing(""))})
+    found = run(machine, machine.watch(*boards("a"), limit_s=STILL_S), HOUR)
+    assert found is not None
+    assert found[1].rank == 0
+
+
+def test_a_lone_rank_that_waits_for_its_data_hangs(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, {0: Doing(stack=standing(LOADER), wakes=0.2, children=4, below_wakes=0.2)})
+    assert run(machine, machine.watch(*boards("a")), HOUR) is not None
 
 
 def test_a_machine_that_slept_has_not_watched(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from tests.builders import at, make_attempt, make_job, make_spec
 
 RUNNING = make_attempt(state=AttemptState.RUNNING, started_at=at(0))
 NO_STEPS = "The script reports no steps."
-WATCHED = "A hang is noticed once no worker prints, computes or reads for 15 min."
+WATCHED = (
+    "A hang is noticed once no worker prints, computes or reads for 15 min while one waits for another or for data."
+)
 
 
 def told(output: Output | None, *, seconds: float = 840, **spec: Any) -> str:

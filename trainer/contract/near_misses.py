@@ -10,12 +10,10 @@ from collections.abc import Collection
 
 # The field that sets the same.
 _FIELDS = {
-    "accumulate_grad_batches": "micro_batch",
     "batch_size": "global_batch",
     "bf16": "precision",
     "devices": "--nproc-per-node, in a job topology.workers_per_node",
     "fp16": "precision",
-    "gradient_accumulation_steps": "micro_batch",
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_clip_val": "grad_clip",
     "lr": "learning_rate",
@@ -39,8 +37,11 @@ _FIELDS = {
     "backward_prefetch": "prefetch_blocks",
     "forward_prefetch": "prefetch_blocks",
 }
+_ACCUMULATION = "a rank accumulates over global_batch / (micro_batch * ranks) microbatches; set micro_batch"
 # Fields without a counterpart, and what to do instead.
 _FIELD_ADVICE = {
+    "accumulate_grad_batches": _ACCUMULATION,
+    "gradient_accumulation_steps": _ACCUMULATION,
     "deepspeed": "DeepSpeed is not used; strategy 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
     "fsdp": "set strategy to 'fsdp'",
     "limit_all_gathers": "FSDP2 limits its gathers by itself, so leave it out or set prefetch_blocks",
@@ -72,6 +73,8 @@ _VALUES = {
     "double": "fp64",
     "ddp_find_unused_parameters_true": "ddp with find_unused_parameters",
     "ddp_spawn": "ddp",
+    "deepspeed_stage_2_offload": "shard_grad_op with cpu_offload",
+    "deepspeed_stage_3_offload": "fsdp with cpu_offload",
     "distributeddataparallel": "ddp",
     "fullyshardeddataparallel": "fsdp",
 }

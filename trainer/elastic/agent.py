@@ -15,7 +15,6 @@ from pathlib import Path
 from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo
-from trainer.contract.silence import STILL_S
 from trainer.elastic.chaos import Worker
 from trainer.elastic.devices import Devices
 from trainer.elastic.ending import end_workers
@@ -28,6 +27,7 @@ from trainer.elastic.history import History
 from trainer.elastic.nursery import ForkedProcess, Nursery
 from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.pulse import read_pulses
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import Rendezvous, known_generation
 from trainer.elastic.stillness import Impasse, Stillness
@@ -98,8 +98,12 @@ class Agent:
         self._stillness: Stillness | None = None
         if record is not None and record.policy is not None:
             self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
-            limit_s = record.policy.heartbeat_timeout_s or STILL_S
-            self._stillness = Stillness(limit_s, rendezvous, uses_gpu=self._devices.are_used_by)
+            self._stillness = Stillness(
+                record.policy.heartbeat_timeout_s,
+                rendezvous,
+                uses_gpu=self._devices.are_used_by,
+                read=lambda pids: read_pulses(pids, nursery.server_pid),
+            )
         self._oom_kills: int | None = None  # so far, when the workers were started
         self._team: Team | None = None
 

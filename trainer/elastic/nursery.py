@@ -95,6 +95,10 @@ class Nursery:
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
 
+    @property
+    def server_pid(self) -> int | None:
+        return None if self._server is None else self._server.pid
+
     def prepare(self, modules: Sequence[str], later: Sequence[str] = ()) -> None:
         """Have modules imported before the next worker starts, and others when there is time."""
         self._wanted.append((list(modules), list(later)))

@@ -3,8 +3,8 @@
 Silence alone is no evidence: a script may compute for an hour without a line of log. A rank stands still when for the
 whole limit it printed nothing, its main thread did nothing (or spun in a collective), and its stack was the same
 halfway and at the end of that time. If it spins in a collective, this is enough. If not, its other threads must have
-been idle too. If it does not wait for other ranks, its processes, its reads and writes and its GPU must have been idle
-as well. What may be work counts as work.
+been idle too, and its connections. If it does not wait for other ranks, its processes, its reads and writes and its GPU
+must have been idle as well. What may be work counts as work.
 
 A group hangs when all ranks of all nodes stand still. Agents report this in the rendezvous document (rounds.py).
 """
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.contract import layout
+from trainer.contract.silence import STILL_S
 from trainer.elastic.chaos import Worker
 from trainer.elastic.formation import name_ranks
-from trainer.elastic.pulse import Pulse, read_pulses
+from trainer.elastic.pulse import Pulse
 from trainer.elastic.stacks import collect_stacks
 from trainer.elastic.standing import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
 
@@ -46,7 +47,8 @@ class Standing:
 
     rank: int
     waits: bool
-    where: str | None  # None: it gave no stack
+    loads: bool = False  # it waits for a data loader
+    where: str | None = None  # None: it gave no stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +101,19 @@ class Stillness:
 
     def __init__(
         self,
-        limit_s: float,
+        limit_s: float | None,
         board: Board,
         *,
         uses_gpu: Callable[[int], bool],
-        read: Callable[[Iterable[int]], Mapping[int, Pulse]] = read_pulses,
+        read: Callable[[Iterable[int]], Mapping[int, Pulse]],
         ask: Callable[[Mapping[int, Path]], Mapping[int, str]] | None = None,
     ) -> None:
-        self._limit_s, self._board = limit_s, board
+        """`limit_s` None: the default limit; then some rank must also wait for other ranks or for its data loader."""
+        self._needs_waiter = limit_s is None
+        self._limit_s = STILL_S if limit_s is None else limit_s
+        self._board = board
         self._uses_gpu, self._read, self._ask = uses_gpu, read, ask or _ask
-        self._every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limit_s / _LOOKS))
+        self._every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, self._limit_s / _LOOKS))
         self._tracks: dict[int, _Track] = {}
         self._looked_s = 0.0
         self._told = False
@@ -175,7 +180,14 @@ class Stillness:
                 track.begin(now_s)
                 continue
             line = find_own_line(stack)
-            standings.append(Standing(rank=rank, waits=meets_peers(stack), where=None if line is None else str(line)))
+            standings.append(
+                Standing(
+                    rank=rank,
+                    waits=meets_peers(stack),
+                    loads=loads_data(stack),
+                    where=None if line is None else str(line),
+                )
+            )
         if len(standings) == len(running):
             self._board.tell_still(render_standings(standings))
             self._told = True
@@ -206,6 +218,8 @@ class Stillness:
         if now_s - self._agreed_s < self._every_s:
             return None
         standings = sorted((each for text in told for each in parse_standings(text)), key=lambda each: each.rank)
+        if self._needs_waiter and not any(each.waits or each.loads for each in standings):
+            return None
         impasse = judge(standings, silent_s=still_s, limit_s=self._limit_s)
         acts = standings[0].rank if impasse.rank is None else impasse.rank
         return impasse if acts in self._tracks else None
@@ -227,11 +241,17 @@ def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None
         track.begin(now_s)
         track.spins = spins
         return
-    if now.threads_cpu_s - before.threads_cpu_s > _IDLE_SHARE * since_s or "D" in now.other_states:
+    threads_work = (
+        now.threads_cpu_s - before.threads_cpu_s > _IDLE_SHARE * since_s
+        or abs(now.own_traffic_bytes - before.own_traffic_bytes) > _BYTES_PER_S * since_s
+        or "D" in now.other_states
+    )
+    if threads_work:
         track.threads_s = now_s
     rest_works = (
         now.below_cpu_s - before.below_cpu_s > _IDLE_SHARE * since_s
         or now.moved_bytes - before.moved_bytes > _BYTES_BY_ASKING + _BYTES_PER_S * since_s
+        or abs(now.below_traffic_bytes - before.below_traffic_bytes) > _BYTES_PER_S * since_s
         or now.below_wakes.keys() != before.below_wakes.keys()
         or any(now.below_wakes[pid] - count > wakes_limit for pid, count in before.below_wakes.items())
         or "D" in now.other_states

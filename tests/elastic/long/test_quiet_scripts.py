@@ -10,7 +10,18 @@ _LIMIT_S, _QUIET_S = 4.0, 20
 
 
 @pytest.mark.parametrize(
-    "how", ["download", "read", "compute", "compute_in_thread", "compute_below", "save", "wait_in_shell"]
+    "how",
+    [
+        "download",
+        "read",
+        "read_in_thread",
+        "compute",
+        "compute_in_thread",
+        "compute_below",
+        "compute_in_daemon",
+        "save",
+        "wait_in_shell",
+    ],
 )
 def test_a_quiet_script_comes_to_its_end(how: str, job: Job) -> None:
     job.policy(heartbeat_timeout_s=_LIMIT_S)

@@ -18,10 +18,10 @@ END = time.monotonic() + float(sys.argv[2])
 
 
 def trickle(server):
-    """A server whose answer takes its time."""
+    """A server whose answer takes its time: 40 kB a second."""
     connection, _ = server.accept()
     while time.monotonic() < END:
-        connection.sendall(b"x" * 200)
+        connection.sendall(b"x" * 2000)
         time.sleep(0.05)
     connection.close()
 
@@ -42,6 +42,22 @@ def read():
         with socket.create_connection(server.getsockname()) as connection:
             while connection.recv(100):
                 pass
+
+
+def read_in_thread():
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+
+
+def compute_in_daemon():
+    """The daemon is no child of this process when it computes."""
+    if os.fork() == 0:
+        if os.fork() == 0:
+            compute()
+        os._exit(0)
+    os.wait()
+    time.sleep(float(sys.argv[2]))
 
 
 def compute():

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, c10d, wait_for
+from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, c10d, free_port, wait_for
 from trainer.contract.agent_record import parse_agent_record
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind
@@ -161,6 +161,32 @@ def test_a_second_submission_is_refused_and_starts_nothing(job: Job, tmp_path: P
     assert second.wait(90) == 3
     assert not second.folder.exists()
     assert "refused" in second.printed()
+
+
+def test_a_failure_that_a_restart_healed_is_not_the_end_of_a_lost_group(job: Job, tmp_path: Path) -> None:
+    port, finish = free_port(), str(tmp_path / "finish")
+    job.policy(max_restarts=3)
+    host, other = (
+        job.start("--nnodes=2", *c10d(port, host=replica == 0), STEADY, finish, replica=replica) for replica in (0, 1)
+    )
+    (pid,) = other.pids(1).values()
+    os.kill(pid, signal.SIGKILL)
+    other.pids(2)
+    wait_for(lambda: host.progress(2) and other.progress(2), "step of both ranks after the restart")
+    host.process.kill()
+    assert other.wait() == 1
+    failure = other.exit_record().failure
+    assert failure is not None
+    assert failure.kind is FailureKind.RENDEZVOUS
+    assert "the rendezvous store is lost" in failure.message
+
+
+def test_by_hand_a_refusal_names_the_launcher_once() -> None:
+    command = [*ELASTICRUN, "--nproc-per-node=xpu", STEADY]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == "elasticrun: --nproc-per-node=xpu, but torch finds no XPU on this node\n"
 
 
 def test_by_hand_it_is_a_torchrun_that_restarts(tmp_path: Path) -> None:

@@ -43,7 +43,10 @@ def test_an_output_from_a_clock_ahead_of_ours_is_of_now() -> None:
     assert "0 s ago" in told(Output(at=at(9999), worker="rank 0"))
 
 
-@pytest.mark.parametrize(("limit", "words"), [(60, "60 s"), (300, "5 min"), (150, "150 s"), ("auto", "15 min")])
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [(60, "60 s"), (300, "5 min"), (150, "150 s"), ("auto", "15 min while one waits for another or for data")],
+)
 def test_the_owners_own_limit_is_told(limit: float | str, words: str) -> None:
     assert told(None, supervise={"heartbeat_timeout_s": limit}).endswith(f"prints, computes or reads for {words}.")
 

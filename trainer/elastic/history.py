@@ -33,6 +33,11 @@ class History:
         self._healthy_since_s = 0.0  # the first start, or the start after the last failure
         self._has_failed = False  # judged, and not started again yet
 
+    @property
+    def unsettled(self) -> Failure | None:
+        """The last failure, until the workers have started again after it."""
+        return self.failure if self._has_failed else None
+
     def notice(self) -> None:
         """There is a reason for a restart. Until the next start the first one counts."""
         self._noticed_s = self._noticed_s or time.monotonic()
@@ -53,6 +58,7 @@ class History:
         `silent_s` how long the failed one had told nothing, where it hung.
         """
         self.failure = failure
+        self._has_failed = True
         restart = self._decide(failure, ranks, generation=generation, step=step, nodes=nodes, silent_s=silent_s)
         self.failures_survived += restart
         return restart
@@ -67,11 +73,10 @@ class History:
         nodes: int,
         silent_s: float | None,
     ) -> bool:
-        if self._record is None:
-            return self.failures_survived < self._max_restarts
         ran_s = time.monotonic() - self._healthy_since_s
         self._setbacks.append(Setback(failure=failure, step=step, ran_s=ran_s, silent_s=silent_s))
-        self._has_failed = True
+        if self._record is None:
+            return self.failures_survived < self._max_restarts
         policy = self._record.policy
         decision = decide_restart(
             RestartSituation(

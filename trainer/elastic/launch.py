@@ -66,7 +66,7 @@ def run_agent(flags: Flags, record: Record | None, stop: StopRequest, nursery: N
     try:
         workers = count_workers(flags.workers)
     except ValueError as error:
-        return _failed(Failure(kind=FailureKind.LAUNCH, message=f"elasticrun: {error}")), ""
+        return _failed(Failure(kind=FailureKind.LAUNCH, message=str(error))), ""
     advice = advise_on_address(command, workers)
     if advice is not None:
         say(advice)
@@ -194,9 +194,9 @@ class _Run:
         return self._ended(Outcome.FAILED, failure), agent.history.verdict
 
     def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
-        """A group that is lost after a failure ends with that failure."""
+        """A group that is lost after a failure ends with that failure, unless a restart has healed it."""
         self._part(error.failure.message)
-        before = None if self._agent is None else self._agent.history.failure
+        before = None if self._agent is None else self._agent.history.unsettled
         verdict = "the group ended while this replica was part of it" if error.was_member else ""
         return self._ended(Outcome.FAILED, before or error.failure), verdict
 

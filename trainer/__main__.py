@@ -54,7 +54,7 @@ def read_config(text: str) -> TrainerConfig:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise ConfigError("--config", f"is not JSON: {error}") from error
+        raise ConfigError("--config", f"is not JSON: {error}; @FILE reads it from a file") from error
     if not isinstance(document, dict):
         raise ConfigError("--config", "is not a JSON object")
     return parse_config(document)

@@ -88,7 +88,7 @@ def _running(job: Job, target: Target, verb: str) -> Attempt:
     if attempt.stopping_since is not None:
         raise Conflict(f"attempt {attempt.key.number} of job {job.id} is ending; it is too late to {verb} it")
     if job.spec.launcher != "elasticrun":
-        raise Conflict(f"job {job.id} runs under {job.spec.launcher}, whose agent takes no such wish: use elasticrun")
+        raise Conflict(f"job {job.id} runs under {job.spec.launcher}, whose agent takes no requests: use elasticrun")
     return attempt
 
 

@@ -156,12 +156,20 @@ REMEDIES: tuple[Remedy, ...] = (
         cause="the device, or a kernel on it, failed",
         fix="the same on another node is the program's fault (set CUDA_LAUNCH_BLOCKING=1); else have the node drained",
     ),
+    Remedy(
+        name="arguments",
+        kinds=frozenset({FailureKind.APPLICATION}),
+        pattern=r"exit code 2: [^\n]*: error: ",  # argparse, optparse
+        cause="the script does not take the arguments that it was given",
+        fix="correct `run.args` (`--set 'run.args=[...]'`)",
+    ),
     KILLED,
     Remedy(
         name="hang",
         kinds=frozenset({FailureKind.HANG}),
         cause="a rank made no progress for longer than its limit",
-        fix="the stacks of all ranks were saved before the kill: they show where each stood",
+        fix="read the ranks' stacks.txt, saved before the kill in attempts/*/replica-*/*/g*/local-*/ of the job's "
+        "folder",
     ),
     Remedy(
         name="time limit",

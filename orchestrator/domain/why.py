@@ -184,7 +184,7 @@ def _name_chaos(chaos: Injection | None) -> str:
     if chaos is None:
         return ""
     who = chaos.actor or "somebody"
-    return f"; it was done on purpose: {who} asked for chaos {chaos.fault.value} (wish {chaos.number})"
+    return f"; it was done on purpose: {who} asked for chaos {chaos.fault.value} (request {chaos.number})"
 
 
 def _place(cause: Cause) -> str:

@@ -135,6 +135,11 @@ def test_an_error_of_the_script_has_to_be_mended_at_its_line() -> None:
     assert advice == "mend the script at /src/train.py, line 12; then `orchestrator retry job-1`"
 
 
+def test_wrong_arguments_have_to_be_corrected_before_a_retry() -> None:
+    _, advice = advice_on(SAID["arguments"], {"script": "train.py"})
+    assert advice == "correct `run.args` (`--set 'run.args=[...]'`); then `orchestrator retry job-1`"
+
+
 def test_an_error_without_a_line_of_the_script_has_to_be_mended_all_the_same() -> None:
     elsewhere = replace(RAISED, traceback=(RAISED.traceback or "").replace("/src/", "/opt/venv/site-packages/"))
     assert advice_on(elsewhere, {"module": "train"}) == (
@@ -316,6 +321,10 @@ SAID = {
     ),
     "lost peer": Failure(kind=FailureKind.APPLICATION, message="RuntimeError: Connection closed by peer [10.0.0.1]"),
     "broken device": Failure(kind=FailureKind.APPLICATION, message="CUDA error: uncorrectable ECC error encountered"),
+    "arguments": Failure(
+        kind=FailureKind.APPLICATION,
+        message="the worker ended with exit code 2: train.py: error: the following arguments are required: --lr",
+    ),
     "killed": Failure(kind=FailureKind.UNKNOWN, message="the worker was killed by SIGKILL", signal="SIGKILL"),
     "hang": Failure(kind=FailureKind.HANG, message="told nothing for 90 s in phase step"),
     "time limit": Failure(kind=FailureKind.TIMEOUT, message="the time limit of the job"),

@@ -60,6 +60,7 @@ check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --python-version 3.10 --package trainer # it runs in users' images
 	@$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.installed ## format and mend what can be mended

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from typing import Self
 
 _CHUNK_BYTES = 1 << 20
 
@@ -21,7 +20,7 @@ class Channel:
         self._rest = b""  # of a line that is not whole yet
 
     @classmethod
-    def pair(cls) -> tuple[Self, Self]:
+    def pair(cls) -> tuple[Channel, Channel]:
         one, other = socket.socketpair()
         return cls(one), cls(other)
 

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from torch.distributed.run import get_args_parser
+
 from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, c10d, free_port, wait_for
 from trainer.contract.agent_record import parse_agent_record
 from trainer.contract.exit_record import Outcome
@@ -263,5 +265,7 @@ def test_a_guarded_torchrun_is_stopped_and_dies_with_its_guard(job: Job, tmp_pat
 
 def torchrun(*flags: str) -> list[str]:
     child = str(ROOT / "trainer" / "elastic" / "child.py")
-    launcher = [sys.executable, "-m", "torch.distributed.run", TWO, "--shutdown-timeout=2", *flags]
+    known = vars(get_args_parser().parse_args(["script.py"]))
+    quickly = ["--shutdown-timeout=2"] if "shutdown_timeout" in known else []  # not in 2.7, which waits for 30 s
+    launcher = [sys.executable, "-m", "torch.distributed.run", TWO, *quickly, *flags]
     return [*launcher, "--no-python", sys.executable, "-I", "-S", child, sys.executable, "-u"]

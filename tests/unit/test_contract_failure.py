@@ -219,3 +219,18 @@ def test_an_end_of_which_no_exit_code_is_known_was_no_kill_from_outside():
     assert classify_failure(exit_code=None, output="") is FailureKind.APPLICATION
     assert classify_failure(exit_code=None, output="std::bad_alloc") is FailureKind.HOST_OOM
     assert classify_failure(exit_code=-9, output="std::bad_alloc") is FailureKind.UNKNOWN
+
+
+def test_what_a_binding_has_leaked_hides_no_last_words() -> None:
+    """triton 3.8, which comes with torch 2.15, reports it when the interpreter ends: after the trainer's own line."""
+    leaks = [f' - leaked {kind} "name_{number}"' for kind in ("type", "function") for number in range(10)]
+    lines = [
+        "trainer: OutOfMemory: DefaultCPUAllocator: can't allocate memory: you tried to allocate 100663296 bytes",
+        "nanobind: leaked 4 instances!",
+        "nanobind: leaked 64 types!",
+        *leaks,
+        " - ... skipped remainder",
+        "nanobind: this is likely caused by a reference counting issue in the binding code.",
+        "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
+    ]
+    assert classify_failure(exit_code=1, output="\n".join(lines)) is FailureKind.HOST_OOM

@@ -11,6 +11,8 @@ TRACEBACK = "Traceback (most recent call last):"
 _LAST_LINES = 10  # of output without a traceback: what a native program prints of its end
 _CHAINED = re.compile(r"^(The above exception was the direct cause|During handling of the above exception)")
 _NATIVE_FRAME = re.compile(r"^\s*(frame )?#\d+:? ")  # of c10's and gdb's backtraces
+# What nanobind, with which triton is bound, reports when the interpreter ends (nanobind's src/nb_internals.cpp).
+_LEAKS = re.compile(r"^(nanobind: | - leaked | - \.\.\. skipped remainder|See https://nanobind\.)")
 _FAULTHANDLER = "Fatal Python error"  # followed by the stacks of all threads
 
 
@@ -18,13 +20,13 @@ def split_words(output: str) -> tuple[str, ...]:
     """The texts that may tell why a program ended, the most telling first.
 
     With a traceback: the message of its last exception, then of those that it is chained to. Without one: the last
-    lines, native stack frames and faulthandler's stacks left out.
+    lines, native stack frames, faulthandler's stacks and what a binding has leaked left out.
     """
     if TRACEBACK in output:
         messages = [_message(part) for part in output.split(TRACEBACK)[1:]]
         return tuple(message for message in reversed(messages) if message)
     lines = [line for line in output.partition(_FAULTHANDLER)[0].splitlines() if line.strip()]
-    told = [line for line in lines if not _NATIVE_FRAME.match(line)]
+    told = [line for line in lines if not _NATIVE_FRAME.match(line) and not _LEAKS.match(line)]
     return ("\n".join(told[-_LAST_LINES:]),) if told else ()
 
 

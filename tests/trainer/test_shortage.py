@@ -34,7 +34,8 @@ def test_a_trainer_without_memory_says_what_to_change(tmp_path):
     with start_group(tmp_path, 1, entry=ENTRY, **options) as group:
         assert group.wait() == [1]
         output = group.outputs()
-    last = output.strip().splitlines()[-1]
+    ours, _, _ = output.partition("nanobind: leaked")  # what triton 3.8 says when the interpreter has ended
+    last = ours.strip().splitlines()[-1]
     assert last.startswith("trainer: OutOfMemory: "), output
     assert "can't allocate memory" in last
     assert "the largest part is activations" in last

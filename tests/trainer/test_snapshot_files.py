@@ -203,6 +203,7 @@ def test_where_the_file_system_errs_nothing_is_swept_and_nothing_begins(job, mon
 
     with monkeypatch.context() as patch:
         patch.setattr("os.stat", refuse)
+        patch.setattr(Path, "stat", refuse)  # Python 3.10 holds a reference of its own to os.stat
         patch.setattr(Path, "exists", lambda path: os.path.exists(path))  # noqa: PTH110
         patch.setattr(Path, "is_dir", lambda path: os.path.isdir(path))  # noqa: PTH112
         with pytest.raises(SnapshotError, match="Input/output error"):

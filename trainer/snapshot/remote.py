@@ -67,6 +67,8 @@ class Remote:
 
     def create(self, content: bytes = b"") -> None:
         """Write a small object. Raises FileExistsError where there is one of that name, whoever wrote it."""
+        if self._url.startswith("local://"):  # for mode "x", fsspec up to 2026.6 makes no folder by itself
+            self._ask(lambda: self._store.makedirs(self.parent._path, exist_ok=True))
         with self.open("xb") as stream:
             stream.write(content)
 

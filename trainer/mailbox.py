@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
+from trainer.torch_compat import store_of_the_group
 from trainer.writing import Abandoned, Part
 
 _LOOK_EVERY_S = 0.02
@@ -21,8 +22,7 @@ class Mailbox:
     """For one snapshot; its name is the same on every rank, and no other's."""
 
     def __init__(self, name: str) -> None:
-        assert dist.group.WORLD is not None
-        self._store = dist.group.WORLD.get_group_store()
+        self._store = store_of_the_group()
         self._keys = [f"{name}/{rank}" for rank in range(dist.get_world_size())]
 
     def hand_in(self, result: Part | Exception) -> None:

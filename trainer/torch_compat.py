@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 _kept: list[Any] = []
@@ -40,6 +41,19 @@ def keep_process_groups() -> None:
         return made
 
     c10d._new_process_group_helper = make_and_keep  # type: ignore[attr-defined]
+
+
+def store_of_the_group() -> dist.Store:
+    """The store of the default group: `ProcessGroup.get_group_store` (public).
+
+    torch 2.8 lacks it. There it is `_get_default_store` (2.8 to 2.15), which finds the same store.
+    """
+    group = dist.group.WORLD
+    assert group is not None
+    if hasattr(group, "get_group_store"):
+        return group.get_group_store()
+    found: dist.Store = dist.distributed_c10d._get_default_store()
+    return found
 
 
 def multiply_each(tensors: list[Tensor], factor: Tensor) -> None:

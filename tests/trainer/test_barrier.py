@@ -11,5 +11,6 @@ def test_a_rank_that_does_not_come_to_an_evaluation_is_named(tmp_path):
     with start_group(tmp_path, 2, entry=ENTRY) as group:
         assert group.wait(60) == [0, 0], group.outputs()
         printed = group.processes[0].communicate(timeout=10)[0]
-    assert printed.startswith("met\n")
+    lines = [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]  # torch 2.8 tells of connections
+    assert lines[0] == "met"
     assert "not all ranks came to the evaluation after step 7 within 0.5 s: [Rank 0]: Ranks 1 failed" in printed

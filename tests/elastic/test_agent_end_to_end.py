@@ -266,6 +266,6 @@ def test_a_guarded_torchrun_is_stopped_and_dies_with_its_guard(job: Job, tmp_pat
 def torchrun(*flags: str) -> list[str]:
     child = str(ROOT / "trainer" / "elastic" / "child.py")
     known = vars(get_args_parser().parse_args(["script.py"]))
-    quickly = ["--shutdown-timeout=2"] if "shutdown_timeout" in known else []  # not in 2.7, which waits for 30 s
+    quickly = ["--shutdown-timeout=2"] if "shutdown_timeout" in known else []  # not in 2.8, which waits for 30 s
     launcher = [sys.executable, "-m", "torch.distributed.run", TWO, *quickly, *flags]
     return [*launcher, "--no-python", sys.executable, "-I", "-S", child, sys.executable, "-u"]

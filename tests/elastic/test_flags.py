@@ -46,7 +46,7 @@ def torchrun(*argv: str) -> Namespace:
 )
 def test_a_flag_means_what_it_means_to_torchrun(argv: list[str], field: str, theirs: str) -> None:
     if theirs == "virtual_local_rank" and not hasattr(torchrun(), theirs):
-        pytest.skip("torchrun of this torch has no --virtual-local-rank, as that of 2.7")
+        pytest.skip("torchrun of this torch has no --virtual-local-rank, as that of 2.8")
     assert getattr(parse(*argv), field) == getattr(torchrun(*argv), theirs)
 
 

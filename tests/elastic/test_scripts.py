@@ -34,20 +34,21 @@ def launch(launcher: Sequence[str], script: Script, folder: Path) -> subprocess.
     )
 
 
+def told(printed: str) -> list[str]:
+    """The script's lines. gloo of torch 2.8 prints there as well, about connections."""
+    return [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]
+
+
 @pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if not script.not_elasticrun])
 def test_a_script_runs_by_hand(name: str, tmp_path: Path) -> None:
     done = launch(ELASTICRUN, SCRIPTS[name], tmp_path)
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (SCRIPTS[name].code, SCRIPTS[name].prints), (
-        done.stderr
-    )
+    assert (done.returncode, sorted(told(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
 
 
 @pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if not script.not_torchrun])
 def test_torchrun_runs_it_likewise(name: str, tmp_path: Path) -> None:
     done = launch(TORCHRUN, SCRIPTS[name], tmp_path)
-    assert (done.returncode, sorted(done.stdout.splitlines())) == (SCRIPTS[name].code, SCRIPTS[name].prints), (
-        done.stderr
-    )
+    assert (done.returncode, sorted(told(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
 
 
 def test_a_script_that_would_take_every_worker_for_the_first_is_told_of_once(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_two_nodes_meet_at_a_master_address(tmp_path: Path) -> None:
     try:
         said = [node.communicate(timeout=_LIMIT_S) for node in nodes]
         assert [node.returncode for node in nodes] == [0, 0], said
-        assert [out.splitlines() for out, _ in said] == [["sum 4"] * 2] * 2
+        assert [told(out) for out, _ in said] == [["sum 4"] * 2] * 2
     finally:
         for node in nodes:
             node.kill()

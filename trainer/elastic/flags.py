@@ -52,6 +52,8 @@ _OPTIONS: tuple[tuple[str, str | None, str], ...] = (
     ("numa-binding", None, "not supported"),
     ("duplicate-stdout-filters", "", "not supported"),
     ("duplicate-stderr-filters", "", "not supported"),
+    ("log-line-prefix-template", "", "not supported"),
+    ("print-completion", "", "not supported"),
     ("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that stop the workers"),
     ("shutdown-timeout", None, "seconds between SIGTERM and SIGKILL (default TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30)"),
 )
@@ -71,6 +73,8 @@ _UNSUPPORTED = {
     "numa-binding": "start the script as --no-python numactl ... python SCRIPT",
     "duplicate-stdout-filters": "use --tee and grep",
     "duplicate-stderr-filters": "use --tee and grep",
+    "log-line-prefix-template": "use --tee and sed",
+    "print-completion": "torchrun's own has the same flags",
 }
 
 

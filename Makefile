@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test long test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories check format bench clean
+.PHONY: help install demo serve test long test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,6 +55,9 @@ recovery: $(VENV)/.installed ## kill workers and time their return, beside torch
 
 trajectories: $(VENV)/.installed ## the same loss curve on any ranks (ARGS="--trials fp32" for the quick half)
 	@$(BIN)/python -m deploy.dev.trajectories $(ARGS)
+
+matrix: $(VENV)/.installed ## lowest, pinned and newest Python, torch and all else, into docs/compatibility.md (ARGS=--smoke)
+	@$(BIN)/python -m deploy.dev.matrix $(ARGS)
 
 check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from trainer.snapshot.streams import in_one_line
+from trainer.snapshot.streams import in_one_line, open_reader
 
 
 def agree(flags: Sequence[bool]) -> list[bool]:
@@ -57,7 +57,7 @@ def load(objects: Mapping[str, object], folder: Path) -> None:
     """Read a verified snapshot into the objects. Collective."""
     state = _state_of(objects)
     with _quiet():
-        load_checkpoint(state, storage_reader=FileSystemReader(folder), no_dist=not dist.is_initialized())
+        load_checkpoint(state, storage_reader=open_reader(folder), no_dist=not dist.is_initialized())
     for name, subject in objects.items():
         _write(subject, state[name], objects)
 

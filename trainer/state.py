@@ -25,6 +25,7 @@ from trainer.own_optimizer import prepare_state
 from trainer.precision import LossScale
 from trainer.reading import StraightReader
 from trainer.snapshot.streams import open_reader
+from trainer.torch_compat import read_later_metadata
 from trainer.waits import Waits
 
 _OTHER_OPTIMIZER = (
@@ -143,5 +144,6 @@ def read_alone(state: Stateful, restore: Restore) -> None:
 
 def _open(restore: Restore) -> FileSystemReader:
     if restore.manifest.has_contiguous_tensors and isinstance(restore.path, Path):
+        read_later_metadata()
         return StraightReader(restore.path)
     return open_reader(restore.path)

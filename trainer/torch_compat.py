@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorProperties
 
 _kept: list[Any] = []
 
@@ -54,6 +55,25 @@ def store_of_the_group() -> dist.Store:
         return group.get_group_store()
     found: dist.Store = dist.distributed_c10d._get_default_store()
     return found
+
+
+def read_later_metadata() -> None:
+    """From now on read `.metadata` of DCP also where a later torch has written it, with more properties of each tensor.
+
+    2.15 has added strides to the pickled state of `TensorProperties`, and 2.8 to 2.14 refuse a state that is longer
+    than their own. What they do not know is left out: the trainer writes contiguous tensors.
+    """
+    sample: Any = TensorProperties()
+    own: Any = TensorProperties.__setstate__
+    known = len(sample.__getstate__())
+    if hasattr(own, "__wrapped__"):
+        return
+
+    @wraps(own)
+    def accept(properties: TensorProperties, state: tuple[Any, ...]) -> None:
+        own(properties, state[:known])
+
+    TensorProperties.__setstate__ = accept  # type: ignore[method-assign]
 
 
 def multiply_each(tensors: list[Tensor], factor: Tensor) -> None:

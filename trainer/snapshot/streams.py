@@ -16,6 +16,7 @@ from torch.futures import Future
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot.files import Checksum, checksum_files
 from trainer.snapshot.remote import Place, Remote
+from trainer.torch_compat import read_later_metadata
 
 
 class Writer(FileSystemWriter):
@@ -47,6 +48,7 @@ class Writer(FileSystemWriter):
 
 
 def open_reader(directory: Place) -> FileSystemReader:
+    read_later_metadata()
     if not isinstance(directory, Remote):
         return FileSystemReader(directory)
     return _StoreReader(directory)

@@ -47,7 +47,7 @@ def save(objects: Mapping[str, object], folder: Path) -> None:
     alone = not dist.is_initialized()
     try:
         with _quiet():
-            save_checkpoint(_state_of(objects), storage_writer=_Writer(folder, sync_files=True), no_dist=alone)
+            save_checkpoint(_state_of(objects), storage_writer=Writer(folder, sync_files=True), no_dist=alone)
     except CheckpointException as failed:
         rank, (error, _) = next(iter(failed.failures.items()))
         raise OSError(f"rank {rank}: {in_one_line(error, folder)}") from failed
@@ -62,7 +62,13 @@ def load(objects: Mapping[str, object], folder: Path) -> None:
         _write(subject, state[name], objects)
 
 
-class _Writer(FileSystemWriter):
+class Writer(FileSystemWriter):
+    """torch's own; what it raises is one line, and what it pickles is read by any Python."""
+
+    @property
+    def checkpoint_id(self) -> str:
+        return str(self.path)
+
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """What fails is put into one line here: an exception goes to the other ranks without those behind it."""
         try:

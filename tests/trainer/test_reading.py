@@ -14,6 +14,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainer.reading import StraightReader
+from trainer.script_state import Writer as ScriptWriter
+from trainer.snapshot.streams import Writer
+from trainer.snapshot.whole import write_whole
 from trainer.torch_compat import read_later_metadata
 
 VALUES = {
@@ -110,6 +113,17 @@ def test_a_file_that_torch_wrote_in_another_way_goes_torchs(tmp_path, counted, m
     save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
     assert torch.equal(read(tmp_path, {"a": torch.zeros(4, 6)})["a"], value)
     assert counted
+
+
+@pytest.mark.parametrize("writer", [Writer, ScriptWriter])
+def test_no_path_is_pickled(tmp_path, writer):
+    """Python 3.13 pickles one by a module that others do not have."""
+    assert b"pathlib" not in pickle.dumps(writer(tmp_path).storage_meta())
+
+
+def test_an_imported_snapshot_has_no_pickled_path(tmp_path):
+    write_whole({"a": torch.zeros(2)}, tmp_path)
+    assert b"pathlib" not in (tmp_path / ".metadata").read_bytes()
 
 
 def test_what_a_later_torch_adds_to_the_properties_of_a_tensor_is_left_out(monkeypatch):

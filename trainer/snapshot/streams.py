@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,8 +36,9 @@ class Writer(FileSystemWriter):
             self.fs, self.path = self._store, directory  # type: ignore[assignment]  # torch's own types are narrower
 
     @property
-    def checkpoint_id(self) -> str | os.PathLike[str]:
-        return str(self._directory) if isinstance(self._directory, Remote) else self._directory
+    def checkpoint_id(self) -> str:
+        """For `.metadata`, which is a pickle: Python 3.13 pickles a path by a module that others do not have."""
+        return str(self._directory)
 
     def describe(self, names: list[str]) -> dict[str, FileEntry]:
         """Of what went to an object store as it went, of files as they lie on the disk."""

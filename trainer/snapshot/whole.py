@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainer.errors import SnapshotError
 from trainer.snapshot import Place
-from trainer.snapshot.streams import open_reader
+from trainer.snapshot.streams import Writer, open_reader
 
 
 def read_metadata(directory: Place) -> Metadata:
@@ -61,7 +60,7 @@ def write_whole(state: dict[str, Any], directory: Path) -> None:
     """Write a state as one rank would, with fsync. Raises SnapshotError."""
     try:
         with _alone():
-            save(state, storage_writer=FileSystemWriter(directory, sync_files=True), no_dist=True)
+            save(state, storage_writer=Writer(directory), no_dist=True)
     except CheckpointException as error:
         raise SnapshotError(f"{directory} cannot be written: {error.failures[min(error.failures)][0]}") from error
 

@@ -250,7 +250,8 @@ SCRIPTS = {
         name="echo.sh",
     ),
     "a shell wrapper": Script(
-        source=f'#!/bin/sh\nexec {sys.executable} -c \'import os; print("rank", os.environ["RANK"], flush=True)\'\n',
+        source=f"#!/bin/sh\nexec {sys.executable} -c "
+        """'import os; os.write(1, ("rank " + os.environ["RANK"] + chr(10)).encode())'\n""",
         prints=["rank 0", "rank 1"],
         run="command",
         name="wrapper.sh",

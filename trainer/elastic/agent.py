@@ -292,13 +292,15 @@ class Agent:
 
     def _tell_start(self, team: Team) -> None:
         place = team.place
+        # First of all: to ask for a pid waits for the fork server, which says with it how the worker was started.
+        pids = {place.ranks[rank]: each.pid for rank, each in team.processes.items()}
         fresh = {place.ranks[rank]: each.because for rank, each in team.processes.items() if each.because}
         for rank, because in fresh.items():
             say(f"rank {rank} is a fresh process, not a fork: {because}")
         self.history.start(
             Formation(nodes=place.nodes, world_size=place.world_size),
             generation=self.generation,
-            pids={place.ranks[rank]: each.pid for rank, each in team.processes.items()},
+            pids=pids,
             fresh=fresh,
             spares=[place.ranks[rank] for rank, each in team.processes.items() if each.was_spare],
             costs={

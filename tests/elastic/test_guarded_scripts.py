@@ -48,3 +48,12 @@ def test_a_guarded_script_gets_its_rank_as_it_asks_for_it_and_is_told_where_it_g
     without = job.start(*launcher, sys.executable, "-u", str(script), program=GUARD)
     assert without.wait() == 0
     assert without.printed().count("run.pass_local_rank") == 1
+
+
+def test_torchrun_leaves_nothing_in_the_temporary_folder(job: Job, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--no-python", sys.executable, "-I", "-S", CHILD]
+    agent = job.policy().start(*launcher, sys.executable, "-c", "pass", program=GUARD, TMPDIR=str(temporary))
+    assert agent.wait() == 0, agent.printed()
+    assert list(temporary.iterdir()) == []

@@ -38,6 +38,7 @@ _STOP_TIMEOUT_S = 30.0  # torchrun's own --shutdown-timeout
 # torch shares the rendezvous store with the workers, keys of dead generations included: with it 8 of 23 kills recovered
 # at once and 4 never, without it all did (pytorch issues 135712, 167288). It also breaks every scale-up.
 SAFE_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+_LOG_DIR = "PET_LOG_DIR"  # torchrun's --log-dir; without it each run leaves a folder in the temporary one
 _MARGIN_S = 5.0  # beyond the stop time-out that the launcher itself observes
 _LOOK_EVERY_S = 0.5
 _SIZE_FLAGS = ("--nnodes=", "--nproc-per-node=")
@@ -54,6 +55,7 @@ def main() -> None:
 def _run(command: list[str], record: Record | None, stop: StopRequest) -> tuple[ExitRecord, str]:
     if record is not None:
         os.environ[env.REPLICA_DIR] = str(record.incarnation_dir)
+        os.environ.setdefault(_LOG_DIR, str(record.incarnation_dir / "torchrun"))
     command = _settle(command)
     os.environ.update(SAFE_ENVIRONMENT)
     process: subprocess.Popen[bytes] | None = None

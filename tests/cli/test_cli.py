@@ -135,11 +135,19 @@ def test_ctrl_c_leaves_the_job_alone_and_says_how_to_end_it(
     service.before_answer = lambda path: watched.set() if len(service.requests) > 2 else None
     program = Path(sys.executable).with_name("orchestrator")
     process = subprocess.Popen(
-        [program, "show", "gpt-0001", how], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [program, "show", "gpt-0001", how],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in a shell's background ignore it
     )
-    assert watched.wait(20)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    try:
+        assert watched.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "The job goes on." in told
     assert "orchestrator cancel gpt-0001" in told

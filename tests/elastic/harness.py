@@ -163,7 +163,7 @@ class Job:
                 agent.process.send_signal(signal.SIGKILL)
             agent.process.wait(90)
         pids = {pid for agent in self.agents for pid in agent.worker_pids}
-        wait_for(lambda: not any(map(alive, pids)), "end of the workers", 5)
+        wait_for(lambda: not any(map(alive, pids)), "end of the workers")
 
 
 def c10d(port: int, host: bool, read_timeout_s: int = 30, last_call_s: int = 1) -> list[str]:

@@ -153,7 +153,7 @@ def test_no_worker_outlives_a_killed_agent(job: Job, tmp_path: Path) -> None:
     pids = agent.pids(1)
     wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")
     agent.process.kill()
-    wait_for(lambda: not any(alive(pid) for pid in pids.values()), "end of the workers", 1.0)
+    wait_for(lambda: not any(alive(pid) for pid in pids.values()), "end of the workers")
 
 
 def test_a_second_submission_is_refused_and_starts_nothing(job: Job, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_daemon_ends_with_the_guard(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(sys.executable, "-c", _DAEMON, str(tmp_path / "pid"), program=GUARD)
     assert agent.wait() == 0
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not alive(pid), "end of the daemon", 5)
+    wait_for(lambda: not alive(pid), "end of the daemon")
 
 
 def test_an_orphan_is_let_go_while_the_launcher_runs(job: Job) -> None:

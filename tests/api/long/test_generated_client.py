@@ -28,7 +28,7 @@ from made.api.logs import read_logs
 from made.api.service import show_health
 from made.api.tokens import create_token
 from made.api.wishes import cancel_job, scale_job
-from made.models import JobSpec, JobView, Problem, ScaleRequest, TokenRequest
+from made.models import JobSpec, JobView, Problem, ScaleRequest, SubmittedView, TokenRequest
 
 url, admin = sys.argv[1:]
 assert show_health.sync(client=Client(base_url=url)).status == "ok"
@@ -37,7 +37,7 @@ made = create_token.sync(client=first, body=TokenRequest.from_dict({"name": "mad
 client = AuthenticatedClient(base_url=url, token=made.token)
 spec = JobSpec.from_dict({"name": "made", "run": {"command": ["sleep", "600"], "workdir": "/"}})
 job = submit_job.sync(client=client, body=spec, idempotency_key="once")
-assert isinstance(job, JobView), job
+assert isinstance(job, SubmittedView), job
 again = submit_job.sync_detailed(client=client, body=spec, idempotency_key="once")
 assert (again.status_code, again.parsed.id) == (HTTPStatus.OK, job.id)
 assert show_job.sync(job.id, client=client).name == "made"

@@ -13,13 +13,25 @@ from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(240)
 
+_WAITS = """
+import os, time
+from pathlib import Path
+
+def wait_here():
+    Path(f"began.{os.environ['RANK']}").touch()
+    time.sleep(600)
+
+wait_here()
+"""
+
 
 def test_a_running_job_tells_its_stacks_and_nodes_and_survives_a_kill_that_is_told_as_such(
     client: Client, tmp_path: Path
 ) -> None:
-    (tmp_path / "waits.py").write_text("import time\n\n\ndef wait_here():\n    time.sleep(600)\n\n\nwait_here()\n")
+    (tmp_path / "waits.py").write_text(_WAITS)
     run = {"script": "waits.py", "workdir": str(tmp_path)}
     job = until(client, client.submit({**python_job("", workers=2), "run": run}).id, running)
+    until(client, job.id, lambda _: len(list(tmp_path.glob("began.*"))) == 2)
     client.ask_stacks(job.id)
     until(client, job.id, lambda _: {each.rank for each in client.stacks(job.id)} == {0, 1})
     assert all("wait_here" in (each.text or "") for each in client.stacks(job.id))

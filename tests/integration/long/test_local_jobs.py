@@ -80,6 +80,7 @@ def test_a_rendezvous_port_that_is_taken_costs_the_next_one_and_no_budget(tmp_pa
         free = port + 1 if port < 65535 else port - 1
         settings = {"ORCHESTRATOR_RENDEZVOUS_PORTS": str(sorted([port, free])), "ORCHESTRATOR_POLL_S": "0.1"}
         spec = python_job("pass", supervise={"budgets": {"application": 0, "node": 0}, "backoff_s": [0.1, 0.2]})
+        spec["topology"]["nodes"] = 2  # an agent alone asks nobody
         with ThrowawayService(tmp_path, settings) as service, Client(service.url) as client:
             for _ in range(12):  # a job's first port is one of the two
                 job = until(client, client.submit(spec).id, ended)

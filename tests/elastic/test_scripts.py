@@ -104,16 +104,19 @@ def test_two_nodes_meet_at_a_master_address(tmp_path: Path) -> None:
             node.kill()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_node_that_waits_for_its_peer_obeys_sigterm(rank: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (0, signal.SIGINT)])
+def test_a_node_that_waits_for_its_peer_ends_at_a_signal_and_says_so(
+    rank: int, number: signal.Signals, tmp_path: Path
+) -> None:
     script = tmp_path / "reduce.py"
     script.write_text(REDUCE + "reduce()\n")
     node = start(static(rank, free_port()), script)
     try:
         assert node.stderr is not None
         assert "waiting for" in node.stderr.readline()
-        node.send_signal(signal.SIGTERM)
+        node.send_signal(number)
         assert node.wait(20) == 143
+        assert f"stopped by {number.name}" in node.stderr.read()
     finally:
         node.kill()
         node.communicate()

@@ -67,6 +67,8 @@ def keep_books(body: Body, argv: list[str]) -> int:
         exit_record, _ = body(argv, None, stop)
         if exit_record.failure is not None:
             _tell(exit_record.failure)
+        elif exit_record.outcome is not Outcome.SUCCEEDED and stop.signal is not None:
+            say(f"stopped by {stop.signal.name}")
         return _EXIT_CODES[exit_record.outcome]
     return _keep_books(body, argv, record, stop)
 

@@ -32,6 +32,7 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic import rounds
+from trainer.elastic.document import Document
 from trainer.elastic.files import say
 from trainer.elastic.rdzv_conf import Timing
 from trainer.elastic.record import Record
@@ -267,8 +268,8 @@ class _Clerk:
         self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
+        self._document: Document | None = None
         self._round, self._heard_s = Round(), time.monotonic()
-        self._text, self._version = "", -1
         self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and when that changed
         self._listened_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
@@ -276,7 +277,7 @@ class _Clerk:
     @property
     def is_open(self) -> bool:
         """Whether it has read the document once."""
-        return bool(self._text)
+        return self._document is not None
 
     def start_once(self) -> None:
         if not self._thread.ident:
@@ -323,12 +324,12 @@ class _Clerk:
                 try:
                     order = self._orders.get(timeout=self._poll_s())
                 except queue.Empty:
-                    self._refresh(store)
+                    self._apply(None)
                     continue
                 if order is None:
                     return
                 change, answer = order
-                answer.set_result(self._apply(store, change))
+                answer.set_result(self._apply(change))
                 answer = None
         except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
             self._error = error if isinstance(error, RendezvousFailed) else _lost(error, self.is_open)
@@ -337,34 +338,16 @@ class _Clerk:
 
     def _open(self, store: Store) -> None:
         store.add(self._beat(self._node), 1)
-        self._take(store.compare_set(self._key, "", rounds.render_round(Round())).decode())
+        self._document = Document(store, self._key)
+        self._hear(self._document.round)
 
-    def _apply(self, store: Store, change: Callable[[Round], Round] | None) -> Round:
-        if change is None:
-            self._refresh(store)
-            return self._round
-        self._take(store.get(self._key).decode())
-        while (after := rounds.render_round(change(self._round))) != self._text:
-            found = store.compare_set(self._key, self._text, after).decode()
-            self._take(found)
-            if found == after:
-                self._version = store.add(f"{self._key}/version", 1)
-                break
-        return self._round
+    def _apply(self, change: Callable[[Round], Round] | None) -> Round:
+        assert self._document is not None
+        return self._hear(self._document.refresh() if change is None else self._document.amend(change))
 
-    def _refresh(self, store: Store) -> None:
-        """Read the document if somebody has changed it. Its version is small, and the document may be large."""
-        version = store.add(f"{self._key}/version", 0)
-        if version != self._version:
-            self._take(store.get(self._key).decode())
-            self._version = version
-        self._heard_s = time.monotonic()
-
-    def _take(self, text: str) -> None:
-        if text != self._text:
-            self._round = rounds.parse_round(text)
-            self._text = text
-        self._heard_s = time.monotonic()
+    def _hear(self, now: Round) -> Round:
+        self._round, self._heard_s = now, time.monotonic()
+        return now
 
     def _poll_s(self) -> float:
         return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / _LOOKS_PER_S))
@@ -377,7 +360,7 @@ class _Clerk:
             return
         self._listened_s = now_s
         store.add(self._beat(self._node), 1)
-        self._refresh(store)
+        self._apply(None)
         watched = sorted(rounds.watched_by(self._round, self._node))
         counts = store.multi_get([self._beat(node) for node in watched]) if watched else []
         was_away = since_s > self._timing.silence_s / 2  # then it was we who were silent
@@ -388,7 +371,7 @@ class _Clerk:
         self._heard = heard
         silent = {node for node, (_, since) in heard.items() if now_s - since > self._timing.silence_s}
         if silent:
-            self._apply(store, partial(rounds.drop, nodes=silent))
+            self._apply(partial(rounds.drop, nodes=silent))
 
     def _beat(self, node: str) -> str:
         return f"{self._key}/beat/{node}"

@@ -1,6 +1,6 @@
 """How agents agree on a worker group: one document in a shared store, and the changes an agent may make to it. Pure.
 
-Every change is a function from one `Round` to the next. An agent applies it by compare-and-swap (rendezvous.py), so the
+Every change is a function from one `Round` to the next. An agent applies it by compare-and-swap (document.py), so the
 functions see any order of changes and must be right in each. They know no clock: who is silent, and whether the time
 for latecomers is over, are arguments.
 

@@ -1,0 +1,60 @@
+"""The document that agents share, over a real store, with other agents' calls between any two calls of one agent."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed import HashStore
+
+from trainer.elastic.document import Document
+
+
+class Interleaved:
+    """A view of the store in which somebody else may act before each call."""
+
+    def __init__(self, store: HashStore, meanwhile: Callable[[], None]) -> None:
+        self._store, self._meanwhile = store, meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+
+        def act(*arguments: object) -> object:
+            self._meanwhile()
+            return call(*arguments)
+
+        return act
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_no_agent_misses_a_change_or_undoes_one_whatever_comes_between_two_calls(seed: int, turns: int) -> None:
+    draw, store = random.Random(seed), HashStore()
+    written: Counter[str] = Counter()
+    level = 0  # that of the agent in whose call we are; only those above it are idle
+
+    def act(agent: int) -> None:
+        if draw.random() < 0.5:
+            name = "abc"[agent]
+            documents[agent].amend(lambda now: replace(now, reason=now.reason + name))
+            written[name] += 1
+        else:
+            documents[agent].refresh()
+
+    def meanwhile() -> None:
+        nonlocal level
+        if level + 1 < len(documents) and draw.random() < 0.5:
+            level += 1
+            act(level)
+            level -= 1
+
+    documents: list[Document] = []
+    documents.extend(Document(Interleaved(store, meanwhile), "run") for _ in "abc")  # type: ignore[arg-type]
+    for _ in range(turns):
+        act(0)
+    level = len(documents)  # from here on nobody acts
+    assert [Counter(document.refresh().reason) for document in documents] == [written] * 3

@@ -1,6 +1,6 @@
 """The group's document in the store: one text that all agents change by compare-and-swap, and the count of its changes.
 
-A text is large in a large group, and its version is a number: who only looks reads the version.
+The text grows with the group. An agent that only looks reads its version first, which is a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Document:
 
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key, self._version_key = store, key, f"{key}/version"
-        self._version = -1  # the text that we have is of this version or newer
+        self._version = -1  # our text is of this version or newer
         self.round, self._text = Round(), ""
         self._take(store.compare_set(key, "", render_round(Round())).decode())
 
@@ -41,7 +41,7 @@ class Document:
         return self.round
 
     def _count_change(self) -> None:
-        """Another agent may have changed the text since, and counted already: then this view is to be read again."""
+        """If another agent has changed the text and counted meanwhile, the next refresh must read it."""
         version = self._store.add(self._version_key, 1)
         if version == self._version + 1:
             self._version = version

@@ -9,11 +9,9 @@ the store are RuntimeErrors in every torch from 2.6 on (DistNetworkError, DistSt
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -414,19 +412,13 @@ def give_up_on_silence(port: int) -> None:
     TCP by itself would try for a quarter of an hour. A store whose process is stopped is not silent: its kernel
     answers.
     """
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), _copy_of_socket(int(descriptor.name)) as connection:
+    # Sockets only: of anything else, socket() would fail and leave the copy open.
+    for descriptor in filter(Path.is_socket, Path("/proc/self/fd").iterdir()):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
                 for option, value in _KEEP_ALIVE.items():
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def _copy_of_socket(descriptor: int) -> socket.socket:
-    """Raises OSError where it is none."""
-    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # of anything else socket() would leave the copy open
-        raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
-    return socket.socket(fileno=os.dup(descriptor))
 
 
 def is_here(host: str) -> bool:

@@ -36,10 +36,14 @@ async def read_head(request: Request, least: int) -> bytes:
 async def read_body(request: Request, limit: int) -> bytes:
     """Read a body of at most `limit` bytes, counted while they arrive.
 
-    Raises HttpProblem: 413 for a longer body; 408 for one that takes longer than BODY_S, since a client that sends a
-    byte a minute must not hold a connection for days; 429 and 503 if too many long bodies are in memory.
+    Raises HttpProblem: 400 if Content-Length is not a number; 413 for a longer body; 408 for one that takes longer than
+    BODY_S, since a client that sends a byte a minute must not hold a connection for days; 429 and 503 if too many long
+    bodies are in memory.
     """
-    _require_fit(int(request.headers.get("content-length", 0)), limit)
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal():
+        raise HttpProblem("malformed", f"Content-Length is {length[:100]!r}, must be a number")
+    _require_fit(int(length[:20]), limit)
     body = bytearray()
     async with _in_time():
         async for chunk in _chunks(request):

@@ -229,7 +229,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(world: World, path: str, mo
     assert sent[0]["status"] == 408
 
 
-async def ask_slowly(world: World, path: str, kind: str) -> list[dict[str, Any]]:
+async def ask_slowly(world: World, path: str, kind: str, length: bytes = b"1000") -> list[dict[str, Any]]:
     """One byte, and then nothing for ever."""
     sent: list[dict[str, Any]] = []
     parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
@@ -243,7 +243,7 @@ async def ask_slowly(world: World, path: str, kind: str) -> list[dict[str, Any]]
     async def send(message: Any) -> None:
         sent.append(dict(message))
 
-    headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", b"1000")]
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", length)]
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
     place = {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1)}
     await asyncio.wait_for(world.app({**scope, **place, "headers": headers, "server": ("x", 1)}, receive, send), 20)
@@ -254,6 +254,17 @@ async def ask_slowly(world: World, path: str, kind: str) -> list[dict[str, Any]]
 def test_a_body_that_is_too_long_is_refused(world: World, path: str, most: int) -> None:
     answer = world.client.post(path, content=b" " * (most + 1), headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("length", [b"", b"-1", b"1e999", b"0x10", b"\xb2", b"ten"])
+def test_a_length_that_is_not_a_number_is_refused(world: World, length: bytes) -> None:
+    sent = asyncio.run(ask_slowly(world, "/api/v1/jobs", "application/json", length))
+    assert sent[0]["status"] == 400
+
+
+def test_a_length_of_many_digits_is_too_long(world: World) -> None:
+    sent = asyncio.run(ask_slowly(world, "/api/v1/jobs", "application/json", b"9" * 5000))
+    assert sent[0]["status"] == 413
 
 
 def test_a_strangers_body_is_not_even_read(closed: World) -> None:

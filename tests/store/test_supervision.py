@@ -145,10 +145,11 @@ def test_no_port_is_reserved_for_an_unknown_job(stores: Stores) -> None:
 def test_services_that_reserve_at_one_time_get_different_ports(open_stores: Callable[[], Stores]) -> None:
     services = [open_stores() for _ in range(4)]
     services[0].add()
+    supervisors = [each.supervisor for each in services]  # here: the first one takes the lease
 
     def reserve(number: int) -> int:
         key = AttemptKey("job-1", number)
-        return services[number % 4].supervisor.reserve_port(key, "local", range(20000, 20024), after=None)
+        return supervisors[number % 4].reserve_port(key, "local", range(20000, 20024), after=None)
 
     with ThreadPoolExecutor(8) as threads:
         given_ports = list(threads.map(reserve, range(1, 25)))

@@ -106,10 +106,12 @@ def _is_plain(host: str) -> bool:
 
 
 def _is_routed(address: ipaddress.IPv6Address) -> bool:
-    """Whether it is a global unicast address (RFC 4291, 2.4) or a NAT64 one (RFC 6052)."""
+    """Whether it is a global unicast address (RFC 4291, 2.4), a NAT64 one (RFC 6052) or a 6to4 one (RFC 3056)."""
     if any(address in network for network in _NEVER_OUTSIDE):
         return False
-    return address in _NAT64 or (address in _UNICAST and address.is_global)
+    # Python 3.13 calls no 6to4 address global: the IPv4 address in it tells.
+    is_translated = address in _NAT64 or address.sixtofour is not None
+    return is_translated or (address in _UNICAST and address.is_global)
 
 
 def _embedded(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:

@@ -30,6 +30,8 @@ def shard(
     for module in (*reversed(blocks), model):  # inner ones first: an outer module takes what they leave
         casts = outer_policy if module is model else policy
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=casts, offload_policy=offload)
+        if device.type == "cpu" and isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # in torch 2.8, gloo sums where it is to average (seen)
     if config.prefetch_blocks:
         _prefetch(blocks, config.prefetch_blocks)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Semaphore
@@ -49,10 +49,12 @@ class Collector:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
+def database(tmp_path: Path) -> Iterator[Database]:
     url = f"sqlite:///{tmp_path / 'orchestrator.db'}"
     schema.upgrade(url)
-    return Database(url)
+    database = Database(url)
+    yield database
+    database.dispose()
 
 
 @pytest.fixture

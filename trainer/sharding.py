@@ -31,7 +31,7 @@ def shard(
         casts = outer_policy if module is model else policy
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=casts, offload_policy=offload)
         if device.type == "cpu" and isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)  # in torch 2.8, gloo sums where it is to average (seen)
+            module.set_force_sum_reduction_for_comms(True)  # asked for the mean, gloo of torch 2.8 sums (seen)
     if config.prefetch_blocks:
         _prefetch(blocks, config.prefetch_blocks)
 

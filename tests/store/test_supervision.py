@@ -145,7 +145,7 @@ def test_no_port_is_reserved_for_an_unknown_job(stores: Stores) -> None:
 def test_services_that_reserve_at_one_time_get_different_ports(open_stores: Callable[[], Stores]) -> None:
     services = [open_stores() for _ in range(4)]
     services[0].add()
-    supervisors = [each.supervisor for each in services]  # here: the first one takes the lease
+    supervisors = [each.supervisor for each in services]  # before the threads: the first one takes the lease
 
     def reserve(number: int) -> int:
         key = AttemptKey("job-1", number)

@@ -18,6 +18,7 @@ from trainer.elastic.rounds import (
     close,
     drop,
     find_change,
+    find_lost,
     find_still,
     finish,
     form,
@@ -105,6 +106,13 @@ def test_a_member_sees_who_is_lost_and_that_it_was_given_up() -> None:
     assert find_change(seen, group, "a", LIMITS) == "the group lost host-c"
     assert find_change(seen, group, "c", LIMITS) == "the other nodes have given this one up"
     assert find_change(reopen(seen, A, LIMITS), group, "b", LIMITS) == "another node has opened the next round"
+
+
+def test_the_group_names_the_members_it_lost_until_another_round_is_open() -> None:
+    group = formed(A, B, C)
+    seen = drop(finish(group, group.number, "b"), {"b", "c"})
+    assert [member.node for member in find_lost(seen, group)] == ["c"]
+    assert find_lost(reopen(drop(group, {"c"}), A, LIMITS), group) == []
 
 
 def test_a_member_that_has_finished_may_leave_and_no_group_forms_without_it() -> None:

@@ -56,6 +56,7 @@ class EventKind(str, Enum):
     AGENT_STARTED = "agent.started"
     GENERATION_STARTED = "generation.started"
     WORKER_FAILED = "worker.failed"
+    PEER_LOST = "peer.lost"  # the group misses replicas: their heartbeats, or the store that one of them serves
     NODE_WAITED = "node.waited"  # before a generation, for room or memory
     STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed, or because somebody asked
     CHAOS_INJECTED = "chaos.injected"  # a fault that an operator wished

@@ -206,10 +206,17 @@ class Agent:
         hang = self._find_hang(team)
         if hang is not None:
             return self._follow(self._judge_hang(hang, team), hang=True)
-        if self._rendezvous.find_change() is not None:
+        change = self._rendezvous.find_change()
+        if change is not None:
             self.history.notice()
+            self._tell_lost(change)
             return self._follow(True)
         return None
+
+    def _tell_lost(self, change: str) -> None:
+        lost = [member.seat for member in self._rendezvous.find_lost() if member.seat is not None]
+        if lost and self._record is not None:
+            self._record.journal(EventKind.PEER_LOST, change, self.generation, replicas=lost)
 
     def _follow(self, restarts: bool, *, hang: bool = False) -> End:
         """End the workers without a notice: SIGTERM, then SIGKILL once stacks are saved."""

@@ -78,6 +78,9 @@ class Rendezvous(Protocol):
     def find_change(self) -> str | None:
         """Why the group is not what it was when it formed; None while it is. Never blocks."""
 
+    def find_lost(self) -> Sequence[Member]:
+        """The members that the group of this agent has lost since it formed. Never blocks."""
+
     def tell_still(self, words: str | None) -> None:
         """Report to the group that this agent's workers stand still; None withdraws it."""
 
@@ -114,6 +117,9 @@ class Alone:
 
     def find_change(self) -> str | None:
         return None
+
+    def find_lost(self) -> Sequence[Member]:
+        return ()
 
     def tell_still(self, words: str | None) -> None:
         self._round = rounds.tell_still(self._round, self._round.number, self._me.node, words)
@@ -184,9 +190,20 @@ class Shared:
         if self._formed is None:
             return None
         now, silent_s = self._clerk.newest()
-        if len(self._formed.members) > 1 and silent_s > 2 * self._timing.silence_s:
+        if self._is_silent(silent_s):
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
         return rounds.find_change(now, self._formed, self._me.node, self._limits)
+
+    def find_lost(self) -> Sequence[Member]:
+        if self._formed is None:
+            return ()
+        now, silent_s = self._clerk.newest()
+        # In a job the first member serves the store.
+        return self._formed.members[:1] if self._is_silent(silent_s) else rounds.find_lost(now, self._formed)
+
+    def _is_silent(self, store_silent_s: float) -> bool:
+        members = () if self._formed is None else self._formed.members
+        return len(members) > 1 and store_silent_s > 2 * self._timing.silence_s
 
     def tell_still(self, words: str | None) -> None:
         assert self._formed is not None

@@ -192,13 +192,22 @@ def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | N
         return "another node has opened the next round"
     if not now.has(node):
         return "the other nodes have given this one up"
-    lost = formed.nodes - now.nodes - now.finished
+    lost = find_lost(now, formed)
     if lost:
-        names = sorted(member.address for member in formed.members if member.node in lost)
-        return f"the group lost {', '.join(names)}"
+        return f"the group lost {', '.join(sorted(member.address for member in lost))}"
     if now.waiting and len(now.members) < limits.max_nodes and not now.finished:
         return f"{now.waiting[0].address} waits to join"
     return None
+
+
+def find_lost(now: Round, formed: Round) -> list[Member]:
+    """The members of the group of `formed` that were dropped, or left before they had finished.
+
+    None once another round is open: its members are only those that have come back.
+    """
+    if now.number != formed.number:
+        return []
+    return [member for member in formed.members if not (now.has(member.node) or member.node in now.finished)]
 
 
 def render_round(round_: Round) -> str:

@@ -14,7 +14,7 @@ from deploy.dev.fleet import Fleet, find_split
 from deploy.dev.network import Network, NoNamespaces
 from deploy.dev.steps import Step
 from tests.elastic.harness import wait_for
-from trainer.contract.exit_record import parse_exit_record
+from trainer.contract.exit_record import EventKind, parse_exit_record
 from trainer.contract.failure import FailureKind, is_collateral
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,6 +46,7 @@ def test_a_lost_node_is_gone_on_without_and_taken_in_again(fleet: Fleet, how: st
     lost_at = time.time()
     fleet.network.kill(1) if how == "kill" else fleet.network.cut(1)
     fleet.until_world(1, after_s=lost_at, steps=5)
+    assert missed_by(fleet, 0) == [1]
     fleet.network.kill(1)
     fleet.network.mend(1)
     began = time.time()
@@ -81,8 +82,18 @@ def test_when_the_stores_host_falls_silent_it_trains_on_alone_and_the_others_end
     fleet.network.cut(0)
     fleet.until_world(1, after_s=cut_at, steps=5)
     ends_by_losing_its_group(fleet, 1)
+    assert missed_by(fleet, 1) == [0]
     assert not fleet.network.pids(1)
     assert find_split(fleet.history()) is None
+
+
+def missed_by(fleet: Fleet, node: int) -> list[object]:
+    """The replicas that this node's agent says its group has lost."""
+    journal = fleet.folder / f"attempts/1/replica-{node}/1/events.jsonl"
+    events = map(json.loads, journal.read_text().splitlines())
+    return [
+        number for event in events if event["kind"] == EventKind.PEER_LOST for number in event["evidence"]["replicas"]
+    ]
 
 
 def ends_by_losing_its_group(fleet: Fleet, node: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.domain.deadlines import next_deadline
 from orchestrator.domain.decision import Decision
-from orchestrator.domain.rules.ends import adopt_end, adopt_success, end_leftovers, notice_failed_launch, notice_loss
+from orchestrator.domain.rules.ends import adopt_end, adopt_success, end_leftovers, notice_failed_launch
 from orchestrator.domain.rules.kinds import Rule
 from orchestrator.domain.rules.live import (
     mark_lost_nodes,
@@ -29,6 +29,7 @@ from orchestrator.domain.rules.stops import (
     go_on_stopping,
     grow_back,
     resize,
+    stop_cut_off,
     stop_overlong,
     stop_slow_start,
     stop_stalled,
@@ -41,10 +42,10 @@ POLICY: tuple[Rule, ...] = (
     end_leftovers,
     adopt_success,
     adopt_end,
-    notice_loss,
     notice_failed_launch,
     stop_unwanted,
     go_on_stopping,
+    stop_cut_off,
     stop_overlong,
     stop_slow_start,
     stop_stalled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -38,6 +38,7 @@ class ReplicaSighting:
     evidence: str  # a clause, such as "process 4711 is gone"
     leftovers: bool = False  # processes of a dead replica that still run
     node: str | None = None  # where it is or was, as far as anybody knows
+    node_unreachable: bool = False  # by the scheduler's word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,12 @@ class RankWord:
     phase: str
     step: int | None
     heard_at: datetime
+
+
+def replicas_told(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
+    """The replicas that events name under "replicas". What is no number names none."""
+    named = [number for each in evidence if isinstance(told := each.get("replicas"), list) for number in told]
+    return frozenset(number for number in named if isinstance(number, int) and not isinstance(number, bool))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +116,4 @@ class Observation:
     heard_since: datetime
     unheard: bool = False
     ranks: tuple[RankWord, ...] = ()  # looked up only where a hang is suspected
+    missed: frozenset[int] = frozenset()  # replicas that their peers have lost; looked up where a node is unreachable

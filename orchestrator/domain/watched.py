@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
 from trainer.contract.exit_record import ExitRecord, Outcome
-from trainer.contract.failure import FailureKind, is_collateral, is_echo, is_taken_port
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, is_taken_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +31,58 @@ class Watched:
 
     def exits(self) -> list[ExitRecord]:
         """The exit records of the attempt, refused double starts aside, earliest first."""
-        replicas = range(self.attempt.max_nodes)
-        told = [record for replica, record in self.seen.exits.items() if replica in replicas]
-        return sorted((one for one in told if one.outcome is not Outcome.REFUSED), key=lambda record: record.at)
+        return sorted(self._told().values(), key=lambda record: record.at)
+
+    @property
+    def stopped_for_fault(self) -> bool:
+        return self.stopping and self.attempt.failure is not None
 
     def all_succeeded(self) -> bool:
-        """Enough replicas left a record of success, none another one, and no agent is alive or out of sight.
+        """Enough replicas left a record of success, none of those that went on another, and no agent is alive or out of
+        sight.
 
         Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
         """
-        exits = self.exits()
-        if len(exits) < self.attempt.min_nodes or self._unaccounted():
+        succeeded = [record for record in self.exits() if record.outcome is Outcome.SUCCEEDED]
+        if len(succeeded) < self.attempt.min_nodes or self._unaccounted():
             return False
         if any(seen.liveness is Liveness.ALIVE for seen in self.seen.sighting.replicas):
             return False
-        return all(record.outcome is Outcome.SUCCEEDED for record in exits)
+        return not self.bad_exits()
 
-    def ended_badly(self) -> ExitRecord | None:
-        """The record of the first cause: the earliest end that is no success and no mere consequence of another."""
-        bad = [record for record in self.exits() if record.outcome is not Outcome.SUCCEEDED]
-        return min(bad, key=lambda record: (is_consequence(record), record.at), default=None)
+    def bad_exits(self) -> list[ExitRecord]:
+        """The records that speak against the attempt: no success, and not of a replica that the group can spare."""
+        spared = self._spared()
+        bad = [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in spared]
+        return sorted(bad, key=lambda record: record.at)
+
+    def _spared(self) -> list[ExitRecord]:
+        """The bad ends without which the group went on, or may yet: so many others are at work.
+
+        An agent whose program failed closes the group for all. One that lost its peers, its node or its place does not.
+        """
+        told = self._told()
+        newest = max([self.seen.training.generation or 0, *(record.generation for record in told.values())])
+        at_work = sum(seen.liveness is Liveness.ALIVE for seen in self.seen.sighting.replicas)
+        may_go_on = at_work >= self.attempt.min_nodes and not self.stopping
+        spared = [
+            record
+            for record in told.values()
+            if record.outcome is not Outcome.SUCCEEDED
+            and (record.generation < newest or (may_go_on and _leaves_group_open(record)))
+        ]
+        return spared if self.nodes - len(spared) >= self.attempt.min_nodes else []
+
+    def _told(self) -> dict[int, ExitRecord]:
+        """The exit records by replica, refused double starts aside."""
+        replicas = range(self.attempt.max_nodes)
+        exits = self.seen.exits.items()
+        return {replica: one for replica, one in exits if replica in replicas and one.outcome is not Outcome.REFUSED}
 
     def vanished(self) -> str | None:
         """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
         gone = self.gone()
-        spare = self.nodes - self.attempt.min_nodes
+        spare = self.nodes - self.attempt.min_nodes - len(self._spared())
         if not gone or (len(gone) <= spare and self.presence is not Presence.GONE):
             return None
         return "; ".join(seen.evidence for seen in gone)
@@ -66,8 +93,13 @@ class Watched:
         replicas = self.seen.sighting.replicas
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
 
+    def unreachable(self) -> list[ReplicaSighting]:
+        """The replicas without a record on nodes that their scheduler does not reach, or has given up."""
+        told = self._told()
+        return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in told]
+
     def lost_nodes(self) -> tuple[str, ...]:
-        """Where those were, as far as anybody knows."""
+        """Where the replicas were that are gone, as far as anybody knows."""
         return tuple(sorted({one.node for one in self.gone() if one.node is not None}))
 
     def node_of(self, replica: int) -> str | None:
@@ -85,13 +117,17 @@ class Watched:
         return any(number not in judged | self.seen.exits.keys() for number in range(self.nodes))
 
 
-def is_consequence(record: ExitRecord) -> bool:
-    """Whether an agent ended because another one did: it lost a peer, or the store that the peer held, or says so."""
-    failure = record.failure
-    if failure is None:
-        return False
+def is_lost_peer(failure: Failure) -> bool:
+    """Whether a failure follows from another's: an agent lost a peer, or the store that the peer held, or says so."""
     return (
         is_collateral(failure)
         or is_echo(failure)
         or (failure.kind is FailureKind.RENDEZVOUS and not is_taken_port(failure))
     )
+
+
+def _leaves_group_open(record: ExitRecord) -> bool:
+    failure = record.failure
+    if failure is None:
+        return record.outcome is Outcome.PREEMPTED
+    return is_lost_peer(failure) or failure.kind is FailureKind.NODE

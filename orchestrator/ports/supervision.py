@@ -61,6 +61,9 @@ class SupervisorStore(Protocol):
     def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
         """The newest word of every rank of the attempt."""
 
+    def missed(self, key: AttemptKey) -> frozenset[int]:
+        """The replicas that their peers have lost, by what the agents journalled last: since the newest generation."""
+
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         """What stands in the records of the cluster's nodes."""
 

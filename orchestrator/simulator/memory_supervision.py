@@ -11,11 +11,12 @@ from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.lease import Lease, LeaseStanding
 from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, Training
+from orchestrator.domain.observation import RankWord, Training, replicas_told
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.tables import Tables, exits_of
+from trainer.contract.exit_record import EventKind
 
 _UNTOLD = Training()
 
@@ -110,6 +111,16 @@ class MemorySupervisorStore:
 
     def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
         return list(self._store.answering().ranks.get(key, {}).values())
+
+    def missed(self, key: AttemptKey) -> frozenset[int]:
+        events = [
+            one for job_id, one in self._store.answering().events if (job_id, one.attempt) == (key.job_id, key.number)
+        ]
+        started = [one.generation or 0 for one in events if one.kind == EventKind.GENERATION_STARTED.value]
+        newest = max(started, default=0)
+        return replicas_told(
+            one.evidence for one in events if one.kind == EventKind.PEER_LOST.value and (one.generation or 0) >= newest
+        )
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         marks = self._store.answering().node_failures.values()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,7 @@ from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job import JobState
 from orchestrator.domain.lease import Lease
 from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord
+from orchestrator.domain.observation import RankWord, replicas_told
 from orchestrator.domain.told import Told
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.store.engine import Database
@@ -34,6 +34,7 @@ from orchestrator.store.marks import write_marks
 from orchestrator.store.overview import Overview
 from orchestrator.store.tables import (
     AttemptRow,
+    EventRow,
     JobRow,
     NodeFailureRow,
     ReservationRow,
@@ -41,6 +42,7 @@ from orchestrator.store.tables import (
     WorkerRow,
 )
 from orchestrator.store.upserts import table_of
+from trainer.contract.exit_record import EventKind
 
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if not state.terminal)
 # Each lost race means that another process took a port; more losses in a row than this are no race.
@@ -114,6 +116,19 @@ class SqlSupervisorStore:
             for row in session.scalars(select(WorkerRow).where(mine).order_by(WorkerRow.generation)):
                 newest[row.rank] = rank_word_of(row)  # a rank may have moved to another worker since
             return list(newest.values())
+
+    def missed(self, key: AttemptKey) -> frozenset[int]:
+        mine = (EventRow.job_id == key.job_id) & (EventRow.attempt == key.number)
+        with self._database.read() as session:
+            newest = session.scalar(
+                select(func.max(EventRow.generation)).where(mine, EventRow.kind == EventKind.GENERATION_STARTED.value)
+            )
+            told = session.scalars(
+                select(EventRow.evidence).where(
+                    mine, EventRow.kind == EventKind.PEER_LOST.value, EventRow.generation >= (newest or 0)
+                )
+            )
+            return replicas_told(told)
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:

@@ -123,6 +123,7 @@ class Observer:
             heard_since=since,
             unheard=self._unheard(each, now),
             ranks=ranks,
+            missed=self._store.missed(key) if any(one.node_unreachable for one in sighting.replicas) else frozenset(),
         )
 
     def _unheard(self, each: Supervised, now: datetime) -> bool:

@@ -23,7 +23,7 @@ from tests.builders import (
     make_spec,
 )
 from tests.contract.worlds import World, acquire, add_job
-from trainer.contract.exit_record import Outcome
+from trainer.contract.exit_record import EventKind, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Phase
 
@@ -223,6 +223,26 @@ def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, stor
     assert (words[0].replica, words[0].step, words[0].generation, words[0].heard_at) == (0, 3, 1, at(0))
     assert (words[1].replica, words[1].step, words[1].phase, words[1].heard_at) == (2, 4, "data", at(5))
     assert list(store.ranks(AttemptKey("job-1", 2))) == []
+
+
+def test_peers_are_missed_until_the_group_has_formed_again(world: World, store: SupervisorStore) -> None:
+    _start(world, store, nodes="3")
+    started, lost = EventKind.GENERATION_STARTED.value, EventKind.PEER_LOST.value
+
+    def journal(offset: int, kind: str, generation: int, replica: int = 0, **evidence: object) -> None:
+        event = make_journal_event(kind, generation=generation, evidence=evidence)
+        world.journals.ingest([make_batch(replica=replica, events=[(offset, event)])], arrived_at=at(offset))
+
+    journal(10, started, 1)
+    assert store.missed(KEY) == frozenset()
+    journal(20, lost, 1, replicas=[2, "1", True])
+    journal(10, lost, 1, replica=1, replicas=[0])
+    assert store.missed(KEY) == {0, 2}
+    assert store.missed(AttemptKey("job-1", 2)) == frozenset()
+    journal(30, started, 2)
+    assert store.missed(KEY) == frozenset()
+    journal(40, lost, 2, replicas="all")
+    assert store.missed(KEY) == frozenset()
 
 
 def test_a_port_is_held_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:

@@ -15,12 +15,13 @@ from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.backends.kubernetes.objects import JobObject, parse_job
 from orchestrator.backends.kubernetes.render import render_name
 from orchestrator.backends.kubernetes.rights import RIGHTS
+from orchestrator.backends.kubernetes.site import CONTAINER, MANAGER, MANAGER_LABEL
 from orchestrator.backends.kubernetes.watcher import Watcher, pause_s
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.observation import Presence
 from tests.kubernetes.conftest import build
-from tests.kubernetes.fake_api import FakeApi, recorded
+from tests.kubernetes.fake_api import FakeApi, Json, recorded
 from tests.kubernetes.test_render import plan_of
 
 JOBS = Selection(resource="jobs")
@@ -228,6 +229,40 @@ def test_a_submission_that_was_cut_off_is_absent_and_is_made_whole_by_the_next(
         assert made is not None
         assert made["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     backend.cancel(PLAN.key, force=True)
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_pod_on_a_node_that_does_not_answer_gets_no_grace_period(
+    api: FakeApi, backend: KubernetesBackend, force: bool
+) -> None:
+    plan = plan_of({"run": {"command": ["true"], "workdir": "/"}, "topology": {"nodes": "2"}}, {})
+    for node, ready in (("n0", "True"), ("n1", "Unknown")):
+        status = {"conditions": [{"type": "Ready", "status": ready}]}
+        api.store.put("nodes", {"metadata": {"name": node}, "status": status}, "ADDED")
+    labels = {"batch.kubernetes.io/job-name": NAME, MANAGER_LABEL: MANAGER}
+    for number in range(2):
+        annotations = {"batch.kubernetes.io/job-completion-index": str(number)}
+        metadata = {
+            "name": f"{NAME}-{number}",
+            "uid": f"u{number}",
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [{"uid": "j"}],
+        }
+        containers = [{"name": CONTAINER, "state": {"running": {}}}]
+        status = {"phase": "Running", "containerStatuses": containers}
+        pod = {"metadata": metadata, "spec": {"nodeName": f"n{number}"}, "status": status}
+        api.store.put("pods", pod, "ADDED")
+    until(lambda: any(one.node_unreachable for one in backend.observe({plan.key: 2})[plan.key].replicas))
+    asked: list[tuple[str, object]] = []
+
+    def on_delete(resource: str, document: Json, options: Json) -> None:
+        if resource == "pods":
+            asked.append((document["metadata"]["name"], options["gracePeriodSeconds"]))
+
+    api.store.on_delete = on_delete
+    backend.cancel(plan.key, force=force)
+    assert sorted(asked) == [(f"{NAME}-{number}", 1) for number in ((0, 1) if force else (1,))]
 
 
 def test_what_an_earlier_job_of_the_name_left_is_not_relied_on(api: FakeApi, backend: KubernetesBackend) -> None:

@@ -98,14 +98,13 @@ def watch(name: str, t: float) -> Watched:
     return watched
 
 
-def decided(seen: Sighting) -> str:
+def decided(seen: Sighting, missed: frozenset[int] = frozenset()) -> str:
     """Of a job of two nodes that trains, in a few words."""
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     spec = a_spec(topology={"nodes": "2"})
     attempt = an_attempt(AttemptState.RUNNING, nodes="2", started_at=now, created_at=now)
-    observation = Observation(
-        sighting=seen, training=Training(formed_at=now, progress_at=now, step=9), exits={}, heard_since=now
-    )
+    training = Training(formed_at=now, progress_at=now, step=9)
+    observation = Observation(sighting=seen, training=training, exits={}, heard_since=now, missed=missed)
     situation = Situation(
         now=now,
         job=a_job(spec=spec),
@@ -129,6 +128,23 @@ def test_a_recorded_moment_is_seen_and_answered_as_stated(row: Row) -> None:
     seen = look(watch(name, t), name, t)
     assert told(seen) == (presence, replicas, cause)
     assert decided(seen) == decision
+
+
+@pytest.mark.parametrize(
+    ("name", "t", "missed", "decision"),
+    [
+        ("09-powercut-policy-failed-taint", 16.0, {1}, "wait"),  # the node is still called ready
+        ("09-powercut-policy-failed-taint", 18.0, {1}, "stop node"),
+        ("09-powercut-policy-failed-taint", 18.0, {0}, "wait"),
+        ("10c-powercut-per-index0", 22.0, {0}, "stop node"),
+        ("11-netcut-20s-tolerated", 20.0, {0}, "stop node"),
+        ("11-netcut-20s-tolerated", 34.0, {0}, "wait"),
+    ],
+)
+def test_a_silent_node_that_its_peers_miss_too_is_lost_at_once(
+    name: str, t: float, missed: set[int], decision: str
+) -> None:
+    assert decided(look(watch(name, t), name, t), frozenset(missed)) == decision
 
 
 def test_every_recorded_stream_has_its_stated_moments() -> None:

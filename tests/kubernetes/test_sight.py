@@ -73,6 +73,19 @@ def test_a_silent_node_leaves_its_replica_unknown_and_alone_the_whole_attempt() 
     assert told(see(a_job("1"), *pods(RUNNING), nodes=AWAY)) == ("unknown", "U@n1", None)
 
 
+def test_a_node_counts_as_unreachable_by_its_scheduler_s_word_only() -> None:
+    def unreachable(*seen: PodObject, **fields: Any) -> list[bool]:
+        return [one.node_unreachable for one in see(a_job("1"), *seen, **fields).replicas]
+
+    given_up = pods(RUNNING, deletes_at=NOW - 60)
+    assert unreachable(*pods(RUNNING)) == [False]
+    assert unreachable(*pods(RUNNING), nodes=AWAY) == [True]
+    assert unreachable(*given_up, nodes=AWAY) == [True]
+    assert unreachable(*given_up, nodes=AWAY, ours=True) == [True]
+    assert unreachable(*pods(ended(137))) == [False]
+    assert see(None, *pods(RUNNING), nodes=HERE).replicas[1].node_unreachable is False
+
+
 def test_an_index_whose_pod_is_gone_is_what_the_job_says_of_it() -> None:
     (alive,) = pods(RUNNING)
     assert told(see(a_job(failed_indexes=frozenset({1})), alive)) == ("running", "A@n1 D", None)

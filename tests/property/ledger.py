@@ -201,7 +201,9 @@ class Ledger:
         training = self.store.tables.told[after.key].training()
         ended_at, started_at = after.ended_at, after.started_at
         ran = timedelta() if started_at is None or ended_at is None else ended_at - started_at
-        farther, farthest = True, self.farthest.get(job.id)
+        # For how long a program that tells no steps has hung, nobody knows.
+        farther = after.failure is None or after.failure.kind is not FailureKind.HANG
+        farthest = self.farthest.get(job.id)
         if started_at is not None and training.step_s is not None and training.progress_at is not None:
             ran = training.progress_at - started_at
             farther = farthest is None or (training.step or 0) > farthest

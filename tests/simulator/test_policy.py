@@ -14,7 +14,7 @@ RULES = [rule.__name__ for rule in POLICY]
 
 
 def mixed(*without: str) -> Account:
-    return rehearse(trace="mixed", gpus=448, mtbf_h=12, days=1.5, without=without)
+    return rehearse(trace="mixed", gpus=464, mtbf_h=12, days=1.5, without=without)
 
 
 @pytest.fixture(scope="module")

@@ -29,13 +29,13 @@ def test_the_json_holds_what_is_promised() -> None:
 
 def test_a_rule_that_is_taken_out_is_missing_in_the_print() -> None:
     arguments = ("--gpus", "64", "--mtbf-hours", "6", "--days", "1")
-    whole, without = simulate(*arguments), simulate(*arguments, "--without", "notice_loss")
-    assert "  notice_loss " in whole.stdout
-    assert "  notice_loss " not in without.stdout
+    whole, without = simulate(*arguments), simulate(*arguments, "--without", "adopt_end")
+    assert "  adopt_end " in whole.stdout
+    assert "  adopt_end " not in without.stdout
     assert whole.stdout == simulate(*arguments).stdout
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones() -> None:
     done = simulate("--without", "gravity")
     assert done.returncode == 2
-    assert "notice_loss" in done.stderr
+    assert "adopt_end" in done.stderr

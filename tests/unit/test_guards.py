@@ -18,7 +18,7 @@ from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.launch import restarts_left
 from orchestrator.domain.observation import Liveness, Presence, Training
 from orchestrator.domain.situation import Situation
-from orchestrator.domain.watched import Watched, is_consequence
+from orchestrator.domain.watched import Watched, is_lost_peer
 from tests.unit.situations import NOW, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, is_taken_port, parse_failure, parse_pattern
@@ -31,11 +31,6 @@ HANG = Failure(kind=FailureKind.HANG, message="silent")
 
 
 # Ends
-
-
-def test_an_attempt_that_was_told_to_end_by_nobody_we_know_ends_without_a_failure() -> None:
-    s = a_situation(a_job(), an_attempt(), seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.CANCELLED)}))
-    assert decide(s).action == EndAttempt(AttemptState.CANCELLED, JobState.RECOVERING)
 
 
 def test_an_attempt_that_vanishes_while_it_is_stopped_ends_as_what_it_was_stopped_for() -> None:
@@ -114,17 +109,18 @@ def test_what_is_gone_as_a_whole_has_no_leftovers_out_of_sight() -> None:
     assert watched("2", DEAD).leftovers()
 
 
-def test_only_a_lost_peer_is_a_consequence() -> None:
-    def record(kind: FailureKind | None, message: str = "") -> ExitRecord:
-        failure = None if kind is None else Failure(kind=kind, message=message)
-        return ExitRecord(outcome=Outcome.FAILED, at="", generation=1, restarts=0, failure=failure)
-
-    assert not is_consequence(record(None))
-    assert not is_consequence(record(FailureKind.APPLICATION, "KeyError"))
-    assert is_consequence(record(FailureKind.APPLICATION, "[gloo] Connection closed by peer"))
-    assert is_consequence(record(FailureKind.NUMERIC, "NonFiniteLoss: loss is nan at step 3; look at rank 0"))
-    assert is_consequence(record(FailureKind.RENDEZVOUS, "no store answers"))
-    assert not is_consequence(record(FailureKind.RENDEZVOUS, "EADDRINUSE"))
+@pytest.mark.parametrize(
+    ("kind", "message", "follows"),
+    [
+        (FailureKind.APPLICATION, "KeyError", False),
+        (FailureKind.APPLICATION, "[gloo] Connection closed by peer", True),
+        (FailureKind.NUMERIC, "NonFiniteLoss: loss is nan at step 3; look at rank 0", True),
+        (FailureKind.RENDEZVOUS, "no store answers", True),
+        (FailureKind.RENDEZVOUS, "EADDRINUSE", False),
+    ],
+)
+def test_only_a_lost_peer_is_a_consequence(kind: FailureKind, message: str, follows: bool) -> None:
+    assert is_lost_peer(Failure(kind=kind, message=message)) is follows
 
 
 def test_a_living_agent_or_nothing_conclusive_permits_no_end() -> None:

@@ -31,6 +31,7 @@ from orchestrator.backends.kubernetes.site import (
     MANAGER_LABEL,
     KubernetesSite,
 )
+from orchestrator.backends.kubernetes.states import is_silent
 from orchestrator.backends.kubernetes.submission import Submitter, require_fitting
 from orchestrator.backends.kubernetes.traces import keep_last_words, note_beginning, read_traces
 from orchestrator.backends.kubernetes.watcher import Watcher
@@ -143,18 +144,19 @@ class KubernetesBackend:
         return seen
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Delete the Job: its pods get SIGTERM and have their grace period. By force they have a second.
+        """Delete the Job: its pods get SIGTERM and have their grace period. By force they have a second, and so have
+        those on a node that does not answer: nobody there takes notice of a longer one.
 
-        One that the copy does not show is deleted as well: it may have come a moment ago.
+        A Job that the copy does not show is deleted as well: it may have come a moment ago.
         """
         name = render_name(key)
         self._memory.deleted[name] = self._now()
         self._client.delete_job(name)
-        if force:
-            self._start()
-            for pod in self._pods_by_job().get(name, ()):
-                if not pod.removed and pod.phase not in ("Succeeded", "Failed"):
-                    self._client.delete_pod(pod.name, grace_s=_FORCE_GRACE_S)
+        self._start()
+        nodes = self._nodes_now()
+        for pod in self._pods_by_job().get(name, ()):
+            if not pod.removed and pod.phase not in ("Succeeded", "Failed") and (force or is_silent(pod, nodes)):
+                self._client.delete_pod(pod.name, grace_s=_FORCE_GRACE_S)
 
     def slots(self) -> None:
         """The cluster queues by itself. Raises BackendUnavailable once it is known that it does not answer."""

@@ -193,9 +193,11 @@ def _replica(one: _Replica, traces: Traces, terms: Terms, *, has_job: bool) -> R
         case Standing.RUNS:
             return replace(sighting, liveness=Liveness.ALIVE, node=None if pod is None else pod.node)
         case Standing.SILENT:
-            return replace(sighting, liveness=Liveness.UNKNOWN, node=None if pod is None else pod.node)
+            # Without a pod there is no node that could be silent.
+            node = None if pod is None else pod.node
+            return replace(sighting, liveness=Liveness.UNKNOWN, node=node, node_unreachable=node is not None)
         case Standing.LOST:
-            return replace(sighting, node=None if pod is None else pod.node)
+            return replace(sighting, node=None if pod is None else pod.node, node_unreachable=True)
         case Standing.WAITS if not has_job:
             return replace(sighting, liveness=Liveness.UNKNOWN)
         case Standing.WAITS:
@@ -215,7 +217,7 @@ def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Term
         return replace(sighting, liveness=Liveness.UNKNOWN, evidence=words)
     cause = one.word.cause
     lost = cause is not None and cause.kind is FailureKind.NODE
-    return replace(sighting, node=one.pod.node if lost and one.pod is not None else None)
+    return replace(sighting, node=one.pod.node if lost and one.pod is not None else None, node_unreachable=lost)
 
 
 def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:

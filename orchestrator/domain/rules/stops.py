@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.budget import overlong
+from orchestrator.domain.cause import Cause, find_cut_off
 from orchestrator.domain.counted import counted
 from orchestrator.domain.decision import Decision, Stop
 from orchestrator.domain.hang import find_hang
 from orchestrator.domain.observation import Liveness, Presence
-from orchestrator.domain.rules.ends import end, stopped_as
+from orchestrator.domain.rules.ends import end
 from orchestrator.domain.rules.kinds import while_live
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
@@ -26,7 +27,7 @@ def stop_unwanted(s: Situation, live: Watched) -> Decision | None:
     if s.unwanted is None:
         return None
     if s.absent(live):
-        return end(s, AttemptState.CANCELLED, None)
+        return end(s, Cause(None))
     return Decision(action=Stop(force=s.overdue(live)), sentence=f"stopping: {s.unwanted}")
 
 
@@ -38,7 +39,7 @@ def go_on_stopping(s: Situation, live: Watched) -> Decision | None:
     failure = live.attempt.failure
     if s.absent(live):
         # It was stopped before any agent could claim it: nothing of it is left.
-        return end(s, stopped_as(failure), failure)
+        return end(s, Cause(failure))
     return Decision(action=Stop(force=s.overdue(live), failure=failure), sentence=live.attempt.reason)
 
 
@@ -50,6 +51,17 @@ def stop_overlong(s: Situation, live: Watched) -> Decision | None:
         return None
     failure = overlong(s.job)
     return Decision(action=Stop(force=False, failure=failure), sentence=failure.message)
+
+
+@while_live
+def stop_cut_off(s: Situation, live: Watched) -> Decision | None:
+    """A group that needs a node which neither its scheduler nor its peers reach is stopped, to begin elsewhere."""
+    cause = find_cut_off(live)
+    if cause is None or cause.failure is None or live.stopping:
+        return None
+    return Decision(
+        action=Stop(force=False, failure=cause.failure), sentence=cause.failure.message, blames=cause.blames
+    )
 
 
 @while_live

@@ -31,6 +31,7 @@ class Stage(StrEnum):
     LOADING = "loading"  # agents run, the workers do not train yet
     TRAINING = "training"
     HUNG = "hung"
+    CUT_OFF = "cut off"  # its last node is out of reach, and the others wait for it
     STOPPING = "stopping"  # it was told to end, and writes its snapshot
     GONE = "gone"
     VANISHED = "vanished"  # the cluster took it and has never heard of it
@@ -70,7 +71,7 @@ class SimulatedAttempt:
 
     @property
     def runs(self) -> bool:
-        return self.stage in (Stage.LOADING, Stage.TRAINING, Stage.HUNG, Stage.STOPPING)
+        return self.stage in (Stage.LOADING, Stage.TRAINING, Stage.HUNG, Stage.CUT_OFF, Stage.STOPPING)
 
     @property
     def trains(self) -> bool:
@@ -184,6 +185,17 @@ class SimulatedAttempt:
         self._settle(Bin.STALLED)
         self._enter(Stage.HUNG)
 
+    def cut_off(self) -> None:
+        """Neither the scheduler nor its peers reach the last node any more; both say so."""
+        if self.stage is not Stage.TRAINING:
+            return
+        self.job.faults["node"] += 1
+        self._tell(Phase.STEP)
+        lost = self.plan.max_nodes - 1
+        self._books.journal(self._agenda.now_us, EventKind.PEER_LOST, self._generation, replicas=[lost])
+        self._settle(Bin.RECOVERING)
+        self._enter(Stage.CUT_OFF)
+
     def orphan(self) -> None:
         """The agents die, their workers stay behind and train on for nobody."""
         if self.stage is not Stage.TRAINING:
@@ -248,6 +260,8 @@ class SimulatedAttempt:
                 return self._looks.pending(f"waits for {self.plan.max_nodes} nodes")
             case Stage.PENDING:
                 return self._looks.pending("is being started on its nodes")
+            case Stage.CUT_OFF:
+                return self._looks.cut_off(self.nodes)
             case _:
                 return self._looks.running(self.nodes, self._dead)
 

@@ -84,6 +84,10 @@ def _kill_node(cluster: SimulatedCluster, attempt: SimulatedAttempt) -> None:
     cluster.fail_nodes(attempt.nodes[-1:], repair_us=None)
 
 
+def _cut_off(_: SimulatedCluster, attempt: SimulatedAttempt) -> None:
+    attempt.cut_off()
+
+
 def _kill_worker(_: SimulatedCluster, attempt: SimulatedAttempt) -> None:
     message = "worker 1 was killed by SIGKILL"
     attempt.fail_worker(Failure(kind=FailureKind.UNKNOWN, message=message, rank=1, signal="SIGKILL"))
@@ -99,6 +103,7 @@ def _orphan(_: SimulatedCluster, attempt: SimulatedAttempt) -> None:
 
 _FAULTS: dict[str, Callable[[SimulatedCluster, SimulatedAttempt], None]] = {
     "kill-node": _kill_node,
+    "cut-off": _cut_off,
     "kill-worker": _kill_worker,
     "hang": partial(_hang, False),
     "hang-deaf": partial(_hang, True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
@@ -28,6 +29,15 @@ class Looks:
         if self._replicas is None or len(dead) != self._dead:
             self._replicas, self._dead = self._each(nodes, dead), len(dead)
         return Sighting(key=self._key, presence=Presence.RUNNING, evidence="its agents run", replicas=self._replicas)
+
+    def cut_off(self, nodes: Sequence[str]) -> Sighting:
+        """The last node does not answer, and may be at work."""
+        seen = self.running(nodes, set())
+        *others, last = seen.replicas
+        silent = replace(
+            last, liveness=Liveness.UNKNOWN, evidence=f"node {last.node} does not answer", node_unreachable=True
+        )
+        return replace(seen, replicas=(*others, silent))
 
     def gone(
         self,

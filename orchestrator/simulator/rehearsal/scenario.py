@@ -157,6 +157,7 @@ _CAST: tuple[_Part, ...] = (
     ),
     ("unlucky", "2", 8, {}, ((1, "kill-worker", {}), (2, "kill-worker", {}))),
     ("elastic", "2:4", 20, {}, ((2, "kill-node", {}),)),
+    ("severed", "2", 8, {}, ((1.5, "cut-off", {}),)),
     ("hanging", "2", 8, {}, ((1.5, "hang", {}),)),
     ("deaf", "2", 8, {}, ((1.5, "hang-deaf", {}),)),
     ("orphaned", "2", 8, {}, ((1.2, "orphan", {}),)),
@@ -165,7 +166,7 @@ _CAST: tuple[_Part, ...] = (
     ("unanswered", "2", 6, {}, ((0, "lost", {}),)),
     ("forgotten", "2", 6, {}, ((0, "vanishes", {}),)),
 )
-CAST_NODES = 48  # enough for all of it at once
+CAST_NODES = 50  # enough for all of it at once
 
 
 def build_cast(scenario: Scenario) -> tuple[list[Entry], list[Deed]]:

@@ -1,0 +1,170 @@
+"""The first cause of an end: among the records of agents, the scheduler's words, silent nodes and our own stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.decide import decide
+from orchestrator.domain.decision import EndAttempt, Stop, Wait
+from orchestrator.domain.job import Desired, JobState
+from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
+from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
+from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind
+
+ALIVE, DEAD = a_replica(), a_replica(Liveness.DEAD)
+DEAD_1 = a_replica(Liveness.DEAD, 1)
+UNREACHABLE_1 = replace(
+    a_replica(Liveness.UNKNOWN, 1), evidence="node n2 does not answer", node="n2", node_unreachable=True
+)
+LOST_1 = replace(UNREACHABLE_1, liveness=Liveness.DEAD)
+TWO = a_job(spec=a_spec(topology={"nodes": "2"}))
+ELASTIC = a_job(spec=a_spec(topology={"nodes": "1:2"}))
+LOST_PEER = an_exit(Outcome.FAILED, FailureKind.RENDEZVOUS)
+RENDEZVOUS = LOST_PEER.failure
+assert RENDEZVOUS is not None
+
+
+def an_end(observation: Observation, **attempt: object) -> EndAttempt:
+    action = decide(a_situation(TWO, an_attempt(nodes="2", **attempt), observation)).action
+    assert isinstance(action, EndAttempt)
+    return action
+
+
+def of_generation(record: ExitRecord, generation: int) -> ExitRecord:
+    return replace(record, generation=generation)
+
+
+# Our own stop is no cause
+
+
+def test_the_stop_of_what_is_left_remembers_the_lost_peer_that_it_follows() -> None:
+    observation = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits={0: LOST_PEER})
+    decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
+    assert decision.action == Stop(force=False, failure=RENDEZVOUS)
+    assert decision.sentence == f"{RENDEZVOUS.message}; ending what is left of the attempt"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.PREEMPTED])
+def test_an_agent_that_we_stopped_after_it_lost_its_peer_does_not_end_as_cancelled(outcome: Outcome) -> None:
+    stopped = an_exit(outcome, at="2026-11-20T11:59:30Z")
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: stopped})
+    end = an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS)
+    assert end == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, RENDEZVOUS)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_record_of_the_true_cause_that_comes_late_is_preferred_to_the_lost_peer(known: bool) -> None:
+    true = an_exit(Outcome.FAILED, FailureKind.HOST_OOM, at="2026-11-20T11:59:30Z")
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: true})
+    end = an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS if known else None)
+    assert end.failure == true.failure
+
+
+def test_an_owner_who_cancels_is_the_cause_though_the_agents_lose_each_other_on_the_way() -> None:
+    cancelled = an_exit(Outcome.CANCELLED, at="2026-11-20T11:59:30Z")
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: cancelled})
+    job = replace(TWO, desired=Desired(cancelled=True))
+    action = decide(a_situation(job, an_attempt(nodes="2", stopping_since=ago(5)), observation)).action
+    assert action == EndAttempt(AttemptState.CANCELLED, JobState.CANCELLED)
+
+
+# A node that its scheduler does not reach
+
+
+@pytest.mark.parametrize("replica", [UNREACHABLE_1, LOST_1])
+def test_a_lost_peer_on_a_node_that_does_not_answer_is_a_lost_node(replica: ReplicaSighting) -> None:
+    observation = seen(Presence.UNKNOWN, DEAD, replica, exits={0: LOST_PEER})
+    decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
+    assert isinstance(decision.action, Stop | EndAttempt)
+    assert decision.action.failure is not None
+    assert (decision.action.failure.kind, decision.blames) == (FailureKind.NODE, ("n2",))
+    assert "node n2 does not answer" in decision.action.failure.message
+
+
+def test_a_stop_for_a_lost_peer_ends_as_a_lost_node_once_the_scheduler_has_given_the_node_up() -> None:
+    observation = seen(Presence.GONE, DEAD, LOST_1, exits={0: LOST_PEER})
+    end = an_end(observation, stopping_since=ago(5), failure=RENDEZVOUS)
+    assert end.failure is not None
+    assert (end.state, end.failure.kind) == (AttemptState.LOST, FailureKind.NODE)
+
+
+def test_an_error_of_the_program_is_its_own_cause_whatever_node_does_not_answer() -> None:
+    record = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
+    observation = seen(Presence.GONE, DEAD, LOST_1, exits={0: record})
+    assert an_end(observation).failure == record.failure
+
+
+def test_a_group_that_misses_a_node_that_does_not_answer_is_stopped_for_the_lost_node() -> None:
+    observation = replace(seen(Presence.RUNNING, ALIVE, UNREACHABLE_1), missed=frozenset({1}))
+    decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
+    assert isinstance(decision.action, Stop)
+    assert decision.action.failure is not None
+    assert (decision.action.failure.kind, decision.action.force) == (FailureKind.NODE, False)
+    assert decision.blames == ("n2",)
+
+
+def test_one_witness_alone_stops_nobody() -> None:
+    unreachable = seen(Presence.RUNNING, ALIVE, UNREACHABLE_1)
+    missed = replace(seen(Presence.RUNNING, ALIVE, a_replica(number=1)), missed=frozenset({1}))
+    for observation in (unreachable, missed):
+        assert isinstance(decide(a_situation(TWO, an_attempt(nodes="2"), observation)).action, Wait)
+
+
+def test_a_group_that_can_spare_the_node_is_left_alone() -> None:
+    observation = replace(seen(Presence.RUNNING, ALIVE, UNREACHABLE_1), missed=frozenset({1}))
+    assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Wait)
+
+
+# Survivors
+
+
+def test_survivors_that_went_on_are_not_ended_by_the_late_record_of_the_one_they_lost() -> None:
+    observation = seen(Presence.RUNNING, ALIVE, DEAD_1, exits={1: of_generation(LOST_PEER, 1)}, generation=2)
+    assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Wait)
+
+
+@pytest.mark.parametrize("record", [LOST_PEER, an_exit(Outcome.PREEMPTED), an_exit(Outcome.FAILED, FailureKind.NODE)])
+def test_who_can_spare_a_replica_has_time_to_go_on_without_it(record: ExitRecord) -> None:
+    observation = seen(Presence.RUNNING, ALIVE, DEAD_1, exits={1: record}, generation=1)
+    assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Wait)
+
+
+def test_an_error_of_the_program_ends_an_elastic_group_too() -> None:
+    record = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
+    observation = seen(Presence.RUNNING, ALIVE, DEAD_1, exits={1: record}, generation=1)
+    assert isinstance(decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action, Stop)
+
+
+def test_survivors_succeed_whatever_became_of_the_one_they_lost() -> None:
+    exits = {0: of_generation(an_exit(Outcome.SUCCEEDED), 2), 1: of_generation(LOST_PEER, 1)}
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits=exits, generation=2)
+    action = decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action
+    assert action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
+
+
+def test_a_survivor_that_fails_later_is_the_cause_and_not_the_one_that_was_lost_before() -> None:
+    failed = of_generation(an_exit(Outcome.FAILED, FailureKind.NUMERIC, at="2026-11-20T11:59:30Z"), 2)
+    lost = of_generation(an_exit(Outcome.PREEMPTED), 1)
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: failed, 1: lost}, generation=2)
+    action = decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action
+    assert isinstance(action, EndAttempt)
+    assert action.failure == failed.failure
+
+
+def test_an_agent_that_says_it_was_told_to_end_by_nobody_we_know_costs_a_budget() -> None:
+    action = decide(
+        a_situation(a_job(), an_attempt(), seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.CANCELLED)}))
+    ).action
+    assert isinstance(action, EndAttempt)
+    assert action.failure is not None
+    assert action.failure.kind is FailureKind.INFRASTRUCTURE
+
+
+def test_a_kill_of_unknown_cause_beside_a_lost_peer_is_the_cause() -> None:
+    killed = replace(an_exit(Outcome.FAILED), failure=Failure(kind=FailureKind.UNKNOWN, message="killed by SIGKILL"))
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: LOST_PEER, 1: killed})
+    assert an_end(observation).failure == killed.failure

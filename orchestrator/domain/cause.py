@@ -71,8 +71,13 @@ def find_cut_off(live: Watched) -> Cause | None:
 
 
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
-    """The earliest bad end on record, and a lost peer only where there is no other. Our own stop does not count."""
-    counts = [record for record in bad if not (live.stopped_for_fault and _is_word_of_stop(record))]
+    """The earliest bad end on record, and a lost peer only where there is no other.
+
+    Our own stop does not count. A signal before the first complaint of a lost peer was not ours.
+    """
+    complained_at = min((record.at for record in bad if _is_lost_peer(record)), default="")
+    ours = [one for one in bad if live.stopped_for_fault and _is_word_of_stop(one) and one.at >= complained_at]
+    counts = [record for record in bad if record not in ours]
     return min(counts, key=lambda record: (_is_lost_peer(record), record.at), default=None)
 
 

@@ -94,9 +94,13 @@ class Watched:
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
 
     def unreachable(self) -> list[ReplicaSighting]:
-        """The replicas without a record on nodes that their scheduler does not reach, or has given up."""
+        """The replicas on nodes that their scheduler does not reach, or has given up, unless they ended of themselves.
+
+        An agent that is cut off loses its peers, and says so once it is heard again.
+        """
         told = self._told()
-        return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in told]
+        ended = {number for number, record in told.items() if not (record.failure and is_lost_peer(record.failure))}
+        return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in ended]
 
     def lost_nodes(self) -> tuple[str, ...]:
         """Where the replicas were that are gone, as far as anybody knows."""

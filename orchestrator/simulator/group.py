@@ -43,6 +43,7 @@ class FakeAttempt:
         self.cause: Failure | None = None  # the cluster's own word on its end
         self.ended_in_queue = False
         self.cut_off = False  # its machines are out of reach: they count as dead, and go on
+        self.missed: set[int] = set()  # replicas that neither the cluster nor their peers reach; they may be at work
         self.generation = 0
         self.members: list[FakeAgent] = []
         self.phase = Phase.START
@@ -120,7 +121,7 @@ class FakeAttempt:
         for agent in starting:
             agent.claim()
         quiet = self.quiet_until is not None and now < self.quiet_until
-        if starting or quiet or self.stalled or len(self.working) + self._finished < self.plan.min_nodes:
+        if starting or quiet or self.stalled or self.missed or len(self.working) + self._finished < self.plan.min_nodes:
             return
         self.quiet_until = None
         if {*self.members} - {agent for agent in self.members if agent.exit_record} != {*self.working}:
@@ -132,9 +133,21 @@ class FakeAttempt:
         """Healthy but slow: nothing is told for so long."""
         self.quiet_until = self._clock.now() + timedelta(seconds=seconds)
 
+    def miss(self, replica: int) -> None:
+        """Its peers need this replica, and lose it: they tell, and wait."""
+        self.missed.add(replica)
+        for agent in self.working:
+            if agent.replica != replica:
+                agent.journal(EventKind.PEER_LOST, self.generation, replicas=[replica])
+
     def restart_in_place(self) -> None:
         """The agents answer a worker's failure by themselves, while the policy lets them."""
-        if self.formed and self.working and self.restarts < self.plan.policy.max_restarts and not self.stalled:
+        if (
+            self.formed
+            and self.working
+            and self.restarts < self.plan.policy.max_restarts
+            and not (self.stalled or self.missed)
+        ):
             self.restarts += 1
             self._begin_generation(EventKind.RESTARTED_IN_PLACE)
 
@@ -179,17 +192,25 @@ class FakeAttempt:
         mine = [agent for agent in self.agents if agent.replica == replica]
         running = any(agent.running for agent in mine) and not self.cut_off
         liveness = Liveness.ALIVE if running else Liveness.DEAD
-        if replica in hidden:
+        unreachable = running and replica in self.missed
+        if replica in hidden or unreachable:
             liveness = Liveness.UNKNOWN
         leftovers = liveness is Liveness.DEAD and any(agent.orphans for agent in mine) and not self.cut_off
         evidence = f"replica {replica} is {liveness.value}"
         node = next((agent.node for agent in reversed(mine) if agent.claimed), None)
-        return ReplicaSighting(replica=replica, liveness=liveness, evidence=evidence, leftovers=leftovers, node=node)
+        return ReplicaSighting(
+            replica=replica,
+            liveness=liveness,
+            evidence=evidence,
+            leftovers=leftovers,
+            node=node,
+            node_unreachable=unreachable,
+        )
 
     def _heed(self) -> None:
         """Who is told to stop saves first, then goes; a snapshot that is wished comes next."""
         obeying = [agent for agent in self.working if agent.hear()]
-        if obeying and self.training and self.step > self.saved and not self.stalled:
+        if obeying and self.training and self.step > self.saved and not (self.stalled or self.missed):
             self._save()
             self._rename()
         for agent in obeying:

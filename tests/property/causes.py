@@ -19,9 +19,9 @@ def explain_end(attempt: Attempt, real: FakeAttempt, *, by_wish: bool, overlong:
     kinds = {record.failure.kind for record in records if record.failure is not None}
     if real.cause is not None:
         kinds.add(real.cause.kind)
-    if real.deaths or real.cut_off or real.partial:
+    if real.deaths or real.cut_off or real.partial or real.missed:
         kinds |= {FailureKind.NODE, FailureKind.INFRASTRUCTURE}  # the latter where the cluster has forgotten it
-    if real.stalled is not None or real.deaths:
+    if real.stalled is not None or real.deaths or real.missed:
         kinds.add(FailureKind.HANG)  # also of those who wait in vain for one that is dead and out of sight
     if overlong:
         kinds.add(FailureKind.TIMEOUT)

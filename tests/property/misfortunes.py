@@ -150,6 +150,14 @@ class Misfortunes:
     def hide_agent(self, which: int) -> None:
         self._cluster.hidden |= {(key, agent.replica) for key, agent in self._working(which)}
 
+    def miss_replica(self, which: int) -> None:
+        """A node is out of reach for the cluster and for its peers, which cannot do without it."""
+        for key, agent in self._working(which):
+            attempt = self._cluster.attempts[key]
+            if attempt.formed and len(attempt.working) > 1 and attempt.plan.max_nodes == attempt.plan.min_nodes:
+                self._harm(key)
+                attempt.miss(agent.replica)
+
     def show_everything(self) -> None:
         self._cluster.unknown.clear()
         self._cluster.hidden.clear()

@@ -27,7 +27,7 @@ def come_to_rest(world: World, owners: Owners) -> None:
             _give_up_what_can_never_start(world, owners)
         for attempt in list(world.cluster.attempts.values()):
             world.cluster.leave_queue(attempt)
-            if attempt.step >= 3 and not attempt.stalled and not attempt.cut_off:
+            if attempt.step >= 3 and not (attempt.stalled or attempt.missed or attempt.cut_off):
                 attempt.succeed()
     world.look()
     promises.check(world)

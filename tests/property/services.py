@@ -152,7 +152,7 @@ class _StruckStore:
             ledger.check(job, attempt, change)
 
         self.live, self.supervised, self.states = store.live, store.supervised, store.states
-        self.ranks, self.node_failures = store.ranks, store.node_failures
+        self.ranks, self.missed, self.node_failures = store.ranks, store.missed, store.node_failures
         self.apply = faults.wrap(apply, StoreUnavailable)
         self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)
         self.reserve_port = faults.wrap(store.reserve_port, StoreUnavailable)

@@ -181,6 +181,11 @@ class EverythingFails(SupervisorMachine):
     def agent_is_out_of_sight(self, which: int) -> None:
         self.misfortunes.hide_agent(which)
 
+    @rule(which=drawn.which, then_s=drawn.then_s)
+    def node_is_out_of_reach(self, which: int, then_s: float | None) -> None:
+        self.misfortunes.miss_replica(which)
+        self._then(then_s)
+
     @rule(which=drawn.which)
     def run_directory_is_unreadable(self, which: int) -> None:
         self.world.unreadable.add(self._job(which).id)

@@ -28,15 +28,18 @@ from orchestrator.logs.files import (
     start_of_last_lines,
 )
 from orchestrator.logs.output import find_last_output
+from orchestrator.logs.places import Place, find_places
 from orchestrator.ports.history import HistoryReader, StoredWorker
 from orchestrator.ports.jobs import CourseReader, JobCourse
 from trainer.contract import layout
+from trainer.contract.exit_record import EventKind
 
 MAX_TAIL = 10_000
 MAX_ANSWER_BYTES = 16 * 1024 * 1024  # newest first: what is above it is left out
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # of one file, from its end
 _ALL_SEARCHED_BYTES = 8 * MAX_SEARCHED_BYTES  # of all; then little of each
 _WORKERS_PAGE = 200
+_FEW_GENERATIONS, _MOST_GENERATIONS = 100, 10_000  # events, one of each replica for each generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +141,23 @@ class Logs:
     def _place(self, job_id: str, attempt: int, request: LogRequest) -> tuple[int | None, int | None]:
         if request.rank is None:
             return request.replica, None
-        for worker in self._workers(job_id, attempt):
-            if worker.rank == request.rank and request.replica in (None, worker.replica):
-                return worker.replica, worker.local_rank
+        for place in self._places(job_id, attempt, request.rank):
+            if request.replica in (None, place.replica):
+                return place.replica, place.local_rank
         return request.replica or 0, request.rank
+
+    def _places(self, job_id: str, attempt: int, rank: int) -> Iterator[Place]:
+        """Where a rank is, by the newest generation that had it; where no agent tells, by what workers report."""
+        for limit in (_FEW_GENERATIONS, _MOST_GENERATIONS):
+            told = self._history.newest_of_kind(
+                job_id, EventKind.GENERATION_STARTED.value, limit=limit, attempt=attempt
+            )
+            yield from find_places([stored.event for stored in told], rank)
+            if len(told) < limit:
+                break
+        yield from (
+            Place(worker.replica, worker.local_rank) for worker in self._workers(job_id, attempt) if worker.rank == rank
+        )
 
     def _workers(self, job_id: str, attempt: int) -> Iterator[StoredWorker]:
         cursor: str | None = None

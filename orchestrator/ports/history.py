@@ -106,8 +106,10 @@ class HistoryReader(Protocol):
     def replicas(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredReplica], str | None]:
         """Of the newest attempt, by replica, then by incarnation."""
 
-    def newest_of_kind(self, job_id: str, kind: str, *, limit: int) -> Sequence[StoredEvent]:
-        """Events of one kind, the newest first."""
+    def newest_of_kind(
+        self, job_id: str, kind: str, *, limit: int, attempt: int | None = None
+    ) -> Sequence[StoredEvent]:
+        """Events of one kind, the newest first; of one attempt where it is named."""
 
     def metrics(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None

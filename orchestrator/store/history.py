@@ -102,10 +102,14 @@ class SqlHistoryReader:
                 ranks[worker.replica, worker.incarnation].append(worker.rank)
             return [stored_replica_of(row, agents, ranks) for row in rows], behind
 
-    def newest_of_kind(self, job_id: str, kind: str, *, limit: int) -> Sequence[StoredEvent]:
+    def newest_of_kind(
+        self, job_id: str, kind: str, *, limit: int, attempt: int | None = None
+    ) -> Sequence[StoredEvent]:
         with self._database.read() as session:
             require_job(session, job_id)
             wanted = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind)
+            if attempt is not None:
+                wanted = wanted.where(EventRow.attempt == attempt)
             return [stored_event_of(row) for row in session.scalars(wanted.order_by(EventRow.id.desc()).limit(limit))]
 
     def metrics(

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
 from tests.api.conftest import World
-from tests.builders import make_batch, make_progress
+from tests.builders import make_batch, make_journal_event, make_progress
 
 RUNNING = (JobState.STARTING, JobState.RUNNING)
 
@@ -105,6 +105,47 @@ def test_a_rank_is_found_where_it_reported_from(world: World, job_id: str) -> No
     assert read(world, job_id, "rank=1") == ["at home"]
     lines = [(10, make_progress(1, rank=1, local_rank=0))]
     world.journals.ingest([make_batch(job_id, replica=3, progress=lines)], arrived_at=world.clock.now())
+    assert read(world, job_id, "rank=1") == ["away"]
+
+
+def tell_generation(world: World, job_id: str, generation: int, ranks: dict[int, list[int]], attempt: int = 1) -> None:
+    """As the agents of a generation do, by replica. Their workers may report nothing, as those of a plain script."""
+    for replica, told in ranks.items():
+        evidence = {"number": generation, "pids": {str(rank): 4000 + rank for rank in told}}
+        event = make_journal_event("generation.started", generation=generation, evidence=evidence)
+        batch = make_batch(job_id, attempt, replica=replica, events=[(10 * generation, event)])
+        world.journals.ingest([batch], arrived_at=world.clock.now())
+
+
+def test_a_rank_of_a_plain_script_is_found_where_its_agent_started_it(world: World, job_id: str) -> None:
+    for replica in range(2):
+        for local in range(2):
+            world.write_log(job_id, f"{replica}/{local}\n", f"replica-{replica}/1/g1/local-{local}/log")
+    tell_generation(world, job_id, 1, {0: [0, 1], 1: [2, 3]})
+    assert [read(world, job_id, f"rank={rank}") for rank in range(4)] == [["0/0"], ["0/1"], ["1/0"], ["1/1"]]
+    assert read(world, job_id, "rank=2&stream=worker&attempt=1") == ["1/0"]
+
+
+def test_a_rank_is_that_of_the_newest_generation_which_had_it(world: World, job_id: str) -> None:
+    """Replicas may change their places, and a group that shrinks has fewer ranks."""
+    for replica in range(3):
+        world.write_log(job_id, f"{replica}\n", f"replica-{replica}/1/g1/local-0/log")
+    tell_generation(world, job_id, 1, {0: [0], 1: [1], 2: [2]})
+    tell_generation(world, job_id, 2, {2: [0], 1: [1]})
+    assert [read(world, job_id, f"rank={rank}") for rank in range(3)] == [["2"], ["1"], ["2"]]
+    assert world.client.get(f"/api/v1/jobs/{job_id}/logs?rank=3").status_code == 404
+    world.start(job_id, 2, nodes="4")
+    world.write_log(job_id, "other\n", "replica-3/1/g1/local-0/log", attempt=2)
+    tell_generation(world, job_id, 1, {3: [1]}, attempt=2)
+    assert read(world, job_id, "rank=1") == ["other"]
+    assert read(world, job_id, "rank=1&attempt=1") == ["1"]
+
+
+def test_a_rank_is_found_behind_any_number_of_generations(world: World, job_id: str) -> None:
+    world.write_log(job_id, "away\n", "replica-1/1/g1/local-0/log")
+    tell_generation(world, job_id, 1, {0: [0], 1: [1]})
+    for generation in range(2, 150):
+        tell_generation(world, job_id, generation, {0: [0]})
     assert read(world, job_id, "rank=1") == ["away"]
 
 

@@ -1,0 +1,29 @@
+"""Where a rank's worker is, as its agent told when the generation started. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.domain.event import Event
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    replica: int
+    local_rank: int
+
+
+def find_places(started: Sequence[Event], rank: int) -> Iterator[Place]:
+    """The places of a rank by events of kind `generation.started`, those of the newest generation first.
+
+    Each agent tells the ranks of its own workers, which rise with the local rank; torchrun's tells none.
+    """
+    for event in sorted(started, key=lambda event: event.generation or 0, reverse=True):
+        told = event.evidence.get("pids")
+        ranks = sorted(int(each) for each in told if _NUMBER.fullmatch(each)) if isinstance(told, dict) else []
+        if rank in ranks and event.replica is not None:
+            yield Place(event.replica, ranks.index(rank))

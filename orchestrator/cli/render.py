@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.client.profiles import Profiles
+from orchestrator.domain.counted import counted
 from orchestrator.domain.job import JobState
 from orchestrator.domain.split import describe_split
 from orchestrator.domain.terminal import clean, clean_line
@@ -199,10 +200,14 @@ def nodes(job: JobView) -> str:
 
 
 def budgets(job: JobView) -> str:
-    """What is spent, each of its limit."""
+    """What is spent, each of its limit; preemptions that cost nothing are told as well."""
     limits = job.spec.supervise.budgets.model_dump()
     rows = ((name, count, limits.get(name)) for name, count in job.spent.items())
-    return ", ".join(f"{name} {count}" + ("" if limit is None else f" of {limit}") for name, count, limit in rows)
+    spent = [f"{name} {count}" + ("" if limit is None else f" of {limit}") for name, count, limit in rows]
+    free = (
+        [] if "preemption" in job.spent or not job.preemptions else [f"{counted(job.preemptions, 'preemption')} (free)"]
+    )
+    return ", ".join(spent + free)
 
 
 def steps(job: JobView) -> str:

@@ -21,6 +21,7 @@ from orchestrator.wire.jobs import AttemptView, EventView, FailureView, JobView
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
+_PREEMPTION = "preemption"
 _STACKS_EVENTS = 2000  # each agent tells one for each wish
 
 Row = TypeVar("Row")
@@ -134,6 +135,7 @@ def view_of_job(standing: JobStanding) -> JobView:
         asked=job.spec.topology.nodes,
         phase=training.phase,
         spent=_spent(standing),
+        preemptions=job.spent.get(_PREEMPTION, 0),
         generation=training.generation,
         restarts=training.restarts,
         step=training.step,
@@ -149,8 +151,12 @@ def view_of_job(standing: JobStanding) -> JobView:
 
 
 def _spent(standing: JobStanding) -> dict[str, int]:
-    """What is charged already, and what the live attempt has used in place, which is charged at its end."""
+    """What is charged already, and what the live attempt has used in place, which is charged at its end.
+
+    A preemption costs nothing where the spec sets no limit on them."""
     spent = Counter(standing.job.spent)
+    if standing.job.spec.supervise.budgets.preemption is None:
+        del spent[_PREEMPTION]
     if standing.attempt is not None and not standing.attempt.state.terminal:
         spent += Counter(application=standing.training.restarts, node=standing.training.shrinks)
     return {budget: count for budget, count in spent.items() if count and budget in Budgets.model_fields}

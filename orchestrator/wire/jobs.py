@@ -50,6 +50,7 @@ class JobView(Answer):
     asked: str = "1"  # what the spec asks for now
     phase: str | None = None  # of the newest attempt
     spent: dict[str, int] = Field(default_factory=dict)  # of spec.supervise.budgets, restarts in place included
+    preemptions: int = 0  # that ended an attempt, since the last retry or refund; spent where the spec limits them
     generation: int | None
     restarts: int  # in place, in the newest attempt
     step: int | None

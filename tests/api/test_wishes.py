@@ -189,6 +189,17 @@ def test_a_job_tells_what_is_spent_with_the_restarts_of_its_live_attempt(world: 
     assert ended["spent"] == {"application": 1, "node": 2}, "what it used is charged at its end, not twice"
 
 
+def test_a_preemption_is_counted_and_spends_nothing_unless_the_spec_limits_them(world: World) -> None:
+    def told(**supervise: object) -> tuple[dict[str, int], int]:
+        job_id = world.submit(supervise=supervise)
+        world.advance(job_id, *RUNNING, spent={"preemption": 2})
+        job = world.client.get(f"/api/v1/jobs/{job_id}").json()
+        return job["spent"], job["preemptions"]
+
+    assert told() == ({}, 2)
+    assert told(budgets={"preemption": 5}) == ({"preemption": 2}, 2)
+
+
 def test_a_dependency_has_to_exist_and_no_ring_can_be_made_by_a_patch(world: World) -> None:
     first = world.submit(name="first")
     second = world.submit(name="second", after=[first])

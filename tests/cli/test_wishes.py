@@ -238,12 +238,13 @@ def test_a_wish_without_a_service_ends_with_status_3(run: Run, service: FakeServ
 def test_show_tells_nodes_granted_of_asked_budgets_phase_and_wishes_on_their_way(
     run: Run, service: FakeService
 ) -> None:
-    spent = {"application": 1, "preemption": 4}
-    service.add(make_job(**{**RUNNING, "nodes": "2:3"}, asked="2:8", spent=spent, phase="compile", pending=["scale"]))
+    spent = {"application": 1}
+    facts = {"asked": "2:8", "spent": spent, "preemptions": 4, "phase": "compile", "pending": ["scale"]}
+    service.add(make_job(**{**RUNNING, "nodes": "2:3"}, **facts))
     shown = run("show", "gpt-0001").stdout
     assert "state      RUNNING (scale is asked for)\n" in shown
     assert "nodes      2:3 of 2:8 asked for\n" in shown
-    assert "budgets    application 1 of 3, preemption 4\n" in shown
+    assert "budgets    application 1 of 3, 4 preemptions (free)\n" in shown
     assert "phase      compile\n" in shown
 
 

@@ -208,7 +208,8 @@ def test_a_page_tells_nodes_granted_of_asked_budgets_and_avoided_nodes(world: Wo
     world.start(job_id, state=AttemptState.RUNNING, nodes="1:2", asked="1:4", excluded_nodes=("node7", "node8"))
     text = page(world, f"/jobs/{job_id}")
     assert "on 1:2 nodes, 1:4 requested" in text
-    assert "application 1 of 3, preemption 2<" in text
+    assert "application 1 of 3<" in text
+    assert re.search(r"<dt>Preemptions</dt>\s*<dd[^>]*>2", text)
     assert "node7, node8" in text
 
 

@@ -13,7 +13,7 @@ decides only among signs of the same place:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.node import GRAVE
@@ -30,7 +30,7 @@ class Cause:
 
     failure: Failure | None
     blames: tuple[str, ...] = ()  # nodes
-    recorded: bool = False  # by an agent: the record will tell it again after a stop
+    recorded: bool = False  # by an agent: the record will tell it again after a stop. The scheduler may not
 
     @property
     def state(self) -> AttemptState:
@@ -86,8 +86,10 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
     match record.outcome:
         case Outcome.PREEMPTED:
             # A scheduler's signal looks alike whatever its reason: its own word says which it was.
+            if word is not None:
+                return _from_cluster(live, word)
             told = Failure(kind=FailureKind.PREEMPTED, message="the attempt was told to go by its cluster")
-            return replace(_from_cluster(live, word or told), recorded=True)
+            return Cause(told, recorded=True)
         case Outcome.CANCELLED if live.stopping:
             return Cause(None)
         case Outcome.CANCELLED:
@@ -96,7 +98,7 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
     unnamed = Failure(kind=FailureKind.UNKNOWN, message="the agent recorded a failure without a cause")
     failure = record.failure or unnamed
     if failure.kind is FailureKind.UNKNOWN and word is not None:
-        return replace(_from_cluster(live, word), recorded=True)
+        return _from_cluster(live, word)
     return Cause(failure, _node_of(live, failure), recorded=True)
 
 

@@ -178,6 +178,14 @@ REMEDIES: tuple[Remedy, ...] = (
         fix="nothing is lost behind the last snapshot: retry, or raise the limit",
     ),
     Remedy(
+        name="deleted in Kubernetes",
+        kinds=frozenset({FailureKind.PREEMPTED}),
+        pattern=r"was (deleted|suspended) in the cluster",
+        cause="a person, or a controller, deleted or suspended a pod or the Job in Kubernetes",
+        fix="the job goes on by itself; `orchestrator cancel` ends it for good. The API server's audit log tells who "
+        "deletes",
+    ),
+    Remedy(
         name="preemption",
         kinds=frozenset({FailureKind.PREEMPTED}),
         cause="the cluster took the nodes for somebody else",

@@ -69,6 +69,7 @@ class Store:
     silent: threading.Event = field(default_factory=threading.Event)  # nothing is answered while it is set
     closing: threading.Event = field(default_factory=threading.Event)
     on_delete: Callable[[str, Json, Json], None] = lambda resource, document, options: None
+    on_evict: Callable[[str], None] = lambda name: None
     stream_s: float = 30.0  # the longest that a watch lasts
     logs: dict[str, list[tuple[str, bytes]]] = field(default_factory=dict)  # of pods: lines with their times
     printing: set[str] = field(default_factory=set)  # pods whose log goes on
@@ -254,6 +255,9 @@ def _answer(store: Store, call: Call) -> tuple[int, Json | bytes]:
             return 200, _list(store, call)
         case "get":
             return 200, _find(store, call)
+        case "create" if call.subresource == "eviction":
+            store.on_evict(str(call.name))
+            return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         case "create":
             return 201, _create(store, call)
         case "patch":

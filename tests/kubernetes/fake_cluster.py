@@ -43,6 +43,7 @@ class FakeCluster:
 
     def __post_init__(self) -> None:
         self.store.on_delete = self._delete
+        self.store.on_evict = self.evict
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
         node = {"metadata": {"name": NODE, "uid": f"uid-{NODE}"}, "status": {"conditions": [ready]}}
         self.store.put("nodes", node, "ADDED")
@@ -197,6 +198,21 @@ class FakeCluster:
             return
         self._end_pod(document, options.get("gracePeriodSeconds", 30))
 
+    def disrupt(self, name: str, reason: str, message: str, *, by: str = "") -> None:
+        """End a pod for a reason of the cluster's, which is told before the pod goes, as recorded (08, 16)."""
+        pod = self.store.get("pods", name)
+        assert pod is not None, name
+        told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+        conditions = [*pod["status"].get("conditions", ()), told]
+        owned: Json = {"f:status": {"f:conditions": {'k:{"type":"DisruptionTarget"}': {}}}}
+        meta = {**pod["metadata"], "managedFields": [{"manager": by, "fieldsV1": owned}] if by else []}
+        pod = {**pod, "metadata": meta, "status": {**pod["status"], "conditions": conditions}}
+        self._end_pod(self.store.put("pods", pod, "MODIFIED"), pod["spec"]["terminationGracePeriodSeconds"])
+
+    def evict(self, name: str) -> None:
+        """As a drain does."""
+        self.disrupt(name, "EvictionByEvictionAPI", "Eviction API: evicting")
+
     def _end_pod(self, pod: Json, grace_s: float) -> None:
         name = pod["metadata"]["name"]
         meta = {**pod["metadata"], "deletionTimestamp": now_text(time.time() + grace_s)}
@@ -220,6 +236,7 @@ def _ended(pod: Json, running: Running) -> Json:
     reason = "Completed" if code == 0 else "Error"
     state: Json = {"exitCode": code, "reason": reason, "finishedAt": now_text(), "message": message}
     status: dict[str, Any] = {
+        **pod["status"],
         "phase": "Succeeded" if code == 0 else "Failed",
         "containerStatuses": [{"name": "agent", "state": {"terminated": state}}],
     }

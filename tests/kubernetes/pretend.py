@@ -24,7 +24,7 @@ def main() -> None:
     api.start()
     cluster.start()
     store.put("serviceaccounts", {"metadata": {"name": "default"}}, "ADDED")
-    (folder / "kubeconfig").write_text(yaml.safe_dump(_kubeconfig(api.url)))
+    (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
     print(f"export KUBECONFIG={folder}/kubeconfig", flush=True)
     ends = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -34,7 +34,7 @@ def main() -> None:
     api.close()
 
 
-def _kubeconfig(url: str) -> dict[str, object]:
+def kubeconfig(url: str) -> dict[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -49,7 +49,7 @@ STATED: tuple[Row, ...] = (
     ("07-unschedulable-gpu", 7.0, "pending", "", None, "wait"),
     ("07-unschedulable-gpu", 7.85, "pending", "", None, "wait"),
     ("07-unschedulable-gpu", 8.0, "running", "A@node-1 A@node-2", None, "wait"),
-    ("08-drain", 4.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("08-drain", 4.0, "running", "A@node-2 A@node-1", "preempted", "wait"),
     ("08-drain", 7.0, "running", "A@node-2 D", "preempted", "stop preempted"),
     ("09-powercut-policy-failed-taint", 16.0, "running", "A@node-2 A@node-1", None, "wait"),
     ("09-powercut-policy-failed-taint", 18.0, "running", "A@node-2 U@node-1", None, "wait"),
@@ -75,16 +75,16 @@ STATED: tuple[Row, ...] = (
     ("12c-delete-foreground", 5.0, "gone", "D D", "preempted", "end PREEMPTED preempted"),
     ("13-active-deadline", 7.0, "running", "A@node-2 A@node-1", "timeout", "wait"),
     ("13-active-deadline", 10.0, "gone", "D D", "timeout", "end FAILED timeout"),
-    ("14-suspend", 2.3, "running", "A+@node-2 A+@node-1", None, "wait"),
+    ("14-suspend", 2.3, "running", "A+@node-2 A+@node-1", "preempted", "wait"),
     ("14-suspend", 4.0, "gone", "D+ D+", "preempted", "force preempted"),
     ("15-elastic-2-3-1", 2.0, "running", "A@node-2 A@node-1", None, "wait"),
     ("15-elastic-2-3-1", 4.0, "running", "A@node-2 A@node-1 A@node-2", None, "wait"),
     ("15-elastic-2-3-1", 10.0, "running", "A@node-2", None, "wait"),
     ("15b-parallelism-only-3-1-3", 5.0, "running", "D D A@node-1", "preempted", "stop preempted"),
     ("15c-elastic-shrink-with-finished-index", 9.0, "running", "A@node-1 A@node-2", None, "wait"),
-    ("16-preemption-exit83", 3.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("16-preemption-exit83", 3.0, "running", "A@node-2 A@node-1", "preempted", "wait"),
     ("16-preemption-exit83", 7.0, "running", "A@node-2 D", "preempted", "stop preempted"),
-    ("18-force-delete-policy-failed", 3.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("18-force-delete-policy-failed", 3.0, "running", "A@node-2 A@node-1", "preempted", "wait"),
     ("18-force-delete-policy-failed", 4.0, "running", "A@node-2 D", "preempted", "stop preempted"),
     ("18b-force-delete-terminatingorfailed", 4.0, "running", "A@node-2 D", "preempted", "stop preempted"),
     ("18c-plain-delete-policy-failed", 5.0, "running", "A@node-2 D", "preempted", "stop preempted"),
@@ -164,8 +164,38 @@ def test_a_record_that_may_still_be_on_its_way_is_waited_for() -> None:
 
 
 def test_what_we_ended_ourselves_has_no_other_cause() -> None:
-    for name, t in (("12-delete-background", 8.0), ("18c-plain-delete-policy-failed", 5.0)):
+    for name, t in (
+        ("12-delete-background", 2.0),
+        ("12-delete-background", 8.0),
+        ("18c-plain-delete-policy-failed", 5),
+    ):
         assert look(watch(name, t), name, t, ours=True).cause is None
+
+
+@pytest.mark.parametrize(
+    ("name", "t", "words"),
+    [
+        ("08-drain", 4.0, ("EvictionByEvictionAPI: Eviction API: evicting", "does not record who asked")),
+        ("16-preemption-exit83", 3.0, ("PreemptionByScheduler: default-scheduler: preempting to accommodate",)),
+        ("18-force-delete-policy-failed", 3.0, ("a pod of it was deleted in the cluster", "not record who deletes")),
+        ("18c-plain-delete-policy-failed", 4.0, ("a pod of it was deleted in the cluster", "not record who deletes")),
+        ("12-delete-background", 2.0, ("its Job was deleted in the cluster", "not record who deletes")),
+    ],
+)
+def test_why_a_pod_is_told_to_go_is_known_while_it_still_runs(name: str, t: float, words: tuple[str, ...]) -> None:
+    """The agents' records come first: what is left of the attempt is ended then, and with it goes who says why."""
+    seen = look(watch(name, t), name, t)
+    assert all(one.liveness.value == "alive" for one in seen.replicas)
+    assert seen.cause is not None
+    assert all(each in seen.cause.message for each in words), seen.cause.message
+    assert "by hand" not in seen.cause.message
+
+
+@pytest.mark.parametrize(("name", "t"), [("08-drain", 4.0), ("08-drain", 7.0), ("16-preemption-exit83", 7.0)])
+def test_our_own_deletion_does_not_hide_what_the_cluster_said_before(name: str, t: float) -> None:
+    theirs, ours = (look(watch(name, t), name, t, ours=each).cause for each in (False, True))
+    assert theirs is not None
+    assert ours == theirs
 
 
 def test_without_the_right_to_see_nodes_the_pods_tell_the_same() -> None:

@@ -119,6 +119,16 @@ def test_a_record_that_is_still_to_come_is_waited_for_and_one_that_cannot_come_i
     assert told(see(a_job("1"), pod, settle_s=10, traces=recorded))[1] == "D"
 
 
+def test_of_a_job_that_we_deleted_only_the_cluster_s_own_words_are_causes() -> None:
+    evicted = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "")
+    limit = Condition("FailureTarget", True, "DeadlineExceeded", "")
+    going = pods(RUNNING, RUNNING, deletes_at=NOW)
+    assert told(see(None, *going, ours=True)) == ("running", "A@n1 A@n1", None)
+    assert told(see(a_job(deleting=True), *going, ours=True))[2] is None
+    assert told(see(None, going[0], replace(going[1], conditions=(evicted,)), ours=True))[2] == "preempted"
+    assert told(see(a_job(conditions=(limit,)), *going, ours=True))[2] == "timeout"
+
+
 def test_only_a_lost_machine_is_blamed() -> None:
     lost = Condition("DisruptionTarget", True, "DeletionByPodGC", "")
     evicted = Condition("DisruptionTarget", True, "EvictionByEvictionAPI", "")
@@ -165,6 +175,9 @@ def test_a_suspended_job_keeps_its_place_until_it_is_deleted() -> None:
     assert told(stopped) == ("gone", "D+", "preempted")
     assert stopped.cause is not None
     assert stopped.cause.message == "Job train-a1 was suspended in the cluster"
+    named = see(a_job("1", suspended=True, suspended_by="kueue"), *pods(ended(143), deletes_at=NOW)).cause
+    assert named is not None
+    assert named.message == "Job train-a1 was suspended in the cluster by kueue"
 
 
 def test_a_pod_that_can_never_start_ends_the_attempt_whatever_the_others_wait_for() -> None:

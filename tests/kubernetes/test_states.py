@@ -14,6 +14,7 @@ from orchestrator.backends.kubernetes.objects import (
     PodObject,
     parse_indexes,
     parse_job,
+    parse_node,
     parse_pod,
     parse_time,
     parse_warning,
@@ -95,6 +96,60 @@ def test_a_pod_s_own_reason_is_its_cause(reason: str, message: str, expected: Fa
     assert kind(a_pod("Failed", reason=reason, message=message)) == expected.value
 
 
+@pytest.mark.parametrize(("reason", "expected"), [(name, meaning.kind) for name, meaning in DISRUPTIONS.items()])
+def test_a_disruption_is_known_before_the_pod_has_ended_with_all_that_is_said_of_it(
+    reason: str, expected: FailureKind
+) -> None:
+    told = Condition("DisruptionTarget", True, reason, "in its words", by="somebody")
+    running = word(a_pod(container=RUNNING, conditions=(told,), deletes_at=NOW, reason="Evicted", message="low on x"))
+    assert running.standing is Standing.RUNS
+    assert running.cause is not None
+    assert (running.cause.kind, running.cause) == (expected, running.disruption)
+    for said in (f"{reason}: in its words", "Evicted: low on x", "set by somebody"):
+        assert said in running.cause.message
+    quiet = word(a_pod(container=RUNNING, conditions=(Condition("DisruptionTarget", True, reason, ""),)))
+    assert quiet.cause is not None
+    assert quiet.cause.message.endswith(f"(pod p on n1, {reason})")
+
+
+def test_a_node_that_is_emptied_by_a_taint_is_drained_and_not_lost() -> None:
+    def node(*taints: dict[str, str], ready: str = "True") -> dict[str, NodeObject]:
+        conditions = [{"type": "Ready", "status": ready}]
+        document = {"metadata": {"name": "n1"}, "spec": {"taints": taints}, "status": {"conditions": conditions}}
+        return {"n1": parse_node(document)}
+
+    told = Condition(
+        "DisruptionTarget", True, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"
+    )
+    pod = a_pod("Failed", container=ended(143), conditions=(told,), deletes_at=NOW)
+
+    def cause(nodes: dict[str, NodeObject] | None) -> tuple[FailureKind, str]:
+        found = word(pod, nodes).cause
+        assert found is not None
+        return found.kind, found.message
+
+    by_hand = {"key": "maintenance", "effect": "NoExecute"}
+    kind, message = cause(node(by_hand))
+    assert kind is FailureKind.PREEMPTED
+    assert "its node has the taint maintenance" in message
+    lost = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    for nodes in (
+        None,
+        {},
+        node(),
+        node(lost),
+        node({**by_hand, "effect": "NoSchedule"}),
+        node(lost, by_hand, ready="Unknown"),
+    ):
+        assert cause(nodes)[0] is FailureKind.NODE
+
+
+def test_what_our_own_deletion_may_bring_about_is_no_disruption() -> None:
+    init = a_pod("Failed", unpacking=ended(143, message="told to go"), deletes_at=NOW)
+    for pod in (init, a_pod("Failed", container=ended(137), deletes_at=NOW), a_pod("Failed", container=ended(126))):
+        assert word(pod).disruption is None
+
+
 def test_memory_comes_before_the_eviction_that_followed_it() -> None:
     assert kind(a_pod("Failed", container=ended(137, "OOMKilled"), conditions=(DISRUPTED,))) == "host-oom"
 
@@ -113,6 +168,14 @@ def test_an_agent_that_could_not_be_put_into_its_pod_is_a_wrong_launch() -> None
     failed = word(a_pod("Failed", unpacking=ended(1, message="no space")))
     assert (failed.standing, failed.cause and failed.cause.kind) == (Standing.OVER, FailureKind.LAUNCH)
     assert "no space" in (failed.cause.message if failed.cause else "")
+
+
+def test_an_init_container_that_was_killed_with_its_pod_is_no_wrong_launch() -> None:
+    for code in (137, 143):
+        killed = word(a_pod("Failed", unpacking=ended(code), deletes_at=NOW))
+        assert (killed.cause, killed.told_to_go) == (None, True)
+        assert kind(a_pod("Failed", unpacking=ended(code))) == "launch"
+    assert kind(a_pod("Failed", unpacking=ended(1), deletes_at=NOW)) == "launch"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +208,9 @@ def test_a_pod_that_somebody_deleted_is_told_to_go_and_nobody_knows_why() -> Non
     assert (told.told_to_go, told.cause) == (True, None)
     assert word(a_pod("Failed", container=ended(143))).told_to_go is False
     assert word(a_pod("Failed", container=ended(143), deletes_at=NOW, conditions=(DISRUPTED,))).told_to_go is False
+    assert word(a_pod(container=RUNNING, deletes_at=NOW)).told_to_go is True
+    assert word(a_pod(container=RUNNING, deletes_at=NOW, conditions=(DISRUPTED,))).told_to_go is False
+    assert word(a_pod(container=RUNNING)).told_to_go is False
 
 
 @pytest.mark.parametrize(("reason", "meaning"), WAITING.items())
@@ -285,3 +351,27 @@ def test_a_running_pod_that_nothing_is_said_of_is_not_silent() -> None:
 )
 def test_a_pod_that_no_end_of_another_lets_in_is_refused(message: str, expected: bool) -> None:
     assert is_refusal(message) is expected
+
+
+def test_who_set_a_condition_is_read_from_the_managed_fields() -> None:
+    """Their form: Kubernetes, "Server-Side Apply", field management."""
+
+    def owned(*keys: str) -> dict[str, Any]:
+        found: dict[str, Any] = {".": {}}
+        for key in reversed(keys):
+            found = {key: found}
+        return found
+
+    fields = [
+        {"manager": "kubelet", "fieldsV1": owned("f:status", "f:conditions", 'k:{"type":"Ready"}')},
+        {"manager": "kube-scheduler", "fieldsV1": owned("f:status", "f:conditions", 'k:{"type":"DisruptionTarget"}')},
+        {"manager": "odd"},
+        {"manager": "odder", "fieldsV1": {"f:status": None}},
+    ]
+    conditions = [{"type": kind, "status": "True"} for kind in ("Ready", "DisruptionTarget", "Initialized")]
+    document = {"metadata": {"name": "p", "managedFields": fields}, "status": {"conditions": conditions}}
+    assert [each.by for each in parse_pod(document, container="agent").conditions] == ["kubelet", "kube-scheduler", ""]
+    spec = [{"manager": "kubectl-patch", "fieldsV1": owned("f:spec", "f:suspend")}]
+    suspended = {"metadata": {"name": "j", "managedFields": spec}, "spec": {"suspend": True}}
+    assert parse_job(suspended).suspended_by == "kubectl-patch"
+    assert parse_job({"metadata": {"name": "j", "managedFields": None}}).suspended_by == ""

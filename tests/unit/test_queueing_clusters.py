@@ -131,3 +131,27 @@ def test_whom_we_stop_vanishes_by_our_doing_unless_the_cluster_knows_of_a_lost_m
     assert ended(None, None) == (AttemptState.CANCELLED, None)
     assert ended(None, node) == (AttemptState.LOST, node)
     assert ended(hang, node) == (AttemptState.FAILED, hang)
+
+
+def test_a_notice_is_told_as_the_cluster_told_it_before_the_stop_takes_its_words_away() -> None:
+    evicted = Failure(kind=FailureKind.PREEMPTED, message="it was evicted")
+    told, alive = {0: an_exit(Outcome.PREEMPTED), 1: an_exit(Outcome.PREEMPTED)}, (on("n1", 0), on("n2", 1))
+    noticed = seen(Presence.RUNNING, *alive, exits=told, cause=evicted)
+    stopped = decide(a_situation(a_job(), an_attempt(nodes="2"), noticed))
+    assert stopped.action == Stop(force=False, failure=evicted)
+    assert stopped.sentence == "it was evicted; ending what is left of the attempt"
+    # From then on the cluster may say nothing, or something that came of the stop.
+    attempt = an_attempt(nodes="2", stopping_since=ago(1), failure=evicted)
+    gone = tuple(replace(one, liveness=Liveness.DEAD) for one in alive)
+    for cause in (None, Failure(kind=FailureKind.PREEMPTED, message="its Job was deleted")):
+        still = decide(a_situation(a_job(), attempt, seen(Presence.RUNNING, *alive, exits=told, cause=cause)))
+        assert (still.action, still.sentence) == (stopped.action, stopped.sentence)
+        ended = decide(a_situation(a_job(), attempt, seen(Presence.GONE, *gone, exits=told, cause=cause)))
+        assert ended.action == EndAttempt(AttemptState.PREEMPTED, JobState.RECOVERING, evicted)
+
+
+def test_a_record_of_another_end_is_not_explained_by_a_notice_that_came_with_it() -> None:
+    told = {0: an_exit(Outcome.FAILED, FailureKind.APPLICATION)}
+    evicted = Failure(kind=FailureKind.PREEMPTED, message="it was evicted")
+    noticed = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), exits=told, cause=evicted)
+    assert decide(a_situation(a_job(), an_attempt(nodes="2"), noticed)).action == Stop(force=False)

@@ -328,6 +328,9 @@ SAID = {
     "killed": Failure(kind=FailureKind.UNKNOWN, message="the worker was killed by SIGKILL", signal="SIGKILL"),
     "hang": Failure(kind=FailureKind.HANG, message="told nothing for 90 s in phase step"),
     "time limit": Failure(kind=FailureKind.TIMEOUT, message="the time limit of the job"),
+    "deleted in Kubernetes": Failure(
+        kind=FailureKind.PREEMPTED, message="its Job was deleted in the cluster, and not by this service"
+    ),
     "preemption": Failure(kind=FailureKind.PREEMPTED, message="preempted"),
     "lost node": Failure(kind=FailureKind.NODE, message="node n3 is down"),
     "storage": Failure(kind=FailureKind.STORAGE, message="no snapshot could be read"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from orchestrator.backends.kubernetes.site import (
 )
 from orchestrator.backends.kubernetes.states import is_silent
 from orchestrator.backends.kubernetes.submission import Submitter, require_fitting
-from orchestrator.backends.kubernetes.traces import keep_last_words, note_beginning, read_traces
+from orchestrator.backends.kubernetes.traces import keep_last_words, note_beginning, note_cancellation, read_traces
 from orchestrator.backends.kubernetes.watcher import Watcher
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
@@ -51,7 +52,7 @@ _FORCE_GRACE_S = 1  # what a pod gets that was asked before; 0 would forget it i
 class _Memory:
     """What may be forgotten at any time: it saves calls and keeps sentences right."""
 
-    deleted: dict[str, float] = field(default_factory=dict)  # Jobs that we ended, by name: when
+    cancelled: set[AttemptKey] = field(default_factory=set)  # whose Jobs we deleted, though the disk may not say so
     began: set[AttemptKey] = field(default_factory=set)
 
 
@@ -140,7 +141,7 @@ class KubernetesBackend:
             except OSError as error:
                 words = f"the run directory cannot be written or read: {error}"
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
-        self._forget({render_name(key) for key in launched}, pods)
+        self._forget(launched.keys(), pods)
         return seen
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
@@ -150,7 +151,9 @@ class KubernetesBackend:
         A Job that the copy does not show is deleted as well: it may have come a moment ago.
         """
         name = render_name(key)
-        self._memory.deleted[name] = self._now()
+        self._memory.cancelled.add(key)
+        with suppress(OSError):  # an attempt can be ended while the disk fails
+            note_cancellation(JobFolder(self._site.service_root, key.job_id), key.number)
         self._client.delete_job(name)
         self._start()
         nodes = self._nodes_now()
@@ -199,7 +202,8 @@ class KubernetesBackend:
         if not self._site.shared:
             self._keep(key, job, view.pods)
         traces = read_traces(job, key, replicas)
-        sighting = sight(key, view, traces, self._terms(render_name(key)))
+        ours = traces.cancelled or key in self._memory.cancelled
+        sighting = sight(key, view, traces, self._terms(ours=ours))
         if sighting.presence is Presence.RUNNING and key not in self._memory.began:
             note_beginning(job, key.number)
             self._memory.began.add(key)
@@ -218,16 +222,16 @@ class KubernetesBackend:
             place = layout.replica_dir(Path(), key.number, pod.index)
             self._logs.want(Followed(pod.uid, pod.name, job, place, ended=over))
 
-    def _forget(self, wanted: Collection[str], pods: Mapping[str, Sequence[PodObject]]) -> None:
+    def _forget(self, wanted: Collection[AttemptKey], pods: Mapping[str, Sequence[PodObject]]) -> None:
         """Of attempts that have ended nobody asks again."""
-        old = [pod.uid for name, each in pods.items() if name not in wanted for pod in each if pod.removed]
-        self._pods.forget(old)
-        self._memory.deleted = {name: at for name, at in self._memory.deleted.items() if name in wanted}
+        names = {render_name(key) for key in wanted}
+        self._pods.forget([pod.uid for name, each in pods.items() if name not in names for pod in each if pod.removed])
+        self._memory.cancelled.intersection_update(wanted)
 
-    def _terms(self, name: str) -> Terms:
+    def _terms(self, *, ours: bool) -> Terms:
         return Terms(
             now=self._now(),
             settle_s=self._site.settle_s,
             image_patience_s=self._site.image_patience_s,
-            ours=name in self._memory.deleted,
+            ours=ours,
         )

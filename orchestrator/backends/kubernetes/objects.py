@@ -5,7 +5,7 @@ Field names and meanings: Kubernetes API reference, Job v1 batch, Pod v1 core, N
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from orchestrator.backends.kubernetes.site import (
 )
 
 Json = Mapping[str, Any]
+_OF_LOST_NODES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Condition:
     holds: bool
     reason: str
     message: str
+    by: str = ""  # who set it last, as managedFields names it; empty where they do not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class JobObject:
     uid: str
     conditions: tuple[Condition, ...] = ()
     suspended: bool = False
+    suspended_by: str = ""  # who wrote that last, as managedFields names it; empty where they do not tell
     whole: bool = False  # its submission was not cut off
     queued_by_kueue: bool = False
     deleting: bool = False
@@ -94,6 +97,7 @@ class NodeObject:
     name: str
     ready: bool
     reason: str = ""
+    evicting: tuple[str, ...] = ()  # keys of taints that somebody set to make pods leave (NoExecute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,7 @@ def parse_job(document: Json) -> JobObject:
         uid=meta.get("uid", ""),
         conditions=_conditions(document),
         suspended=bool(spec.get("suspend")),
+        suspended_by=find_manager(document, "f:spec", "f:suspend"),
         whole=WHOLE_ANNOTATION in annotations,
         queued_by_kueue=QUEUE_LABEL in (meta.get("labels") or {}),
         deleting="deletionTimestamp" in meta,
@@ -156,7 +161,16 @@ def parse_node(document: Json) -> NodeObject:
         name=document["metadata"]["name"],
         ready=ready is not None and ready.holds,
         reason="" if ready is None else ready.reason,
+        evicting=tuple(_evicting_taints(document)),
     )
+
+
+def _evicting_taints(document: Json) -> Iterator[str]:
+    """Not those by which Kubernetes itself calls a node lost ("Well-Known Labels, Annotations and Taints")."""
+    for taint in (document.get("spec") or {}).get("taints") or ():
+        key = taint.get("key") or ""
+        if taint.get("effect") == "NoExecute" and not key.startswith(_OF_LOST_NODES):
+            yield key
 
 
 def parse_warning(document: Json) -> WarningObject:
@@ -194,11 +208,29 @@ def parse_time(text: object) -> float | None:
         return None
 
 
+def find_manager(document: Json, *path: str) -> str:
+    """Who owns a field, by its path in `fieldsV1` (Kubernetes, "Server-Side Apply", field management).
+
+    A client names itself: its user agent's first word, or the `fieldManager` of its request. Empty where nobody does.
+    """
+    for entry in document["metadata"].get("managedFields") or ():
+        fields: Any = entry.get("fieldsV1") or {}
+        for name in path:
+            fields = fields.get(name) if isinstance(fields, Mapping) else None
+        if fields is not None:
+            return entry.get("manager") or ""
+    return ""
+
+
 def _conditions(document: Json) -> tuple[Condition, ...]:
     found = (document.get("status") or {}).get("conditions") or ()
     return tuple(
         Condition(
-            each.get("type") or "", each.get("status") == "True", each.get("reason") or "", each.get("message") or ""
+            type=each.get("type") or "",
+            holds=each.get("status") == "True",
+            reason=each.get("reason") or "",
+            message=each.get("message") or "",
+            by=find_manager(document, "f:status", "f:conditions", f'k:{{"type":"{each.get("type")}"}}'),
         )
         for each in found
     )

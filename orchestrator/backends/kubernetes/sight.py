@@ -20,6 +20,7 @@ from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting,
 from trainer.contract.failure import Failure, FailureKind
 
 _RECORDS = frozenset({0, 1, 143})  # with these codes an agent ends that has left its record (elasticrun)
+_BY_NOBODY_KNOWN = "and not by this service; Kubernetes does not record who deletes"
 _TELLING = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")  # of a Job, of a pod
 
 
@@ -41,6 +42,7 @@ class Traces:
     submitted: bool = False  # there was a Job of it
     began: bool = False  # an agent came up, or a pod of it was seen running
     recorded: frozenset[int] = frozenset()  # the replicas whose agents left an exit record
+    cancelled: bool = False  # this service deletes, or has deleted, its Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +184,7 @@ def _begun(key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Tr
         presence=presence,
         evidence=_sum_up(job, key),
         replicas=seen,
-        cause=None if terms.ours else _find_cause(job, replicas),
+        cause=_find_own_cause(job, replicas) if terms.ours else _find_cause(job, replicas),
     )
 
 
@@ -220,26 +222,37 @@ def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Term
     return replace(sighting, node=one.pod.node if lost and one.pod is not None else None, node_unreachable=lost)
 
 
+def _find_own_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
+    """What the cluster said for itself of an attempt whose Job we deleted. That its pods went explains nothing."""
+    return (None if job is None else find_job_cause(job)) or _first(
+        [(one, one.word.disruption) for one in replicas if one.word.disruption is not None]
+    )
+
+
 def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
     """The cluster's first word: the Job's own, else that on the pod which ended first; else that its Job is gone."""
     by_job = None if job is None else find_job_cause(job)
     if by_job is not None:
         return by_job
-    causes = [
-        (_ended_at(one.pod), one.number, one.word.cause)
-        for one in replicas
-        if one.pod is not None and one.word.cause is not None
-    ]
-    if causes:
-        return min(causes, key=lambda each: each[:2])[2]
+    by_pod = _first([(one, one.word.cause) for one in replicas if one.word.cause is not None])
+    if by_pod is not None:
+        return by_pod
     if job is None or job.deleting:
         return _deleted()
-    if job.suspended and any(one.word.told_to_go for one in replicas):
-        return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster")
     told = next((one for one in replicas if one.word.told_to_go), None)
     if told is None or is_decided(job):
         return None
-    return Failure(kind=FailureKind.PREEMPTED, message=f"deleted by other hands: {told.word.evidence}")
+    if job.suspended:
+        by = f" by {job.suspended_by}" if job.suspended_by else ""
+        return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster{by}")
+    words = f"a pod of it was deleted in the cluster, {_BY_NOBODY_KNOWN} ({told.word.evidence})"
+    return Failure(kind=FailureKind.PREEMPTED, message=words)
+
+
+def _first(causes: Sequence[tuple[_Replica, Failure]]) -> Failure | None:
+    """That of the pod which ended first."""
+    of_pods = [(_ended_at(one.pod), one.number, cause) for one, cause in causes if one.pod is not None]
+    return min(of_pods, key=lambda each: each[:2])[2] if of_pods else None
 
 
 def _ended_at(pod: PodObject) -> float:
@@ -251,7 +264,8 @@ def _ended_at(pod: PodObject) -> float:
 
 
 def _deleted() -> Failure:
-    return Failure(kind=FailureKind.PREEMPTED, message="its Job was deleted from the cluster by other hands")
+    words = f"its Job was deleted in the cluster, {_BY_NOBODY_KNOWN}"
+    return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 
 def _sum_up(job: JobObject | None, key: AttemptKey) -> str:

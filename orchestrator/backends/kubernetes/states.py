@@ -35,8 +35,9 @@ class Word:
 
     standing: Standing
     evidence: str
-    cause: Failure | None = None  # of its end
-    told_to_go: bool = False  # somebody deleted it, and nobody says why
+    cause: Failure | None = None  # of its end, or why its cluster ends it
+    disruption: Failure | None = None  # that cause, where it is the cluster's doing: our own deletion never looks so
+    told_to_go: bool = False  # it was deleted, and no reason is given
     trouble: Failure | None = None  # why it does not start
     patience: bool = False  # the trouble may pass by itself
 
@@ -78,7 +79,10 @@ TERMINATED: dict[str, Meaning] = {
 # The reasons of the pod condition DisruptionTarget (Kubernetes, "Disruptions", pod disruption conditions).
 DISRUPTIONS: dict[str, Meaning] = {
     "PreemptionByScheduler": Meaning(FailureKind.PREEMPTED, "a pod of higher priority took its place"),
-    "EvictionByEvictionAPI": Meaning(FailureKind.PREEMPTED, "it was evicted, as by a drain of its node"),
+    "EvictionByEvictionAPI": Meaning(
+        FailureKind.PREEMPTED,
+        "it was evicted, as by a drain of its node; Kubernetes does not record who asked for that",
+    ),
     "TerminationByKubelet": Meaning(FailureKind.PREEMPTED, "its node was shut down or short of a resource"),
     "DeletionByTaintManager": Meaning(
         FailureKind.NODE, "its node did not answer, or has a taint that it does not bear"
@@ -116,6 +120,7 @@ JOB_REASONS: dict[str, Meaning] = {
 _FINAL = ("Complete", "Failed")
 _DECIDED = ("SuccessCriteriaMet", "FailureTarget", *_FINAL)
 _EXIT_NOT_STARTED = (126, 127)  # not executable, not found: POSIX, Shell Command Language, 2.8.2
+_EXIT_KILLED = (137, 143)  # SIGKILL, SIGTERM
 # With these an agent ends that could not begin, and Python where there is none (trainer/elastic/pod.py, elasticrun.py);
 # the container's message is then the end of what it printed. One that began leaves its record there instead.
 _EXIT_NOT_BEGUN = (1, 2)
@@ -150,14 +155,26 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
         or pod.removed
         or (container is not None and container.terminated is not None)
     ):
-        cause = _find_cause(pod)
-        told_to_go = cause is None and pod.deletes_at is not None
-        return Word(standing=Standing.OVER, evidence=_how_it_ended(pod), cause=cause, told_to_go=told_to_go)
+        cause = _find_cause(pod, nodes)
+        return Word(
+            standing=Standing.OVER,
+            evidence=_how_it_ended(pod),
+            cause=cause,
+            disruption=_find_disruption(pod, nodes),
+            told_to_go=cause is None and pod.deletes_at is not None,
+        )
     if is_silent(pod, nodes):
         return _silent(pod, now=now, late_s=late_s)
     if container is not None and container.running:
         ending = "" if pod.deletes_at is None else ", and is being ended"
-        return Word(standing=Standing.RUNS, evidence=f"pod {pod.name} runs on {pod.node}{ending}")
+        disruption = _find_disruption(pod, nodes)
+        return Word(
+            standing=Standing.RUNS,
+            evidence=f"pod {pod.name} runs on {pod.node}{ending}",
+            cause=disruption,
+            disruption=disruption,
+            told_to_go=disruption is None and pod.deletes_at is not None,
+        )
     return _waiting(pod)
 
 
@@ -224,21 +241,15 @@ def _how_it_ended(pod: PodObject) -> str:
     return f"pod {pod.name}{where} ended with exit code {code} ({ended.terminated}{told})"
 
 
-def _find_cause(pod: PodObject) -> Failure | None:
+def _find_cause(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure | None:
     """The cluster's word on why a pod is over; None where its agent's record must tell."""
     container = pod.container
     code, message = (None, "") if container is None else (container.exit_code, container.message)
     if container is not None and container.terminated == "OOMKilled":
         return _failure(TERMINATED["OOMKilled"], pod, "OOMKilled", code)
-    if (reason := _disruption(pod)) in DISRUPTIONS:
-        return _failure(DISRUPTIONS[reason], pod, reason, code)
-    if pod.reason in POD_REASONS:
-        meaning = POD_REASONS[pod.reason]
-        if pod.reason == "Evicted":
-            kind = next((kind for text, kind in _EVICTED if text in pod.message), meaning.kind)
-            meaning = Meaning(kind, meaning.words)
-        return _failure(meaning, pod, f"{pod.reason}: {pod.message}".rstrip(": "), code)
-    if pod.unpacking is not None and pod.unpacking.exit_code:
+    if (disruption := _find_disruption(pod, nodes)) is not None:
+        return disruption
+    if pod.unpacking is not None and pod.unpacking.exit_code and not _was_killed(pod.unpacking, pod):
         failed = Meaning(FailureKind.LAUNCH, "the agent could not be put into it")
         return _failure(failed, pod, pod.unpacking.message or "the init container failed", pod.unpacking.exit_code)
     if container is not None and container.terminated in TERMINATED:
@@ -247,6 +258,41 @@ def _find_cause(pod: PodObject) -> Failure | None:
     if code in _EXIT_NOT_STARTED:
         return _failure(Meaning(FailureKind.LAUNCH, "its program could not be started"), pod, message, code)
     return _unbegun(pod, message, code) if code in _EXIT_NOT_BEGUN and message.strip() else None
+
+
+def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure | None:
+    """Why its cluster ends, or has ended, a pod: eviction, preemption, a node's shutdown or loss. With who set the
+    reason, where Kubernetes tells; it does not tell who asked for an eviction."""
+    code = None if pod.container is None else pod.container.exit_code
+    told = pod.condition("DisruptionTarget")
+    if told is not None and told.holds and told.reason in DISRUPTIONS:
+        said = [f"{told.reason}: {told.message}".rstrip(": ")]
+        if pod.reason:
+            said.append(f"{pod.reason}: {pod.message}".rstrip(": "))
+        if told.by:
+            said.append(f"set by {told.by}")
+        meaning = _tainted(pod, nodes) if told.reason == "DeletionByTaintManager" else None
+        return _failure(meaning or DISRUPTIONS[told.reason], pod, "; ".join(said), code)
+    if pod.reason not in POD_REASONS:
+        return None
+    meaning = POD_REASONS[pod.reason]
+    if pod.reason == "Evicted":
+        kind = next((kind for text, kind in _EVICTED if text in pod.message), meaning.kind)
+        meaning = Meaning(kind, meaning.words)
+    return _failure(meaning, pod, f"{pod.reason}: {pod.message}".rstrip(": "), code)
+
+
+def _tainted(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Meaning | None:
+    """A node that answers, and that somebody gave a taint to empty it, is as good as drained."""
+    node = None if nodes is None or pod.node is None else nodes.get(pod.node)
+    if node is None or not node.ready or not node.evicting:
+        return None
+    return Meaning(FailureKind.PREEMPTED, f"its node has the taint {', '.join(node.evicting)}, which it does not bear")
+
+
+def _was_killed(container: ContainerObject, pod: PodObject) -> bool:
+    """Whether it ended because its pod was deleted."""
+    return pod.deletes_at is not None and container.exit_code in _EXIT_KILLED
 
 
 def _unbegun(pod: PodObject, printed: str, code: int | None) -> Failure | None:

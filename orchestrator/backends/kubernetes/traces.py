@@ -12,7 +12,7 @@ from trainer.contract import layout
 from trainer.contract.exit_record import render_exit_record
 from trainer.contract.pod import LastWords
 
-_SUBMITTED, _BEGAN = "submitted-", "began"
+_SUBMITTED, _BEGAN, _CANCELLED = "submitted-", "began", "cancelled"
 _MOST_NAMES = 1000  # in an attempt's folder, where a job can create any number
 
 
@@ -24,6 +24,11 @@ def note_submission(job: JobFolder, attempt: int, uid: str) -> None:
 def note_beginning(job: JobFolder, attempt: int) -> None:
     """Remember that a pod of the attempt was seen at work. Raises OSError."""
     _note(job, attempt, _BEGAN)
+
+
+def note_cancellation(job: JobFolder, attempt: int) -> None:
+    """Remember that this service deletes the attempt's Job, whichever process looks next. Raises OSError."""
+    _note(job, attempt, _CANCELLED)
 
 
 def keep_last_words(job: JobFolder, attempt: int, words: LastWords) -> None:
@@ -42,6 +47,7 @@ def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
         return Traces(
             replicas=replicas,
             submitted=any(name.startswith(_SUBMITTED) for name in names),
+            cancelled=attempt.status(Path(_CANCELLED)) is not None,
             began=bool(lives) or any(attempt.status(Path(name)) is not None for name in (_BEGAN, layout.CLAIM)),
             recorded=frozenset(life.replica for life in lives if life.exit() is not None),
         )

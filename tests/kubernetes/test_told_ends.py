@@ -1,0 +1,142 @@
+"""What the owner is told when the cluster ends a job: a whole service, a fake cluster, real agents, default times."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
+from orchestrator.wire.jobs import JobView
+from tests.jobs import python_job, until
+from tests.kubernetes.fake_api import FakeApi, Store
+from tests.kubernetes.fake_cluster import FakeCluster
+from tests.kubernetes.pretend import kubeconfig
+
+pytestmark = pytest.mark.timeout(300)
+
+_UNTOLD = "Kubernetes does not record who deletes"
+
+
+@dataclass
+class World:
+    cluster: FakeCluster
+    service: ThrowawayService
+    client: Client
+
+    def running(self, *, pods: int) -> tuple[str, list[str]]:
+        """A job whose workers run, and the names of its pods."""
+        topology = {"nodes": str(pods), "workers_per_node": 1}
+        spec = python_job("import time; time.sleep(600)", cluster="live", topology=topology)
+        job = self.client.submit(spec).id
+        self.until(job, lambda seen: seen.state == "RUNNING")
+        names = [str(pod["metadata"]["name"]) for pod in self.cluster.store.all("pods")]
+        return job, sorted(name for name in names if name.startswith(job))
+
+    def until(self, job: str, holds: Callable[[JobView], bool]) -> JobView:
+        return until(self.client, job, holds, timeout_s=120)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("cluster")
+    store = Store()
+    api, cluster = FakeApi(store), FakeCluster(store, folder)
+    api.start()
+    cluster.start()
+    (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
+    (folder / "orchestrator.toml").write_text(
+        f"""
+        [clusters.live]
+        backend = "kubernetes"
+        namespace = "{store.namespace}"
+        image = "trainer:1"
+        python = "{sys.executable}"
+        host_path = "/srv/shared"
+        service_root = "{folder / "runs"}"
+        """
+    )
+    settings = {
+        "KUBECONFIG": str(folder / "kubeconfig"),
+        "ORCHESTRATOR_CONFIG": str(folder / "orchestrator.toml"),
+    }
+    with ThrowawayService(folder / "service", settings) as service, Client(service.url) as client:
+        yield World(cluster, service, client)
+    cluster.close()
+    api.close()
+
+
+def preempt(world: World, job: str, pods: list[str]) -> None:
+    words = "default-scheduler: preempting to accommodate a higher priority pod"
+    world.cluster.disrupt(pods[0], "PreemptionByScheduler", words, by="kube-scheduler")
+
+
+def evict(world: World, job: str, pods: list[str]) -> None:
+    world.cluster.evict(pods[1])
+
+
+def shut_down(world: World, job: str, pods: list[str]) -> None:
+    words = "Pod was terminated in response to imminent node shutdown."
+    world.cluster.disrupt(pods[0], "TerminationByKubelet", words)
+
+
+def delete_pod(world: World, job: str, pods: list[str]) -> None:
+    pod = world.cluster.store.get("pods", pods[1])
+    assert pod is not None
+    world.cluster.store.on_delete("pods", pod, {"gracePeriodSeconds": 30})
+
+
+def delete_job(world: World, job: str, pods: list[str]) -> None:
+    (found,) = (each for each in world.cluster.store.all("jobs") if each["metadata"]["name"].startswith(job))
+    world.cluster.store.on_delete("jobs", found, {"propagationPolicy": "Background"})
+
+
+@pytest.mark.parametrize(
+    ("strike", "pods", "words"),
+    [
+        (evict, 2, ["EvictionByEvictionAPI", "Eviction API: evicting", "does not record who asked"]),
+        (preempt, 1, ["a pod of higher priority", "PreemptionByScheduler: default-scheduler", "set by kube-scheduler"]),
+        (shut_down, 1, ["TerminationByKubelet", "imminent node shutdown"]),
+        (delete_pod, 2, ["a pod of it was deleted in the cluster", _UNTOLD]),
+        (delete_job, 1, ["its Job was deleted in the cluster", _UNTOLD]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_cluster_s_own_reason_is_told_counted_and_costs_nothing(
+    world: World, strike: Callable[[World, str, list[str]], None], pods: int, words: list[str]
+) -> None:
+    job, names = world.running(pods=pods)
+    strike(world, job, names)
+    again = world.until(job, lambda seen: seen.attempts == 2)
+    first = next(iter(world.client.attempts(job)))
+    assert first.failure is not None
+    assert (first.state, first.failure.kind) == ("PREEMPTED", "preempted")
+    ended = [each for each in world.client.events(job) if each.evidence.get("state") == "PREEMPTED"]
+    why = world.client.why(job)
+    assert why.cause is not None
+    for told in (first.failure.message, str(ended[-1].evidence["failure"]), why.cause.failure.message):
+        assert all(each in told for each in words), told
+        assert "by hand" not in told
+    assert (again.spent, again.preemptions) == ({}, 1)
+    world.client.cancel(job)
+    assert world.until(job, lambda seen: seen.ended).state == "CANCELLED"
+
+
+def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_it(world: World) -> None:
+    job, _ = world.running(pods=1)
+    world.client.suspend(job)
+    store = world.cluster.store
+    with store.changed:
+        assert store.changed.wait_for(
+            lambda: not any(each.startswith(job) for each in store.objects["jobs"]), timeout=60
+        )
+    world.service.kill()
+    world.service.start()
+    world.until(job, lambda seen: seen.state == "SUSPENDED")
+    first = next(iter(world.client.attempts(job)))
+    assert (first.state, first.failure) == ("CANCELLED", None)
+    world.client.cancel(job)

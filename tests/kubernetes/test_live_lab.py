@@ -15,8 +15,9 @@ import tomllib
 import yaml
 
 from orchestrator.backends.kubernetes.access import load_access
+from orchestrator.cluster_settings import KubernetesClusterSettings
 from tests.kubernetes.fake_api import FakeApi
-from tests.kubernetes.live.lab import kubeconfig_through, overlay_of, render_toml
+from tests.kubernetes.live.lab import configuration, kubeconfig_through, overlay_of, render_toml, training
 from tests.kubernetes.live.options import Options
 from tests.kubernetes.live.relay import Relay, address_towards
 from tests.kubernetes.tls_server import Cluster, serve, sign, write_kubeconfig
@@ -110,3 +111,14 @@ def test_an_overlay_reaches_the_settings_with_what_it_takes_away_and_an_image_is
     assert told["containers"] == [{"name": "agent", "tty": True, "imagePullPolicy": "IfNotPresent"}]
     (agent,) = overlay_of("")["spec"]["template"]["spec"]["containers"]
     assert agent == {"name": "agent", "imagePullPolicy": "IfNotPresent"}
+
+
+def test_live_jobs_have_the_times_that_users_have() -> None:
+    given = {"storage-class": "", "claim": "runs", "host-path": "", "service-root": "", "overlay": "", "run-as": ""}
+    options = Options({**given, "context": "", "image": "trainer:1", "python": "python3"})
+    told = tomllib.loads(configuration(options, "tests"))["clusters"]["live"]
+    usual, set_here = KubernetesClusterSettings(backend="kubernetes"), KubernetesClusterSettings.model_validate(told)
+    times = [name for name in KubernetesClusterSettings.model_fields if name.endswith("_s")]
+    assert len(times) > 4
+    assert {name: getattr(set_here, name) for name in times} == {name: getattr(usual, name) for name in times}
+    assert "supervise" not in training()

@@ -58,11 +58,10 @@ def settings(
     if address is None and not options["service-root"]:
         pytest.exit("this machine has no address that pods could reach: name one with --advertise-host", returncode=1)
     config = tmp_path_factory.mktemp("settings") / "orchestrator.toml"
-    config.write_text(configuration(options, cluster))
+    config.write_text(configuration(options, cluster.namespace))
     return {
         "ORCHESTRATOR_CONFIG": str(config),
         "ORCHESTRATOR_ADVERTISE_URL": f"http://{address or '127.0.0.1'}:{door.port}",
-        "ORCHESTRATOR_NODE_COOLDOWN_S": "600",
     }
 
 

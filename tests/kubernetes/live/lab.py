@@ -1,4 +1,7 @@
-"""A service outside of a real cluster, its settings, and the jobs that the tests submit to it."""
+"""A service outside of a real cluster, its settings, and the jobs that the tests submit to it.
+
+All times are the defaults: shorter ones hide wrong verdicts.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,12 @@ from deploy.dev.service import ThrowawayService
 from orchestrator.backends.kubernetes.access import find_context, kubeconfigs
 from orchestrator.backends.kubernetes.site import CONTAINER
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.jobs import FailureView, JobView
 from tests.jobs import until
 from tests.kubernetes.live.cluster import CLAIM, Cluster
 from tests.kubernetes.live.options import Options
 from tests.kubernetes.live.relay import ReportsDoor
 
-_TIMES = {"stop_timeout_s": 20, "unreachable_s": 15, "image_patience_s": 20, "request_timeout_s": 10, "settle_s": 5}
 _PATIENCE_S = 420.0  # nodes may be slow
 ENDLESS = 1_000_000  # steps of a job that is cancelled in the end: none is so fast that it has ended before
 
@@ -40,8 +42,7 @@ class Lab:
         """Submit a job of one pod whose one worker runs a line of Python."""
         run = {"command": [self.python, "-c", code], "workdir": "/", **fields.pop("run", {})}
         given = {"topology": {"nodes": "1"}, "resources": {"memory_gb": self.memory_gb}, **fields}
-        spec = {"name": "line", "cluster": "live", "supervise": {"backoff_s": [0.5, 1]}, "run": run, **given}
-        return self.client.submit(spec).id
+        return self.client.submit({"name": "line", "cluster": "live", "run": run, **given}).id
 
     def submit(self, **fields: Any) -> str:
         return self.client.submit(training(resources={"memory_gb": self.memory_gb}, **fields)).id
@@ -86,9 +87,12 @@ class Lab:
     def sentences(self, job_id: str) -> str:
         return "\n".join(event.sentence for event in self.client.events(job_id))
 
-    def kinds_of_failure(self, job_id: str) -> list[str]:
+    def failures(self, job_id: str) -> list[FailureView]:
         """Of its attempts, oldest first."""
-        return [each.failure.kind for each in self.client.attempts(job_id) if each.failure is not None]
+        return [each.failure for each in self.client.attempts(job_id) if each.failure is not None]
+
+    def kinds_of_failure(self, job_id: str) -> list[str]:
+        return [each.kind for each in self.failures(job_id)]
 
     def seen(self, job_id: str) -> str:
         """What the cluster shows of the job, for whoever reads a failure."""
@@ -127,17 +131,15 @@ def training(**fields: Any) -> dict[str, Any]:
         "run": {"trainer": {**config, **fields.pop("trainer", {})}, "workdir": "/"},
         "topology": {"nodes": "2", "workers_per_node": 2},
         "snapshot": {"interval": "10"},
-        "supervise": {"backoff_s": [0.5, 1], "startup_timeout_s": 300},
     }
     return {**spec, **fields}
 
 
-def configuration(options: Options, cluster: Cluster) -> str:
+def configuration(options: Options, namespace: str) -> str:
     """orchestrator.toml."""
     given: dict[str, Any] = {
-        **_TIMES,
         **({"context": options["context"]} if options["context"] else {}),
-        "namespace": cluster.namespace,
+        "namespace": namespace,
         "image": options["image"],
         "python": options["python"],
         "run_as": _user(options),
@@ -145,10 +147,10 @@ def configuration(options: Options, cluster: Cluster) -> str:
     if options["storage-class"] or options["claim"]:
         given["claim"] = options["claim"] or CLAIM
     else:
-        given["host_path"] = f"{options['host-path']}/{cluster.namespace}"
+        given["host_path"] = f"{options['host-path']}/{namespace}"
     if options["service-root"]:
         shared = options["service-root"]
-        given["service_root"] = shared if "claim" in given else f"{shared}/{cluster.namespace}"
+        given["service_root"] = shared if "claim" in given else f"{shared}/{namespace}"
     given["overlay"] = overlay_of(Path(options["overlay"]).read_text() if options["overlay"] else "")
     lines = [f"{name} = {render_toml(value)}" for name, value in given.items()]
     return "\n".join(["[clusters.live]", 'backend = "kubernetes"', *lines]) + "\n"

@@ -30,8 +30,9 @@ def test_a_drained_node_costs_no_budget_and_the_job_goes_on_from_a_snapshot(lab:
         lab.goes_on(job, attempts=2)
     finally:
         lab.cluster.cordon(nodes[0], unschedulable=False)
-    assert lab.kinds_of_failure(job)[0] == "preempted", lab.sentences(job)
-    assert not any(lab.client.job(job).spent.values())
+    first, after = lab.failures(job)[0], lab.client.job(job)
+    assert (first.kind, "EvictionByEvictionAPI" in first.message) == ("preempted", True), first.message
+    assert (after.spent, after.preemptions) == ({}, 1)
 
 
 def test_a_node_without_power_is_lost_and_the_next_attempt_avoids_it(lab: Lab, options: Options) -> None:

@@ -209,6 +209,15 @@ class FakeCluster:
         pod = {**pod, "metadata": meta, "status": {**pod["status"], "conditions": conditions}}
         self._end_pod(self.store.put("pods", pod, "MODIFIED"), pod["spec"]["terminationGracePeriodSeconds"])
 
+    def preempt(self, name: str, *, by: str) -> None:
+        """As the scheduler does, for a pod of that uid."""
+        words = "default-scheduler: preempting to accommodate a higher priority pod"
+        self.disrupt(name, "PreemptionByScheduler", words, by="kube-scheduler")
+        about = {"kind": "Pod", "name": name}
+        event = {"type": "Normal", "reason": "Preempted", "message": f"Preempted by pod {by} on node {NODE}"}
+        meta = {"name": f"{name}.preempted", "uid": f"uid-{name}.preempted"}
+        self.store.put("events", {"metadata": meta, "involvedObject": about, **event, "eventTime": now_text()}, "ADDED")
+
     def evict(self, name: str) -> None:
         """As a drain does."""
         self.disrupt(name, "EvictionByEvictionAPI", "Eviction API: evicting")

@@ -75,6 +75,7 @@ class Watched:
         )
         self.nodes: Mirror[NodeObject] = Mirror(parse_node)
         self.warnings: Mirror[WarningObject] = Mirror(parse_warning)
+        self.preemptions: Mirror[WarningObject] = Mirror(parse_warning)
 
     def feed(self, many: Iterable[Line]) -> None:
         for line in many:
@@ -83,9 +84,13 @@ class Watched:
                 mirror.apply(line.event)
             elif line.resource == "events" and line.event["object"].get("type") == "Warning":
                 self.warnings.apply(line.event)
+            elif line.resource == "events" and line.event["object"].get("reason") == "Preempted":
+                self.preemptions.apply(line.event)
 
     def view(self, *, sees_nodes: bool = True) -> View:
-        pods = [replace(pod, removed=True) for pod in self.pods.removed()] + self.pods.objects()
+        told = {event.name: event.message for event in self.preemptions.objects()}
+        found = [replace(pod, removed=True) for pod in self.pods.removed()] + self.pods.objects()
+        pods = [replace(pod, preempted=told.get(pod.name, "")) for pod in found]
         return View(
             job=next((job for job in self.jobs.objects() if job.name == JOB), None),
             pods=tuple(pod for pod in pods if pod.job == JOB),

@@ -176,7 +176,14 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
     ("name", "t", "words"),
     [
         ("08-drain", 4.0, ("EvictionByEvictionAPI: Eviction API: evicting", "does not record who asked")),
-        ("16-preemption-exit83", 3.0, ("PreemptionByScheduler: default-scheduler: preempting to accommodate",)),
+        (
+            "16-preemption-exit83",
+            3.0,
+            (
+                "PreemptionByScheduler: default-scheduler: preempting to accommodate",
+                "Preempted by pod 2e1419f9-dd91-49a6-bba7-db52e5d820af on node node-1",
+            ),
+        ),
         ("18-force-delete-policy-failed", 3.0, ("a pod of it was deleted in the cluster", "not record who deletes")),
         ("18c-plain-delete-policy-failed", 4.0, ("a pod of it was deleted in the cluster", "not record who deletes")),
         ("12-delete-background", 2.0, ("its Job was deleted in the cluster", "not record who deletes")),
@@ -281,16 +288,15 @@ class _Server:
             self._documents[line.resource].pop(uid, None)
 
     def list_into(self, watched: Watched) -> None:
-        for name, mirror in self._mirrors(watched):
-            documents = list(self._documents[name].values())
-            if name == "events":
-                documents = [each for each in documents if each.get("type") == "Warning"]
-            mirror.replace(documents, "1")
+        for name, mirror, selected in self._mirrors(watched):
+            documents = self._documents[name].values()
+            mirror.replace([each for each in documents if selected.items() <= each.items()], "1")
 
-    def _mirrors(self, watched: Watched) -> Iterator[tuple[str, Mirror[Any]]]:
+    def _mirrors(self, watched: Watched) -> Iterator[tuple[str, Mirror[Any], dict[str, str]]]:
         yield from (
-            ("jobs", watched.jobs),
-            ("pods", watched.pods),
-            ("nodes", watched.nodes),
-            ("events", watched.warnings),
+            ("jobs", watched.jobs, {}),
+            ("pods", watched.pods, {}),
+            ("nodes", watched.nodes, {}),
+            ("events", watched.warnings, {"type": "Warning"}),
+            ("events", watched.preemptions, {"reason": "Preempted"}),
         )

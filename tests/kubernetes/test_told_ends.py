@@ -19,6 +19,15 @@ from tests.kubernetes.pretend import kubeconfig
 
 pytestmark = pytest.mark.timeout(300)
 
+_CLUSTER = """
+[clusters.live]
+backend = "kubernetes"
+namespace = "training"
+image = "trainer:1"
+python = "{python}"
+host_path = "/srv/shared"
+service_root = "{runs}"
+"""
 _UNTOLD = "Kubernetes does not record who deletes"
 
 
@@ -49,17 +58,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     api.start()
     cluster.start()
     (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
-    (folder / "orchestrator.toml").write_text(
-        f"""
-        [clusters.live]
-        backend = "kubernetes"
-        namespace = "{store.namespace}"
-        image = "trainer:1"
-        python = "{sys.executable}"
-        host_path = "/srv/shared"
-        service_root = "{folder / "runs"}"
-        """
-    )
+    config = _CLUSTER.format(python=sys.executable, runs=folder / "runs")
+    (folder / "orchestrator.toml").write_text(config)
     settings = {
         "KUBECONFIG": str(folder / "kubeconfig"),
         "ORCHESTRATOR_CONFIG": str(folder / "orchestrator.toml"),
@@ -71,8 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def preempt(world: World, job: str, pods: list[str]) -> None:
-    words = "default-scheduler: preempting to accommodate a higher priority pod"
-    world.cluster.disrupt(pods[0], "PreemptionByScheduler", words, by="kube-scheduler")
+    world.cluster.preempt(pods[0], by="2e1419f9")
 
 
 def evict(world: World, job: str, pods: list[str]) -> None:
@@ -99,7 +98,16 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
     ("strike", "pods", "words"),
     [
         (evict, 2, ["EvictionByEvictionAPI", "Eviction API: evicting", "does not record who asked"]),
-        (preempt, 1, ["a pod of higher priority", "PreemptionByScheduler: default-scheduler", "set by kube-scheduler"]),
+        (
+            preempt,
+            1,
+            [
+                "a pod of higher priority",
+                "PreemptionByScheduler: default-scheduler",
+                "by pod 2e1419f9 on",
+                "set by kube-scheduler",
+            ],
+        ),
         (shut_down, 1, ["TerminationByKubelet", "imminent node shutdown"]),
         (delete_pod, 2, ["a pod of it was deleted in the cluster", _UNTOLD]),
         (delete_job, 1, ["its Job was deleted in the cluster", _UNTOLD]),

@@ -150,6 +150,13 @@ def test_a_notice_is_told_as_the_cluster_told_it_before_the_stop_takes_its_words
         assert ended.action == EndAttempt(AttemptState.PREEMPTED, JobState.RECOVERING, evicted)
 
 
+def test_an_end_that_an_agent_cannot_explain_is_told_by_the_cluster_before_the_stop() -> None:
+    memory = Failure(kind=FailureKind.HOST_OOM, message="it used more memory than its limit")
+    told = {0: an_exit(Outcome.FAILED, FailureKind.UNKNOWN)}
+    noticed = seen(Presence.RUNNING, on("n1", 0), on("n2", 1), exits=told, cause=memory)
+    assert decide(a_situation(a_job(), an_attempt(nodes="2"), noticed)).action == Stop(force=False, failure=memory)
+
+
 def test_a_record_of_another_end_is_not_explained_by_a_notice_that_came_with_it() -> None:
     told = {0: an_exit(Outcome.FAILED, FailureKind.APPLICATION)}
     evicted = Failure(kind=FailureKind.PREEMPTED, message="it was evicted")

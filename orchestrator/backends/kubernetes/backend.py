@@ -78,16 +78,18 @@ class KubernetesBackend:
         self._jobs: Mirror[JobObject] = Mirror(parse_job)
         self._pods: Mirror[PodObject] = Mirror(partial(parse_pod, container=CONTAINER), keeps_removed=True)
         self._warnings: Mirror[WarningObject] = Mirror(parse_warning)
+        self._preemptions: Mirror[WarningObject] = Mirror(parse_warning)
         self._nodes: Mirror[NodeObject] = Mirror(parse_node)
-        selections: tuple[tuple[Selection, Mirror[Any]], ...] = (
-            (Selection(resource="jobs", labels=_OURS), self._jobs),
-            (Selection(resource="pods", labels=_OURS), self._pods),
-            (Selection(resource="events", fields="type=Warning"), self._warnings),
-            (Selection(resource="nodes"), self._nodes),
-        )
+        selections: dict[str, tuple[Selection, Mirror[Any]]] = {
+            "jobs": (Selection(resource="jobs", labels=_OURS), self._jobs),
+            "pods": (Selection(resource="pods", labels=_OURS), self._pods),
+            "warnings": (Selection(resource="events", fields="type=Warning"), self._warnings),
+            "preemptions": (Selection(resource="events", fields="reason=Preempted"), self._preemptions),
+            "nodes": (Selection(resource="nodes"), self._nodes),
+        }
         self._watchers = {
-            selection.resource: Watcher(client, selection, mirror, watch_s=watch_s, silent_s=silent_s)
-            for selection, mirror in selections
+            name: Watcher(client, selection, mirror, watch_s=watch_s, silent_s=silent_s)
+            for name, (selection, mirror) in selections.items()
         }
         self._started = False
 
@@ -131,7 +133,7 @@ class KubernetesBackend:
         jobs = {job.name: job for job in self._jobs.objects()}  # before the pods: no Job without what its pods did
         pods = self._pods_by_job()
         nodes = self._nodes_now()
-        warnings = tuple(self._warnings.objects()) if self._watchers["events"].problem() is None else ()
+        warnings = tuple(self._warnings.objects()) if self._watchers["warnings"].problem() is None else ()
         seen: dict[AttemptKey, Sighting] = {}
         for key, replicas in launched.items():
             name = render_name(key)
@@ -184,11 +186,11 @@ class KubernetesBackend:
                 raise BackendUnavailable(problem)
 
     def _pods_by_job(self) -> dict[str, list[PodObject]]:
+        told = {event.name: event.message for event in self._preemptions.objects()}
         pods: defaultdict[str, list[PodObject]] = defaultdict(list)
-        for pod in self._pods.removed():
-            pods[pod.job or ""].append(replace(pod, removed=True))
-        for pod in self._pods.objects():
-            pods[pod.job or ""].append(pod)
+        for pod in (*(replace(pod, removed=True) for pod in self._pods.removed()), *self._pods.objects()):
+            known = pod if pod.name not in told else replace(pod, preempted=told[pod.name])
+            pods[pod.job or ""].append(known)
         return pods
 
     def _nodes_now(self) -> dict[str, NodeObject] | None:

@@ -87,6 +87,7 @@ class PodObject:
     created_at: float | None = None
     deletes_at: float | None = None  # when its grace period ends; it may lie in the future
     removed: bool = False  # the object is gone; this is what was seen of it last
+    preempted: str = ""  # the scheduler's event, which names the pod that took its place
 
     def condition(self, kind: str) -> Condition | None:
         return next((each for each in self.conditions if each.type == kind), None)

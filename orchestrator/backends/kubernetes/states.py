@@ -269,6 +269,8 @@ def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Fai
         said = [f"{told.reason}: {told.message}".rstrip(": ")]
         if pod.reason:
             said.append(f"{pod.reason}: {pod.message}".rstrip(": "))
+        if pod.preempted:
+            said.append(pod.preempted)
         if told.by:
             said.append(f"set by {told.by}")
         meaning = _tainted(pod, nodes) if told.reason == "DeletionByTaintManager" else None

@@ -1,4 +1,4 @@
-"""What the owner is told when the cluster ends a job: a whole service, a fake cluster, real agents, default times."""
+"""What the owner is told of a job on Kubernetes: a whole service, a fake cluster, real agents, default times."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ python = "{python}"
 host_path = "/srv/shared"
 service_root = "{runs}"
 """
+_SCRIPT = "import os, time; print('I am rank', os.environ['RANK'], flush=True); time.sleep(600)"
 _UNTOLD = "Kubernetes does not record who deletes"
 
 
@@ -40,7 +41,7 @@ class World:
     def running(self, *, pods: int) -> tuple[str, list[str]]:
         """A job whose workers run, and the names of its pods."""
         topology = {"nodes": str(pods), "workers_per_node": 1}
-        spec = python_job("import time; time.sleep(600)", cluster="live", topology=topology)
+        spec = python_job(_SCRIPT, cluster="live", topology=topology)
         job = self.client.submit(spec).id
         self.until(job, lambda seen: seen.state == "RUNNING")
         names = [str(pod["metadata"]["name"]) for pod in self.cluster.store.all("pods")]
@@ -131,7 +132,6 @@ def test_the_cluster_s_own_reason_is_told_counted_and_costs_nothing(
         assert "by hand" not in told
     assert (again.spent, again.preemptions) == ({}, 1)
     world.client.cancel(job)
-    assert world.until(job, lambda seen: seen.ended).state == "CANCELLED"
 
 
 def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_it(world: World) -> None:
@@ -147,4 +147,11 @@ def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_
     world.until(job, lambda seen: seen.state == "SUSPENDED")
     first = next(iter(world.client.attempts(job)))
     assert (first.state, first.failure) == ("CANCELLED", None)
+    world.client.cancel(job)
+
+
+def test_the_log_of_a_rank_on_another_pod_is_found_though_its_script_reports_nothing(world: World) -> None:
+    job, _ = world.running(pods=2)
+    world.until(job, lambda _: "I am rank 1" in world.client.logs(job))
+    assert [world.client.logs(job, rank=rank).splitlines() for rank in range(2)] == [["I am rank 0"], ["I am rank 1"]]
     world.client.cancel(job)

@@ -12,14 +12,17 @@ from orchestrator.backends import ship
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.capacity import SEPARATOR
 from orchestrator.backends.slurm.client import SlurmClient
-from orchestrator.backends.slurm.listing import FIELDS
+from orchestrator.backends.slurm.listing import BOOK_FIELDS, FIELDS
 from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Presence
 from tests.contract.backends import build, site
 from trainer.contract import layout
+from trainer.contract.failure import FailureKind
 
+RECORDS = Path(__file__).parent / "records"
 REFUSAL = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
 
 
@@ -109,13 +112,67 @@ def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(s
     (folder / "allocation-17").write_text("2 n[1-2]\n")
     scripted.nodes(n1="idle", n2="down")
     scripted.script("squeue", 'case "$*" in *" -j "*) echo "Invalid job id specified" >&2; exit 1 ;; esac')
-    scripted.script("sacct", f"echo '17|{plan.key}|NODE_FAIL|0:15|n[1-2]|1795193279|1795193299'")
+    row = f"17|{plan.key}|NODE_FAIL|0:15|n[1-2]|1795193279|1795193299|{os.getuid()}|1795193278"
+    scripted.script("sacct", f"echo '{row}'")
     seen = scripted.backend.observe({plan.key: plan.max_nodes})[plan.key]
     assert seen.presence is Presence.GONE
     assert [one.node for one in seen.replicas] == [None, "n2"]
     assert seen.cause is not None
     words = "Slurm lost one of its nodes (Slurm job 17, NODE_FAIL): n2 down: no reason given"
     assert seen.cause.message == words
+
+
+# Recorded: the controller lost its state, and gave the number of our job to another user's.
+REUSED = AttemptKey("train-4fk2", 1)
+REUSED_LISTING = (*FIELDS[:-2], "PriorityLong", *FIELDS[-2:])
+REUSED_BOOKS = (*BOOK_FIELDS, "AdminComment")
+
+
+def reuse_number(scripted: Scripted, *, books: bool) -> Path:
+    """The folder of the attempt whose number is another job's now."""
+    folder = layout.attempt_dir(scripted.root / REUSED.job_id, REUSED.number)
+    folder.mkdir(parents=True)
+    (folder / layout.LAUNCH).write_text('{"replicas": 1, "policy": {}}')
+    (folder / layout.CLAIM).write_text("slurm-lab-1")
+    (folder / "allocation-1").write_text("1 n1\n")
+    (folder / "submitted-1").touch()
+    os.utime(folder / "submitted-1", (1795620330, 1795620330))
+    (listed,) = (RECORDS / "22.05" / "reused_listing.txt").read_text().splitlines()
+    row = dict(zip(REUSED_LISTING, listed.split("|"), strict=False))
+    (folder / "listing").write_text(SEPARATOR.join([*(row[name] for name in FIELDS), "\n"]))
+    scripted.script("squeue", f'case "$*" in *" -j "*) cat {folder}/listing ;; esac')
+    told = (RECORDS / "22.05" / "reused_books.txt").read_text().splitlines()
+    rows = [dict(zip(REUSED_BOOKS, line.split("|"), strict=True)) for line in told]
+    # Recorded as root.
+    mine = [{**row, "UID": str(os.getuid()) if row["UID"] == "0" else row["UID"]} for row in rows]
+    (folder / "books").write_text("".join("|".join(row[name] for name in BOOK_FIELDS) + "\n" for row in mine))
+    disabled = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
+    scripted.script("sacct", f"cat {folder}/books" if books else disabled)
+    return folder
+
+
+def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: Scripted) -> None:
+    reuse_number(scripted, books=True)
+    seen = scripted.backend.observe({REUSED: 1})[REUSED]
+    assert (seen.presence, seen.evidence) == (Presence.GONE, "Slurm job 1 is over: CANCELLED")
+    assert seen.cause is not None
+    assert seen.cause.kind is FailureKind.PREEMPTED
+
+
+def test_a_number_that_another_job_has_now_says_nothing_of_ours(scripted: Scripted) -> None:
+    reuse_number(scripted, books=False)
+    seen = scripted.backend.observe({REUSED: 1})[REUSED]
+    assert (seen.presence, seen.cause) == (Presence.GONE, None)
+    assert seen.evidence == "Slurm knows job 1 no more: another job has that number now"
+
+
+def test_agents_that_still_write_are_not_gone_because_their_number_is_another_jobs(scripted: Scripted) -> None:
+    folder = reuse_number(scripted, books=False)
+    log = folder / "replica-0" / "1" / layout.PROGRESS
+    log.parent.mkdir(parents=True)
+    log.touch()
+    os.utime(log, (4e9, 4e9))  # settle_s is 0 here
+    assert scripted.backend.observe({REUSED: 1})[REUSED].presence is Presence.UNKNOWN
 
 
 def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scripted) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.slurm.listing import SlurmJob
-from orchestrator.backends.slurm.sight import Terms, Traces, choose, sight, sight_forgotten
+from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
 from orchestrator.backends.slurm.states import STATES, Standing, explain_wait
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.observation import Presence, Sighting
@@ -173,6 +173,40 @@ def test_a_forgotten_job_is_gone_only_when_its_agents_are_silent_too() -> None:
     assert sight_forgotten(KEY, traces(), quiet=False).presence is Presence.UNKNOWN
     assert sight_forgotten(KEY, traces(), quiet=True).presence is Presence.GONE
     assert sight_forgotten(KEY, traces(claim=None), quiet=True).presence is Presence.ABSENT
+
+
+MADE = Submission(name=str(KEY), user=4242, noted_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ours"),
+    [
+        ({}, True),
+        ({"user": None, "submitted_at": None}, True),
+        ({"name": "other"}, False),
+        ({"name": "train-abc-a1"}, False),
+        ({"user": 0}, False),
+        ({"submitted_at": NOW - 700}, False),
+        ({"submitted_at": NOW - 300}, True),  # by a clock that goes slow
+        ({"submitted_at": NOW + 86400, "restarts": 1}, True),  # requeued since
+        ({"name": "allocation"}, True),
+        ({"name": "allocation", "submitted_at": NOW + 86400}, False),
+        ({"name": "allocation", "submitted_at": None}, False),
+        ({"name": "allocation", "user": 0}, False),
+    ],
+    ids=str,
+)
+def test_a_job_of_our_number_is_ours_by_its_name_its_user_and_its_submit_time(
+    fields: dict[str, Any], *, ours: bool
+) -> None:
+    assert is_ours(a_job(**{"user": 4242, "submitted_at": NOW - 1, **fields}), MADE) is ours
+
+
+def test_without_a_note_of_when_it_was_submitted_name_and_user_tell() -> None:
+    made = Submission(name=str(KEY), user=4242, noted_at=None)
+    job = a_job(user=4242, submitted_at=NOW - 86400)
+    assert is_ours(job, made)
+    assert not is_ours(a_job(name="allocation", user=4242, submitted_at=NOW), made)
 
 
 def test_limits_are_told_in_slurms_words_and_ours() -> None:

@@ -96,6 +96,13 @@ class ThrowawaySlurm:
             self._controller.kill()
             self._controller.wait()
 
+    def lose_state(self) -> None:
+        """The controller's disk is replaced by an empty one: it knows no job any more, and numbers them from 1 on."""
+        self.kill_controller()
+        shutil.rmtree(self.folder / "state")
+        (self.folder / "state").mkdir()
+        self.start_controller()
+
     def pause_controller(self) -> None:
         """It is there and does not answer."""
         if self._controller is not None:

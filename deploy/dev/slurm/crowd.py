@@ -5,6 +5,7 @@ Nothing is scheduled. What the agents of our jobs would have left in the run dir
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -75,6 +76,8 @@ def row(number: int, name: str, *, running: bool = False) -> str:
         "EndTime": "N/A",
         "TimeLimit": "1-00:00:00",
         "Partition": "main",
+        "UserID": str(os.getuid()),
+        "SubmitTime": "1795193270",
         "Name": name,
         "Comment": f"orchestrator:{name}-c0ffee",
     }

@@ -20,10 +20,10 @@ from orchestrator.backends.slurm.render import (
     render_node_launch,
     render_request,
 )
-from orchestrator.backends.slurm.sight import Terms, Traces, choose, sight, sight_forgotten
+from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning
-from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, read_traces
+from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
@@ -48,7 +48,9 @@ class _Memory:
     nodes_at: float = float("-inf")
     nodes: list[SlurmNode] = field(default_factory=list)
     asked: dict[AttemptKey, tuple[float, Sighting]] = field(default_factory=dict)
-    cancelled: dict[int, float] = field(default_factory=dict)  # Slurm jobs that we ended: when we last said so
+    cancelled: dict[str, dict[int, float]] = field(
+        default_factory=dict
+    )  # by name the jobs we ended: when we last said so
     silent: str | None = None  # why it did not answer the last time
 
 
@@ -99,7 +101,7 @@ class SlurmBackend:
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
                 continue
             if traces is None:
-                seen[key] = sight(key, jobs[str(key)][0], Traces(replicas=1), self._terms())
+                seen[key] = sight(key, jobs[str(key)][0], Traces(replicas=1), self._terms(key))
             elif str(key) in jobs:
                 seen[key] = self._sight(key, jobs[str(key)], traces)
             else:
@@ -113,7 +115,7 @@ class SlurmBackend:
             if standing in (Standing.OVER, Standing.ENDS):
                 continue  # whoever ends it already: that it was not us is the cause of its end
             if force or standing is Standing.WAITS:
-                self._cancel(job.id)
+                self._cancel(job)
             else:
                 self._client.signal(job.id, "TERM")
 
@@ -201,10 +203,10 @@ class SlurmBackend:
 
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
         """Where an agent ended without a word, its node is asked after."""
-        sighting = sight(key, job, traces, self._terms())
+        sighting = sight(key, job, traces, self._terms(key))
         told = traces.recorded | traces.departures.keys()
         if sighting.presence is Presence.GONE and any(one.replica not in told for one in sighting.replicas):
-            return sight(key, job, traces, self._terms(broken=self._broken()))
+            return sight(key, job, traces, self._terms(key, broken=self._broken()))
         return sighting
 
     def _sight_missing(self, missing: Mapping[AttemptKey, Traces]) -> dict[AttemptKey, Sighting]:
@@ -222,7 +224,7 @@ class SlurmBackend:
             if answer is not None and now - asked_at < self._site.forget_s:
                 seen[key] = answer
         open_questions = [key for key in lost if key not in seen][:_MOST_ASKED]
-        books = {job.id: job for job in self._books({number for key in open_questions for number in lost[key].known})}
+        books = self._books({number for key in open_questions for number in lost[key].known})
         for key in open_questions:
             seen[key] = self._ask(key, lost[key], books)
             self._memory.asked[key] = (now, seen[key])
@@ -230,19 +232,21 @@ class SlurmBackend:
             seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it; asking later")
         return seen
 
-    def _ask(self, key: AttemptKey, traces: Traces, books: Mapping[int, SlurmJob]) -> Sighting:
+    def _ask(self, key: AttemptKey, traces: Traces, books: Sequence[SlurmJob]) -> Sighting:
         number = traces.holder or max(traces.known)
-        job, booked = self._job(key), books.get(number)
-        found = self._client.job(number)
-        if found is not None:
+        job, found = self._job(key), self._client.job(number)
+        noted = noted_at(job, key.number, number)
+        made = Submission(name=str(key), user=self._client.user, noted_at=noted)
+        if found is not None and is_ours(found, made):
             words = f"Slurm knows job {number}, though its listing does not show it"
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
         traces = look_closely(traces, job, key, number)
-        if booked is not None and meaning(booked).standing is Standing.OVER:
-            return self._judge(key, booked, traces)
+        booked = [one for one in books if one.id == number and is_ours(one, made)]
+        if booked and meaning(booked[-1]).standing is Standing.OVER:
+            return self._judge(key, booked[-1], traces)
         sign = last_sign(job, key, traces.replicas)
         quiet = sign is None or self._now() - sign >= 2 * self._site.settle_s
-        return sight_forgotten(key, traces, quiet=quiet)
+        return sight_forgotten(key, traces, quiet=quiet, reused=found is not None)
 
     def _books(self, numbers: Collection[int]) -> list[SlurmJob]:
         with suppress(BackendUnavailable):  # the books are a help; the controller's word is needed
@@ -267,19 +271,19 @@ class SlurmBackend:
             return tuple(node.name for node in in_partition(self._nodes(), job.partition) if node.idle)
         return None
 
-    def _cancel(self, number: int) -> None:
-        now = self._monotonic()
-        if now - self._memory.cancelled.get(number, float("-inf")) >= _REPEAT_S:
-            self._memory.cancelled[number] = now
+    def _cancel(self, job: SlurmJob) -> None:
+        now, said = self._monotonic(), self._memory.cancelled.setdefault(job.name, {})
+        if now - said.get(job.id, float("-inf")) >= _REPEAT_S:
+            said[job.id] = now
             self._memory.listed_at = float("-inf")
-            self._client.cancel(number)
+            self._client.cancel(job.id)
 
-    def _terms(self, *, broken: Mapping[str, str] | None = None) -> Terms:
+    def _terms(self, key: AttemptKey, *, broken: Mapping[str, str] | None = None) -> Terms:
         return Terms(
             now=self._now(),
             settle_s=self._site.settle_s,
             notice_s=self._site.notice_s,
-            ours=frozenset(self._memory.cancelled),
+            ours=frozenset(self._memory.cancelled.get(str(key), ())),
             broken=broken or {},
         )
 

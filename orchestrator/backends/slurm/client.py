@@ -56,7 +56,7 @@ class SlurmClient:
     def __init__(self, *, timeout_s: float, bin_dir: str | None = None, conf: str | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = _environment(os.environ, bin_dir, conf)
-        self._user = str(os.getuid())  # as Slurm sees us, whatever USER and LOGNAME say
+        self.user = os.getuid()  # as Slurm sees us, whatever USER and LOGNAME say
         self._keeps_books = True
 
     def submit(self, arguments: Sequence[str], script: str) -> int:
@@ -73,22 +73,22 @@ class SlurmClient:
 
     def jobs(self) -> list[SlurmJob]:
         """All attempts of this user that Slurm knows, ended ones too: one call, which the controller itself filters."""
-        done = self._run(["squeue", "-h", "-a", "-t", "all", "-u", self._user, "-O", FORMAT])
+        done = self._run(["squeue", "-h", "-a", "-t", "all", "-u", str(self.user), "-O", FORMAT])
         return _listed(done, named=NAME_OF_ATTEMPT)
 
     def job(self, number: int) -> SlurmJob | None:
-        """One job; None where the controller says that it knows none of that number."""
+        """Whosever job has that number now; None where the controller says that it knows none."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-j", str(number), "-O", FORMAT])
         if done.returncode != 0 and _UNKNOWN_JOB in done.stderr:
             return None
         return next((job for job in _listed(done) if job.id == number), None)
 
     def books(self, numbers: Collection[int]) -> list[SlurmJob]:
-        """What accounting has of these jobs; nothing where there is no accounting."""
+        """What accounting has of jobs with these numbers; nothing where there is no accounting."""
         if not self._keeps_books or not numbers:
             return []
         wanted = ",".join(map(str, sorted(numbers)))
-        done = self._run(["sacct", "-n", "-P", "-X", "-j", wanted, "-o", ",".join(BOOK_FIELDS)])
+        done = self._run(["sacct", "-n", "-P", "-X", "-D", "-j", wanted, "-o", ",".join(BOOK_FIELDS)])
         if done.returncode != 0 and "accounting storage is disabled" in done.stderr:
             self._keeps_books = False
             return []

@@ -27,12 +27,14 @@ FIELDS = (
     "EndTime",
     "TimeLimit",
     "Partition",
+    "UserID",
+    "SubmitTime",
     "Name",
     "Comment",
 )
 FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
 NAME_OF_ATTEMPT = re.compile(r".-a[0-9]+\Z")  # as AttemptKey spells itself
-BOOK_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End")
+BOOK_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End", "UID", "Submit")
 _ABSENT = frozenset({"", "n/a", "N/A", "NONE", "None assigned", "Unknown", "(null)"})
 
 
@@ -45,6 +47,8 @@ class SlurmJob:
     state: str  # without what follows the first word, as in "CANCELLED by 0"
     reason: str = ""
     comment: str = ""
+    user: int | None = None
+    submitted_at: float | None = None  # or, of one that was requeued, when it was
     partition: str | None = None
     batch_host: str | None = None
     nodes: tuple[str, ...] = ()
@@ -84,6 +88,8 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
         state=row["State"],
         reason="" if row["Reason"] == "None" else row["Reason"],
         comment="" if row["Comment"] in _ABSENT else row["Comment"],
+        user=_number(row.get("UserID", "")),
+        submitted_at=_moment(row.get("SubmitTime", "")),
         partition=row.get("Partition"),
         batch_host=None if row["BatchHost"] in _ABSENT else row["BatchHost"],
         nodes=_hosts(row["NodeList"]),
@@ -96,14 +102,15 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     )
 
 
-def parse_books(text: str) -> list[SlurmJob]:
-    """The jobs of `sacct -n -P -X -o` BOOK_FIELDS; of one that ran more than once the last line counts."""
-    found: dict[int, SlurmJob] = {}
+def parse_books(text: str, *, fields: Sequence[str] = BOOK_FIELDS) -> list[SlurmJob]:
+    """The jobs of `sacct -n -P -X -D -o` BOOK_FIELDS, oldest first: one line for each run, and for each job of a number
+    that Slurm has given more than once."""
+    found: list[SlurmJob] = []
     for line in text.splitlines():
         values = line.split("|")
-        if len(values) != len(BOOK_FIELDS):
+        if len(values) != len(fields):
             continue
-        row = dict(zip(BOOK_FIELDS, values, strict=True))
+        row = dict(zip(fields, values, strict=True))
         if not row["JobIDRaw"].isdecimal():
             continue  # a step
         code, number = parse_exit_code(row["ExitCode"])
@@ -111,14 +118,16 @@ def parse_books(text: str) -> list[SlurmJob]:
             id=int(row["JobIDRaw"]),
             name=row["JobName"],
             state=row["State"].partition(" ")[0],
+            user=_number(row.get("UID", "")),
+            submitted_at=_moment(row.get("Submit", "")),
             nodes=_hosts(row["NodeList"]),
             exit_code=code,
             exit_signal=number,
             started_at=_moment(row["Start"]),
             ended_at=_moment(row["End"]),
         )
-        found[job.id] = job
-    return list(found.values())
+        found.append(job)
+    return found
 
 
 def parse_exit_code(text: str) -> tuple[int, int]:
@@ -151,6 +160,10 @@ def _hosts(text: str) -> tuple[str, ...]:
         return () if text in _ABSENT else parse_hostlist(text)
     except ValueError:
         return ()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
 def _moment(text: str) -> float | None:

@@ -12,6 +12,9 @@ from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting,
 from trainer.contract.failure import Failure, FailureKind, signal_name
 from trainer.contract.node import Departure
 
+_CLOCKS_S = 600.0  # two clocks differ by: munge(7) takes no credential that is 300 s off, and sbatch takes its time
+_UNNAMED = "allocation"  # in the books of 22.05, a job whose beginning slurmdbd has not heard of (yet)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
@@ -50,6 +53,30 @@ class Terms:
     broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, and its words
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What is known of a Slurm job that was made of an attempt, besides its number."""
+
+    name: str
+    user: int
+    noted_at: float | None  # when its number was written down, by the file system's clock; None: it was not
+
+
+def is_ours(job: SlurmJob, made: Submission) -> bool:
+    """Whether a job with that number is the one that was submitted. A Slurm that lost its state gives numbers again.
+
+    A requeue moves the submit time on; nothing moves it back.
+    """
+    if job.user not in (None, made.user):
+        return False
+    if job.submitted_at is None or made.noted_at is None:
+        return job.name == made.name
+    later_s = job.submitted_at - made.noted_at
+    if job.name == _UNNAMED:
+        return abs(later_s) <= _CLOCKS_S
+    return job.name == made.name and later_s >= -_CLOCKS_S
+
+
 def choose(jobs: Sequence[SlurmJob], traces: Traces) -> SlurmJob:
     """Of several submissions of one attempt, that which is at work: the claim's, else one that is not over.
 
@@ -82,9 +109,14 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sight
     return _zombie(sighting, job, nodes) or sighting
 
 
-def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool) -> Sighting:
-    """Judge an attempt of which Slurm knows nothing any more, although there was a job of it."""
+def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: bool = False) -> Sighting:
+    """Judge an attempt of which Slurm knows nothing any more, although there was a job of it.
+
+    `reused`: another job has its number now.
+    """
     evidence = f"Slurm knows job {max(traces.known)} no more"
+    if reused:
+        evidence += ": another job has that number now"
     if not quiet:
         words = f"{evidence}, but its agents have written a moment ago"
         return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)

@@ -35,6 +35,13 @@ def note_submission(job: JobFolder, attempt: int, number: int) -> None:
         folder.touch(layout.attempt_dir(Path(), attempt) / f"{_SUBMITTED}{number}")
 
 
+def noted_at(job: JobFolder, attempt: int, number: int) -> float | None:
+    """When that was, by the file system's clock; None: it was not remembered. Raises OSError."""
+    with rundir.open_attempt(job, attempt) as folder:
+        status = folder.status(Path(f"{_SUBMITTED}{number}"))
+        return None if status is None else status.st_mtime
+
+
 def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
     """What costs one listing, and a reading of what is in it. Raises OSError."""
     with rundir.open_attempt(job, key.number) as attempt:

@@ -115,6 +115,27 @@ def test_a_job_that_an_administrator_requeues_is_trained_once(lab: Lab) -> None:
     assert {state for number_, _, state in lab.slurm_jobs(job) if number_ == number} <= {"CANCELLED", "FAILED"}
 
 
+def test_a_job_whose_number_is_another_users_after_all_state_was_lost_comes_back(lab: Lab) -> None:
+    job = lab.submit(trainer=LONG)
+    lab.at_step(job, 20)
+    number = lab.slurm_id(job)
+    lab.service.kill()
+    lab.slurm.lose_state()
+    strangers = [""]
+    while strangers[-1] != number:
+        strange = ["--uid=65534", "--hold", "--chdir=/", "--output=/dev/null", "--wrap=sleep 600"]
+        strangers.append(lab.slurm.run("sbatch", "--parsable", *strange).strip())
+    try:
+        lab.service.start()
+        done = lab.succeeded(job)
+        first = next(iter(lab.client.attempts(job)))
+        assert (done.attempts, first.state) == (2, "LOST"), lab.sentences(job)
+        assert f"Slurm knows job {number} no more: another job has that number now" in first.reason
+        assert "restored" in lab.kinds(job)
+    finally:
+        lab.slurm.run("scancel", *strangers[1:])
+
+
 def test_a_job_that_is_cancelled_in_slurm_comes_back(lab: Lab) -> None:
     job = lab.submit(trainer=LONG)
     lab.at_step(job, 20)

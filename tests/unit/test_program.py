@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,11 +69,31 @@ def test_the_python_of_another_environment_is_another_python(tmp_path: Path, scr
     assert parse_program([str(other), script]) == f"{other} is not this Python"
 
 
-@pytest.mark.parametrize("name", ["random.py", "random/__init__.py", "random.so"])
+@pytest.mark.parametrize("name", ["random.py", "random.pyc", "random/__init__.py", "random/__init__.pyc", "random.so"])
 def test_a_file_that_would_have_gone_before_an_imported_module_is_found(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     assert find_shadowed(tmp_path, {"random", "json.decoder"}) == "random"
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "random.txt", "random.py/data", "random/data.py", "random-1.py", "time.py", "sys/__init__.py"]
+)
+def test_what_python_would_not_import_goes_before_nothing(tmp_path: Path, name: str) -> None:
+    """A file `token` in the working directory above all: the standard library has a module of that name."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    assert find_shadowed(tmp_path, {"random", "time", "sys"}) is None
+    assert find_shadowed(tmp_path, {"random", "time", "sys"}) == _what_python_takes(tmp_path, ["random", "time", "sys"])
+
+
+def _what_python_takes(folder: Path, names: list[str]) -> str | None:
+    """Which of the names a fresh Python imports from the folder."""
+    code = f"import {', '.join(names)}\nfor one in {names}: print(one, getattr(globals()[one], '__file__', ''))"
+    (folder / "main.py").write_text(code)
+    told = subprocess.run([sys.executable, "main.py"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    found = dict(line.split(" ", 1) for line in told.splitlines())
+    return next((name for name, file in found.items() if Path(file).is_relative_to(folder)), None)
 
 
 def test_what_shadows_nothing_is_left_in_peace(tmp_path: Path) -> None:

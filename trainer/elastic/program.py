@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import shutil
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader, all_suffixes
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    BuiltinImporter,
+    ExtensionFileLoader,
+    FileFinder,
+    FrozenImporter,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from types import ModuleType
 
 OURS = "trainer"  # this package, which may be preloaded; a user's own of that name must win all the same
 _HARMLESS_FLAGS = ("-u",)  # a worker's output is never held back
+_LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
 
 
 @dataclass(frozen=True)
@@ -60,20 +74,16 @@ def _is_this_python(name: str) -> bool:
 
 
 def find_shadowed(folder: Path, imported: Collection[str]) -> str | None:
-    """A top-level module of `imported` that a file in `folder` would have replaced, had it come first; None if none."""
-    try:
-        names = {entry.name for entry in os.scandir(folder)}
-    except OSError:
-        return None
-    suffixes = ("", *all_suffixes())
+    """A top-level module of `imported` that one in `folder` would have replaced, had it come first; None if none.
+
+    Python's own finders are asked: what is built in or frozen goes before any folder, and a folder without
+    `__init__.py` never goes before a module found later on the path (PEP 420).
+    """
     heads = {name.partition(".")[0] for name in imported} - {OURS, "__main__"}
-    found = (head for head in sorted(heads) if any(head + suffix in names for suffix in suffixes))
-    return next((head for head in found if _is_importable(folder, head)), None)
-
-
-def _is_importable(folder: Path, name: str) -> bool:
-    """A folder without `__init__.py` never goes before a module found later on the path (PEP 420)."""
-    return not (folder / name).is_dir() or (folder / name / "__init__.py").is_file()
+    first = {name for name in heads if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)}
+    there = FileFinder(str(folder), *_LOADERS)
+    found = ((name, there.find_spec(name)) for name in sorted(heads - first))
+    return next((name for name, spec in found if spec is not None and spec.loader is not None), None)
 
 
 def run_program(program: Program) -> None:

@@ -51,6 +51,7 @@ class Sighting:
     replicas: tuple[ReplicaSighting, ...] = ()
     cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
     nodes: int | None = None  # how many the cluster gave it, where that may be fewer than were asked for
+    halted: str | None = None  # the cluster's word on why it stands still, a clause: an administrator has suspended it
     spare_nodes: tuple[str, ...] | None = None  # free now for a larger attempt, where a cluster that queues can tell
 
     @property
@@ -96,6 +97,11 @@ class Training:
     restored: str | None = None  # the snapshot that its newest generation continued from
     snapshots: int = 0  # committed by this attempt
     pace: Mapping[str, Pace] = field(default_factory=dict)  # by phase; the first steps of a generation do not count
+
+    @property
+    def last_heard_at(self) -> datetime | None:
+        """When any word of it came: a report, or a line of its journals."""
+        return max(filter(None, (self.heard_at, self.progress_at)), default=None)
 
     def heard_lately(self, now: datetime) -> bool:
         """Whether a report came lately. One agent's shows that agents reach us."""

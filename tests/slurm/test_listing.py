@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from orchestrator.backends.slurm.listing import (
     parse_exit_code,
     parse_listing,
 )
-from orchestrator.backends.slurm.states import find_cause, meaning
+from orchestrator.backends.slurm.states import explain_halt, find_cause, meaning
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.spec import Placement
 
@@ -133,6 +134,22 @@ def test_no_complaint_of_sbatch_is_taken_for_silence_or_silence_for_a_complaint(
         assert unreachable == silent, told
         limited = told["stage"].startswith("qos") and "not allowed" not in told["stage"]
         assert any(words in told["stderr"] for words in _FULL) == (limited and told["rc"] != 0), told
+
+
+def test_who_suspended_a_job_is_told_by_its_priority() -> None:
+    text = (RECORDS / "22.05" / "suspended_listing.txt").read_text()
+    (suspended,) = parse_listing(text, separator="|")
+    assert (suspended.state, suspended.priority, suspended.user, suspended.submitted_at) == (
+        "SUSPENDED",
+        0,
+        0,
+        1795619754,
+    )
+    assert explain_halt(suspended) == ("an administrator has suspended Slurm job 1; `scontrol resume 1` lets it go on")
+    by_slurm = explain_halt(replace(suspended, priority=4294901759))
+    assert by_slurm == "Slurm has suspended job 1 to let another one run, and resumes it by itself"
+    assert explain_halt(replace(suspended, priority=None)) == "Slurm job 1 is suspended"
+    assert explain_halt(replace(suspended, state="RUNNING")) is None
 
 
 def test_a_listing_with_other_columns_says_nothing() -> None:

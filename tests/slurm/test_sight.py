@@ -74,7 +74,9 @@ def test_fewer_nodes_than_asked_for_are_no_loss() -> None:
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "A_STATE_OF_2031"])
 def test_a_state_that_says_nothing_is_unknown(state: str) -> None:
-    assert sight(KEY, a_job(state), traces(), TERMS).presence is Presence.UNKNOWN
+    seen = sight(KEY, a_job(state), traces(), TERMS)
+    assert (seen.presence, seen.evidence) == (Presence.UNKNOWN, f"Slurm job 12 is {state}")
+    assert (seen.halted is not None) == (state in ("SUSPENDED", "STOPPED"))
 
 
 def test_a_requeued_job_is_no_attempt_of_ours_any_more() -> None:

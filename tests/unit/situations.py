@@ -79,9 +79,17 @@ def seen(
     unheard: bool = False,
     ranks: tuple[RankWord, ...] = (),
     cause: Failure | None = None,
+    halted: str | None = None,
     **training: Any,
 ) -> Observation:
-    sighting = Sighting(key=KEY, presence=presence, evidence=f"it is {presence.value}", replicas=replicas, cause=cause)
+    sighting = Sighting(
+        key=KEY,
+        presence=presence,
+        evidence=f"it is {presence.value}",
+        replicas=replicas,
+        cause=cause,
+        halted=halted,
+    )
     told = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
     return Observation(
         sighting=sighting,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,60 @@ def test_what_cannot_be_seen_or_is_not_running_is_not_called_unheard() -> None:
     assert decide(a_situation(a_job(), an_attempt(), out_of_sight)).sentence == "so far"
     pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_since=NOW)
     assert decide(a_situation(a_job(), an_attempt(AttemptState.PENDING), pending)).sentence == "it is pending"
+
+
+SUSPENDED = "an administrator has suspended it"
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"progress_at": ago(31)}, "its state is unknown: it is unknown; last heard 2026-11-20 11:59:29 UTC"),
+        ({"progress_at": ago(90), "heard_at": ago(1)}, "so far"),
+        ({"progress_at": ago(1)}, "so far"),
+        ({"progress_at": None}, "its state is unknown: it is unknown; it has reported nothing yet"),
+        (
+            {"progress_at": ago(90), "heard_at": ago(31)},
+            "its state is unknown: it is unknown; last heard 2026-11-20 11:59:29 UTC",
+        ),
+        (
+            {"progress_at": ago(1), "halted": SUSPENDED},
+            f"it stands still: {SUSPENDED}; last heard 2026-11-20 11:59:59 UTC",
+        ),
+    ],
+    ids=["silent", "heard", "progress", "never", "heard before", "halted"],
+)
+def test_unknown_is_told_with_the_word_of_the_cluster_and_since_when_nothing_was_heard(
+    told: dict[str, Any], sentence: str
+) -> None:
+    decision = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told)))
+    assert (decision.action, decision.sentence) == (Wait(), sentence)
+
+
+def test_who_has_just_started_and_cannot_be_seen_has_half_a_minute_too() -> None:
+    unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
+    decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30)), unseen))
+    assert decision.sentence == "so far"
+
+
+@pytest.mark.parametrize("told", [{"progress_at": ago(31)}, {"halted": SUSPENDED}], ids=["silent", "halted"])
+def test_who_is_heard_again_is_told_so_while_the_cluster_still_says_nothing(told: dict[str, Any]) -> None:
+    reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told))).sentence
+    decision = decide(a_situation(a_job(reason=reason), an_attempt(), seen(Presence.UNKNOWN, heard_at=ago(1))))
+    assert decision.sentence == "the workers are running"
+
+
+def test_what_has_never_run_is_not_told_to_stand_still() -> None:
+    waiting = an_attempt(AttemptState.PENDING, started_at=None)
+    unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
+    assert decide(a_situation(a_job(JobState.STARTING), waiting, unseen)).sentence == "so far"
+
+
+@pytest.mark.parametrize("told", [{"progress_at": ago(31)}, {"halted": SUSPENDED}], ids=["silent", "halted"])
+def test_what_is_seen_again_is_told_so(told: dict[str, Any]) -> None:
+    reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told))).sentence
+    decision = decide(a_situation(a_job(reason=reason), an_attempt(), seen(Presence.RUNNING, ALIVE)))
+    assert (decision.action, decision.sentence) == (Wait(), "the workers are running")
 
 
 @pytest.mark.parametrize(

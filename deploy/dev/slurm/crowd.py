@@ -78,6 +78,7 @@ def row(number: int, name: str, *, running: bool = False) -> str:
         "Partition": "main",
         "UserID": str(os.getuid()),
         "SubmitTime": "1795193270",
+        "PriorityLong": "4294901759",
         "Name": name,
         "Comment": f"orchestrator:{name}-c0ffee",
     }

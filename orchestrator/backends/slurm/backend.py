@@ -229,7 +229,9 @@ class SlurmBackend:
             seen[key] = self._ask(key, lost[key], books)
             self._memory.asked[key] = (now, seen[key])
         for key in lost.keys() - seen.keys():
-            seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it; asking later")
+            seen[key] = Sighting(
+                key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it, and is asked for it later"
+            )
         return seen
 
     def _ask(self, key: AttemptKey, traces: Traces, books: Sequence[SlurmJob]) -> Sighting:

@@ -29,6 +29,7 @@ FIELDS = (
     "Partition",
     "UserID",
     "SubmitTime",
+    "PriorityLong",
     "Name",
     "Comment",
 )
@@ -49,6 +50,7 @@ class SlurmJob:
     comment: str = ""
     user: int | None = None
     submitted_at: float | None = None  # or, of one that was requeued, when it was
+    priority: int | None = None
     partition: str | None = None
     batch_host: str | None = None
     nodes: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
         comment="" if row["Comment"] in _ABSENT else row["Comment"],
         user=_number(row.get("UserID", "")),
         submitted_at=_moment(row.get("SubmitTime", "")),
+        priority=_number(row.get("PriorityLong", "")),
         partition=row.get("Partition"),
         batch_host=None if row["BatchHost"] in _ABSENT else row["BatchHost"],
         nodes=_hosts(row["NodeList"]),

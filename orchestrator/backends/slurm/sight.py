@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.backends.slurm.listing import SlurmJob
-from orchestrator.backends.slurm.states import Standing, explain_wait, find_cause, meaning
+from orchestrator.backends.slurm.states import Standing, explain_halt, explain_wait, find_cause, meaning
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind, signal_name
@@ -94,7 +94,7 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sight
     """Judge an attempt that Slurm lists."""
     found, evidence = meaning(job), f"Slurm job {job.id} is {job.state}"
     if found.standing is Standing.UNKNOWN:
-        return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"{evidence}: {found.words or 'an unknown state'}")
+        return Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence, halted=explain_halt(job))
     if found.standing is not Standing.OVER and job.restarts > 0:
         return _requeued(key, job, traces)
     if found.standing is Standing.WAITS:
@@ -118,7 +118,7 @@ def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: boo
     if reused:
         evidence += ": another job has that number now"
     if not quiet:
-        words = f"{evidence}, but its agents have written a moment ago"
+        words = f"{evidence}; its agents wrote lately and may still run"
         return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
     if traces.claim is None:
         return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and no agent of it ever came up")

@@ -40,8 +40,8 @@ STATES: dict[str, Meaning] = {
     "COMPLETING": Meaning(Standing.ENDS),
     "STAGE_OUT": Meaning(Standing.ENDS),
     # Its silence is no hang.
-    "SUSPENDED": Meaning(Standing.UNKNOWN, None, "is suspended in Slurm, and nothing of it runs"),
-    "STOPPED": Meaning(Standing.UNKNOWN, None, "is stopped in Slurm, and nothing of it runs"),
+    "SUSPENDED": Meaning(Standing.UNKNOWN),
+    "STOPPED": Meaning(Standing.UNKNOWN),
     "COMPLETED": Meaning(Standing.OVER),
     "FAILED": Meaning(Standing.OVER),
     "TIMEOUT": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its time limit is over"),
@@ -98,6 +98,21 @@ def explain_wait(job: SlurmJob) -> str:
     words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
     told = f": {job.reason}" if job.reason else ""
     return f"waits in Slurm's queue as job {job.id}{told}" + (f" ({words.format(id=job.id)})" if words else "")
+
+
+def explain_halt(job: SlurmJob) -> str | None:
+    """By whom a job was made to stand still; None where it was not."""
+    if job.state == "STOPPED":
+        return f"SIGSTOP has stopped Slurm job {job.id}; `scancel --signal=CONT {job.id}` lets it go on"
+    if job.state != "SUSPENDED":
+        return None
+    # _job_suspend() of slurmctld takes the priority of what `scontrol suspend` suspends, which is for administrators
+    # alone (scontrol(1)), so that no scheduler resumes it. 0 in all recorded versions.
+    if job.priority is None:
+        return f"Slurm job {job.id} is suspended"
+    if job.priority == 0:
+        return f"an administrator has suspended Slurm job {job.id}; `scontrol resume {job.id}` lets it go on"
+    return f"Slurm has suspended job {job.id} to let another one run, and resumes it by itself"
 
 
 def find_cause(job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "") -> Failure | None:

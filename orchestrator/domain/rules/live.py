@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.decision import Decision, MarkNodes, NotePending, NoteRunning, Submit, TellAgents, Wait
 from orchestrator.domain.job import JobState
@@ -11,6 +13,7 @@ from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
 
 _UNHEARD = "nobody hears its agents"
+_HALTED, _UNKNOWN = "it stands still", "its state is unknown"
 
 
 @while_live
@@ -73,17 +76,33 @@ def tell_agents(s: Situation, live: Watched) -> Decision | None:
 
 
 def hearing(s: Situation) -> str | None:
-    """What to tell while agents that are seen to run are not heard, where reports are all that tells of them, and when
-    they are heard again; None where there is nothing to tell."""
-    if s.live is None or s.live.presence is not Presence.RUNNING or s.live.attempt.started_at is None:
+    """What to tell while an attempt that has run cannot be seen, or its agents cannot be heard where reports are all
+    that tells of them, and when they can be again; None where there is nothing to tell."""
+    if s.live is None or s.live.attempt.started_at is None:
+        return None
+    again = _stand(s.live) if s.job.reason.startswith((_UNHEARD, _HALTED, _UNKNOWN)) else None
+    if s.live.presence is Presence.UNKNOWN:
+        return _out_of_sight(s.live, s.now) or again
+    if s.live.presence is not Presence.RUNNING:
         return None
     if not s.live.seen.unheard:
-        return _stand(s.live) if s.job.reason.startswith(_UNHEARD) else None
+        return again
     if s.now - s.live.attempt.started_at <= UNHEARD_AFTER:
         return None  # the first report is under way
     heard_at = s.live.seen.training.heard_at
     since = "they started" if heard_at is None else f"{heard_at:%Y-%m-%d %H:%M:%S} UTC"
     return f"{_UNHEARD}: no report since {since}; check that pods reach the service (`orchestrator doctor`)"
+
+
+def _out_of_sight(live: Watched, now: datetime) -> str | None:
+    """The cluster's word, and since when nothing was heard. While the attempt is heard, only a halt is told."""
+    heard_at, halted = live.seen.training.last_heard_at, live.seen.sighting.halted
+    silent_since = heard_at or live.attempt.started_at
+    if halted is None and silent_since is not None and now - silent_since <= UNHEARD_AFTER:
+        return None
+    since = "it has reported nothing yet" if heard_at is None else f"last heard {heard_at:%Y-%m-%d %H:%M:%S} UTC"
+    told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if halted is None else f"{_HALTED}: {halted}"
+    return f"{told}; {since}"
 
 
 def _stand(live: Watched) -> str:

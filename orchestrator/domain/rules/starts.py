@@ -86,7 +86,7 @@ def start(s: Situation) -> Decision | None:
 
 
 def wait(s: Situation) -> Decision:
-    """Nothing to do, but to say so while nobody hears the agents."""
+    """Nothing to do, but to say so while nobody sees the attempt or hears its agents."""
     return Decision(action=Wait(), sentence=hearing(s) or s.job.reason)
 
 

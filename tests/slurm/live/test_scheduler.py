@@ -153,6 +153,7 @@ def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
     number = lab.slurm_id(job)
     lab.slurm.run("scontrol", "hold", number)
     lab.until(job, lambda job: "JobHeld" in job.reason)
+    assert lab.client.why(job).verdict.endswith(f"as job {number}: JobHeldAdmin (an administrator holds it)")
     lab.slurm.run("scancel", blocker.strip())
     time.sleep(2)
     assert lab.client.job(job).state == "STARTING"
@@ -165,7 +166,14 @@ def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
     lab.at_step(job, 10)
     number = lab.slurm_id(job)
     lab.slurm.run("scontrol", "suspend", number)
+    halted = (
+        f"it stands still: an administrator has suspended Slurm job {number}; `scontrol resume {number}` lets it go on"
+    )
+    lab.until(job, lambda job: job.reason.startswith(f"{halted}; last heard 20"))
+    assert lab.client.why(job).verdict.startswith(halted)
+    assert "it stands still" in lab.cli("ls").stdout
     time.sleep(6)
     assert lab.client.job(job).attempts == 1
     lab.slurm.run("scontrol", "resume", number)
+    lab.until(job, lambda job: job.reason == "the workers are running" or job.ended)
     assert lab.succeeded(job).attempts == 1

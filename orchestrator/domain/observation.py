@@ -12,6 +12,7 @@ from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
 from trainer.contract.silence import Pace
 
+NEVER = "it can never start"  # in the evidence of what waits for something that its cluster does not have
 UNHEARD_AFTER = timedelta(seconds=30)  # agents report every two seconds, with news or without
 
 

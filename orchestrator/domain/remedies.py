@@ -93,7 +93,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         name="refused by the scheduler",
         kinds=frozenset({FailureKind.LAUNCH}),
-        pattern=r"refuses the job|can never place it|needs \d+ nodes; partition",
+        pattern=r"refuses the job|can never place it|needs \d+ nodes?( with \d+ CPUs?)?; partition",
         cause="the scheduler takes no such job: it names something unknown, or wants more than there is or is allowed",
         fix="correct placement, topology or resources; `orchestrator plan` shows what is asked for, "
         "`orchestrator clusters` what there is",

@@ -18,6 +18,7 @@ from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Presence
+from orchestrator.domain.spec import Resources
 from tests.contract.backends import build, site
 from trainer.contract import layout
 from trainer.contract.failure import FailureKind
@@ -64,6 +65,9 @@ class Scripted:
         plan = build("train", site(self.root), seconds=1, deaf=False, nodes=nodes)
         return replace(plan, workdir=str(self._folder), excluded_nodes=avoided)
 
+    def was_submitted(self) -> bool:
+        return (self._folder / "sbatch.calls").exists()
+
     def excluded(self) -> list[str | None]:
         """What each call of sbatch was told to exclude."""
         calls = (self._folder / "sbatch.calls").read_text().splitlines()
@@ -101,6 +105,31 @@ def test_what_is_refused_without_avoiding_anything_is_asked_for_once(scripted: S
     with pytest.raises(LaunchRefused, match="Requested node configuration is not available"):
         scripted.backend.submit(scripted.plan("2"))
     assert scripted.excluded() == [None]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "resources", "says"),
+    [
+        ("1", {"cpus": 64}, "needs 1 node with 64 CPUs; partition main has none, and 8 CPUs on its largest node"),
+        ("2", {"cpus": 8.5}, "needs 2 nodes with 9 CPUs; partition main has none, and 8 CPUs on its largest node"),
+        ("2:3", {"cpus": 64}, "needs 2 nodes with 64 CPUs; partition main has none, and 8 CPUs on its largest node"),
+        ("3", {"cpus": 8}, "needs 3 nodes; partition main has 2"),
+    ],
+)
+def test_what_no_node_of_the_partition_can_ever_hold_is_refused(
+    scripted: Scripted, nodes: str, resources: dict[str, float], says: str
+) -> None:
+    """Slurm 22.05 and 26.05 take it, and let it wait for ever: recorded, PartitionConfig."""
+    scripted.nodes(n1="idle", n2="down")
+    with pytest.raises(LaunchRefused, match=says):
+        scripted.backend.submit(replace(scripted.plan(nodes), resources=Resources(**resources)))
+    assert not scripted.was_submitted()
+
+
+def test_what_fits_on_enough_nodes_is_submitted_also_where_others_are_too_small(scripted: Scripted) -> None:
+    scripted.nodes(n1="idle", n2="down")
+    for resources in (Resources(cpus=8), Resources()):
+        assert scripted.backend.submit(replace(scripted.plan("2"), resources=resources)) == "17"
 
 
 def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(scripted: Scripted) -> None:

@@ -10,7 +10,7 @@ from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
 from orchestrator.backends.slurm.states import STATES, Standing, explain_wait
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.observation import NEVER, Presence, Sighting
 from trainer.contract.node import Departure
 
 KEY = AttemptKey("train-abc", 2)
@@ -215,6 +215,14 @@ def test_limits_are_told_in_slurms_words_and_ours() -> None:
     limited = explain_wait(a_job("PENDING", reason="QOSMaxCpuPerUserLimit"))
     assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (a limit of its QOS is reached)"
     assert "scontrol release 12" in explain_wait(a_job("PENDING", reason="JobHeldUser"))
+
+
+@pytest.mark.parametrize("reason", ["PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"])
+def test_what_can_never_start_is_told_so(reason: str) -> None:
+    """The words of 22.05, 24.11 and 26.05."""
+    told = explain_wait(a_job("PENDING", reason=reason))
+    assert told.startswith(f"waits in Slurm's queue as job 12: {reason} ({NEVER}")
+    assert NEVER not in explain_wait(a_job("PENDING", reason="Resources"))
 
 
 def test_only_an_end_is_an_end() -> None:

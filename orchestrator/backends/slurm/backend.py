@@ -11,11 +11,18 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends import ship
-from orchestrator.backends.slurm.capacity import SlurmNode, choose_avoided, in_partition, summarise
+from orchestrator.backends.slurm.capacity import (
+    SlurmNode,
+    choose_avoided,
+    explain_shortage,
+    in_partition,
+    summarise,
+)
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import (
     effective_placement,
+    least_cpus,
     render_native,
     render_node_launch,
     render_request,
@@ -25,7 +32,6 @@ from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning
 from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.node import Partition
@@ -145,16 +151,16 @@ class SlurmBackend:
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _fit(self, plan: LaunchPlan) -> LaunchPlan:
-        """The plan with as many nodes avoided as can be. Raises LaunchRefused where there are not enough at all: some
-        versions take such a job, and let it wait for good."""
+        """The plan with as many nodes avoided as can be. Raises LaunchRefused where there are not enough at all, or
+        none so large: 22.05 and 26.05 take such a job, and let it wait for good."""
         try:
             place = effective_placement(plan, self._site)
             members = in_partition(self._nodes(), place.partition)
         except BackendUnavailable:
             return plan
-        if members and len(members) < plan.min_nodes:
-            where = f"partition {members[0].partition}"
-            raise LaunchRefused(f"needs {counted(plan.min_nodes, 'node')}; {where} has {len(members)}")
+        shortage = explain_shortage(members, needed=plan.min_nodes, cpus=least_cpus(plan, self._site))
+        if shortage is not None:
+            raise LaunchRefused(shortage)
         avoided = choose_avoided(plan.excluded_nodes, members, place, needed=plan.min_nodes)
         return replace(plan, excluded_nodes=avoided)
 

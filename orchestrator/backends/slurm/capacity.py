@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.backends.slurm.hostlist import parse_hostlist
+from orchestrator.domain.counted import counted
 from orchestrator.domain.node import Partition
 from orchestrator.domain.spec import Placement
 
@@ -74,6 +75,18 @@ def in_partition(nodes: Iterable[SlurmNode], partition: str | None) -> list[Slur
     wanted = None if partition is None else set(partition.split(","))
     chosen = {node.name: node for node in nodes if (node.is_default if wanted is None else node.partition in wanted)}
     return list(chosen.values())
+
+
+def explain_shortage(members: Sequence[SlurmNode], *, needed: int, cpus: int) -> str | None:
+    """Why no `needed` of a partition's nodes, broken ones included, can ever hold a job; None where they might."""
+    large = [node for node in members if node.cpus >= cpus]
+    if not members or len(large) >= needed:
+        return None
+    where = f"partition {members[0].partition} has"
+    if len(members) < needed:
+        return f"needs {counted(needed, 'node')}; {where} {len(members)}"
+    largest = f"none, and {counted(max(node.cpus for node in members), 'CPU')} on its largest node"
+    return f"needs {counted(needed, 'node')} with {counted(cpus, 'CPU')}; {where} {len(large) or largest}"
 
 
 def choose_avoided(

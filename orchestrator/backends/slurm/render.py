@@ -75,6 +75,12 @@ def effective_placement(plan: LaunchPlan, site: SlurmSite) -> Placement:
     return site.defaults.model_copy(update={**given, "options": options})
 
 
+def least_cpus(plan: LaunchPlan, site: SlurmSite) -> int:
+    """How many CPUs a node must have to hold a replica; 0 where none are asked for."""
+    whole = effective_placement(plan, site).exclusive and plan.resources.cpus is None
+    return 0 if whole else _cpus(plan)
+
+
 def _options(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> list[str]:
     place = effective_placement(plan, site)
     elastic = plan.min_nodes != plan.max_nodes

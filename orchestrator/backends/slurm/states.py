@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import EXIT_REQUEUED, EXIT_UNPREPARED
+from orchestrator.domain.observation import NEVER
 from trainer.contract.failure import Failure, FailureKind
 
 
@@ -70,13 +71,13 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("Nodes required for job are DOWN", "nodes that it needs are down, drained or reserved"),
     (
         "PartitionNodeLimit",
-        "it asks for more nodes than its partition has or allows; scale it or have the limit raised",
+        f"{NEVER} with more nodes than its partition has or allows; scale it or have the limit raised",
     ),
-    ("PartitionTimeLimit", "its time limit is above the partition's; lower placement.time_limit_s"),
-    ("PartitionConfig", "its partition has no such node; change resources or partition"),
+    ("PartitionTimeLimit", f"{NEVER} with a time limit above the partition's; lower placement.time_limit_s"),
+    ("PartitionConfig", f"{NEVER}: its partition has no such node; change resources or partition"),
     ("PartitionDown", "its partition is down"),
     ("PartitionInactive", "its partition is inactive"),
-    ("BadConstraints", "no node can ever satisfy it"),
+    ("BadConstraints", f"{NEVER}: no node satisfies it"),
     ("Reservation", "it waits for its reservation"),
     ("QOS", "a limit of its QOS is reached"),
     ("MaxJobsPerAccount", "a limit of its account is reached"),

@@ -161,6 +161,31 @@ def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
     assert lab.succeeded(job).attempts == 1
 
 
+def test_a_job_that_no_node_can_hold_fails_with_the_numbers(lab: Lab) -> None:
+    job = lab.submit(resources={"cpus": 64})
+    ended = lab.until(job, lambda job: job.ended)
+    assert ended.failure is not None
+    says = "needs 2 nodes with 64 CPUs; partition main has none, and 4 CPUs on its largest node"
+    assert (ended.state, ended.failure.kind, says in ended.reason) == ("FAILED", "launch", True), ended.reason
+    remedy = lab.client.why(job).remedy
+    assert remedy is not None
+    assert remedy.name == "refused by the scheduler"
+
+
+def test_a_job_that_slurm_would_let_wait_for_ever_is_told_to_do_so(lab: Lab) -> None:
+    lab.slurm.run("scontrol", "update", "partitionname=main", "maxtime=1")
+    try:
+        job = lab.submit(placement={"time_limit_s": 600})
+        lab.until(job, lambda job: "PartitionTimeLimit" in job.reason or job.ended)
+        why = lab.client.why(job)
+        assert "PartitionTimeLimit (it can never start with a time limit above the partition's" in why.verdict
+        assert why.next.startswith(f"`orchestrator cancel {job}`")
+        lab.client.cancel(job)
+        assert lab.until(job, lambda job: job.ended).state == "CANCELLED"
+    finally:
+        lab.slurm.run("scontrol", "update", "partitionname=main", "maxtime=infinite")
+
+
 def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
     job = lab.submit(trainer=LONG, supervise={"heartbeat_timeout_s": 3, "backoff_s": [0.1, 0.2]})
     lab.at_step(job, 10)

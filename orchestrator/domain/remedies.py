@@ -165,6 +165,13 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     KILLED,
     Remedy(
+        name="cancelled in Slurm",
+        kinds=frozenset({FailureKind.PREEMPTED}),
+        pattern=r"was (cancelled|requeued) in Slurm",
+        cause="a person or a program ended it with Slurm's own commands, and no other job took its nodes",
+        fix="nothing: the job goes on from its snapshot; `orchestrator cancel` ends it for good",
+    ),
+    Remedy(
         name="hang",
         kinds=frozenset({FailureKind.HANG}),
         cause="a rank made no progress for longer than its limit",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pwd
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,8 @@ from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.observation import Presence
+from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.remedies import find_remedy
 from orchestrator.domain.spec import Resources
 from tests.contract.backends import build, site
 from trainer.contract import layout
@@ -64,6 +68,10 @@ class Scripted:
     def plan(self, nodes: str, *avoided: str) -> LaunchPlan:
         plan = build("train", site(self.root), seconds=1, deaf=False, nodes=nodes)
         return replace(plan, workdir=str(self._folder), excluded_nodes=avoided)
+
+    def calls(self, name: str) -> int:
+        path = self._folder / f"{name}.calls"
+        return len(path.read_text().splitlines()) if path.exists() else 0
 
     def was_submitted(self) -> bool:
         return (self._folder / "sbatch.calls").exists()
@@ -117,7 +125,7 @@ def test_what_is_refused_without_avoiding_anything_is_asked_for_once(scripted: S
     ],
 )
 def test_what_no_node_of_the_partition_can_ever_hold_is_refused(
-    scripted: Scripted, nodes: str, resources: dict[str, float], says: str
+    scripted: Scripted, nodes: str, resources: dict[str, Any], says: str
 ) -> None:
     """Slurm 22.05 and 26.05 take it, and let it wait for ever: recorded, PartitionConfig."""
     scripted.nodes(n1="idle", n2="down")
@@ -141,7 +149,7 @@ def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(s
     (folder / "allocation-17").write_text("2 n[1-2]\n")
     scripted.nodes(n1="idle", n2="down")
     scripted.script("squeue", 'case "$*" in *" -j "*) echo "Invalid job id specified" >&2; exit 1 ;; esac')
-    row = f"17|{plan.key}|NODE_FAIL|0:15|n[1-2]|1795193279|1795193299|{os.getuid()}|1795193278"
+    row = f"17|{plan.key}|NODE_FAIL|0:15|n[1-2]|1795193279|1795193299|{os.getuid()}|1795193278|"
     scripted.script("sacct", f"echo '{row}'")
     seen = scripted.backend.observe({plan.key: plan.max_nodes})[plan.key]
     assert seen.presence is Presence.GONE
@@ -153,7 +161,6 @@ def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(s
 
 # Recorded: the controller lost its state, and gave the number of our job to another user's.
 REUSED = AttemptKey("train-4fk2", 1)
-REUSED_BOOKS = (*BOOK_FIELDS, "AdminComment")
 
 
 def reuse_number(scripted: Scripted, *, books: bool) -> Path:
@@ -169,7 +176,7 @@ def reuse_number(scripted: Scripted, *, books: bool) -> Path:
     (folder / "listing").write_text(listed.replace("|", SEPARATOR) + "\n")
     scripted.script("squeue", f'case "$*" in *" -j "*) cat {folder}/listing ;; esac')
     told = (RECORDS / "22.05" / "reused_books.txt").read_text().splitlines()
-    rows = [dict(zip(REUSED_BOOKS, line.split("|"), strict=True)) for line in told]
+    rows = [dict(zip(BOOK_FIELDS, line.split("|"), strict=True)) for line in told]
     # Recorded as root.
     mine = [{**row, "UID": str(os.getuid()) if row["UID"] == "0" else row["UID"]} for row in rows]
     (folder / "books").write_text("".join("|".join(row[name] for name in BOOK_FIELDS) + "\n" for row in mine))
@@ -183,7 +190,8 @@ def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: S
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.evidence) == (Presence.GONE, "Slurm job 1 is over: CANCELLED")
     assert seen.cause is not None
-    assert seen.cause.kind is FailureKind.PREEMPTED
+    words = "it was cancelled in Slurm by Slurm itself: its accounting names no user (Slurm job 1, CANCELLED)"
+    assert (seen.cause.kind, seen.cause.message) == (FailureKind.PREEMPTED, words)
 
 
 def test_a_number_that_another_job_has_now_says_nothing_of_ours(scripted: Scripted) -> None:
@@ -200,6 +208,69 @@ def test_agents_that_still_write_are_not_gone_because_their_number_is_another_jo
     log.touch()
     os.utime(log, (4e9, 4e9))  # settle_s is 0 here
     assert scripted.backend.observe({REUSED: 1})[REUSED].presence is Presence.UNKNOWN
+
+
+def cancel_by(scripted: Scripted, plan: LaunchPlan, *, books: str | None, **fields: str) -> Sighting:
+    """A job of ours was cancelled, and not by us. `books`: its state in accounting, and the administrator's comment."""
+    folder = layout.attempt_dir(Path(plan.job_dir), 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / layout.CLAIM).write_text("slurm-lab-17")
+    (folder / "allocation-17").write_text("1 n1\n")
+    scripted.nodes(n1="idle")
+    listed = {"State": "CANCELLED", "BatchHost": "n1", "NodeList": "n1", "Name": str(plan.key), **fields}
+    scripted.list_job(**listed)
+    state, _, comment = (books or "").partition("|")
+    row = f"17|{plan.key}|{state}|0:0|n1|1795193279|1795193299|{os.getuid()}|1795193278|{comment}"
+    disabled = 'echo "Slurm accounting storage is disabled" >&2; exit 1'
+    scripted.script("sacct", disabled if books is None else f"echo '{row}'")
+    return scripted.backend.observe({plan.key: plan.max_nodes})[plan.key]
+
+
+@pytest.mark.parametrize(
+    ("books", "who"),
+    [
+        (None, "by other hands, and without accounting Slurm does not tell whose"),
+        (f"CANCELLED by {os.getuid()}", "by {me}, the user that the service runs as"),
+        ("CANCELLED by 987654", "by the user with id 987654"),
+        ("CANCELLED by 987654|disk | swap", "by the user with id 987654; the administrator's comment: disk | swap"),
+        ("CANCELLED", "by Slurm itself: its accounting names no user"),
+        ("RUNNING", "by other hands, and accounting does not tell whose"),
+    ],
+    ids=["no accounting", "ourselves", "another", "comment", "Slurm", "late"],
+)
+def test_who_cancelled_a_job_is_told_where_slurm_tells(scripted: Scripted, books: str | None, who: str) -> None:
+    seen = cancel_by(scripted, scripted.plan("1"), books=books)
+    assert (seen.presence, seen.cause is not None) == (Presence.GONE, True)
+    assert seen.cause is not None
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert seen.cause.message == f"it was cancelled in Slurm {who.format(me=me)} (Slurm job 17, CANCELLED)"
+    remedy = find_remedy(seen.cause)
+    assert remedy is not None
+    assert remedy.name == "cancelled in Slurm"
+
+
+def test_a_cancelled_job_has_not_ended_before_accounting_had_its_time_to_tell_by_whom(scripted: Scripted) -> None:
+    plan, now = scripted.plan("1"), int(time.time())
+    late = cancel_by(scripted, plan, books="RUNNING", EndTime=str(now + 60))
+    assert (late.presence, late.cause) == (Presence.RUNNING, None)
+    told = cancel_by(scripted, plan, books="CANCELLED by 987654", EndTime=str(now + 60))
+    assert told.cause is not None
+    assert "987654" in told.cause.message
+    unheld = cancel_by(scripted, scripted.plan("1"), books=None, EndTime=str(now + 60))
+    assert unheld.cause is not None
+
+
+def test_accounting_is_asked_once_who_cancelled_a_job_and_never_of_what_we_ended(scripted: Scripted) -> None:
+    plan = scripted.plan("1")
+    for _ in range(3):
+        cancel_by(scripted, plan, books="CANCELLED by 0")
+    assert scripted.calls("sacct") == 1
+    ours = replace(plan, key=AttemptKey(plan.key.job_id, 2))
+    scripted.script("scancel", "")
+    scripted.list_job(State="RUNNING", Name=str(ours.key))
+    scripted.backend.cancel(ours.key, force=True)
+    assert cancel_by(scripted, ours, books="CANCELLED by 0").cause is None
+    assert scripted.calls("sacct") == 1
 
 
 def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scripted) -> None:

@@ -125,6 +125,16 @@ def test_the_books_tell_the_same_ends(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_the_books_tell_who_cancelled_a_job(version: str) -> None:
+    told = parse_books((RECORDS / version / "books.txt").read_text(), fields=RECORDED_BOOKS)
+    books = {job.name: job for job in told}
+    assert (books["cancelled_running"].state, books["cancelled_running"].cancelled_by) == ("CANCELLED", 4242)
+    assert books["dependency_kill_on_invalid"].cancelled_by is None, "Slurm did that by itself"
+    assert {job.cancelled_by for job in told if job.state != "CANCELLED"} == {None}
+    assert 0 in {job.cancelled_by for job in told}, "cancelled by root"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_no_complaint_of_sbatch_is_taken_for_silence_or_silence_for_a_complaint(version: str) -> None:
     from orchestrator.backends.slurm.client import _FULL, _UNREACHABLE
 

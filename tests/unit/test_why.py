@@ -326,6 +326,9 @@ SAID = {
         message="the worker ended with exit code 2: train.py: error: the following arguments are required: --lr",
     ),
     "killed": Failure(kind=FailureKind.UNKNOWN, message="the worker was killed by SIGKILL", signal="SIGKILL"),
+    "cancelled in Slurm": Failure(
+        kind=FailureKind.PREEMPTED, message="it was cancelled in Slurm by alice (Slurm job 7, CANCELLED)"
+    ),
     "hang": Failure(kind=FailureKind.HANG, message="told nothing for 90 s in phase step"),
     "time limit": Failure(kind=FailureKind.TIMEOUT, message="the time limit of the job"),
     "deleted in Kubernetes": Failure(

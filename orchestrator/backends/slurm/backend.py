@@ -19,6 +19,7 @@ from orchestrator.backends.slurm.capacity import (
     summarise,
 )
 from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.hands import Hands
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import (
     effective_placement,
@@ -54,9 +55,7 @@ class _Memory:
     nodes_at: float = float("-inf")
     nodes: list[SlurmNode] = field(default_factory=list)
     asked: dict[AttemptKey, tuple[float, Sighting]] = field(default_factory=dict)
-    cancelled: dict[str, dict[int, float]] = field(
-        default_factory=dict
-    )  # by name the jobs we ended: when we last said so
+    cancelled: dict[str, dict[int, float]] = field(default_factory=dict)  # by name and id: when we last ended it
     silent: str | None = None  # why it did not answer the last time
 
 
@@ -78,6 +77,7 @@ class SlurmBackend:
         self._now = now
         self._monotonic = monotonic
         self._memory = _Memory()
+        self._hands = Hands(self._books, user=client.user)
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         return render_native(render_request(plan, self._site))
@@ -97,6 +97,7 @@ class SlurmBackend:
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         jobs = self._list() if launched else {}
+        self._hands.ask({str(key): jobs.get(str(key), ()) for key in launched}, ours=self._memory.cancelled)
         seen: dict[AttemptKey, Sighting] = {}
         missing: dict[AttemptKey, Traces] = {}
         for key, replicas in launched.items():
@@ -199,6 +200,8 @@ class SlurmBackend:
 
     def _sight(self, key: AttemptKey, jobs: Sequence[SlurmJob], traces: Traces) -> Sighting:
         job = choose(jobs, traces)
+        if self._hands.may_still_be_told(job, now=self._now(), settle_s=self._site.settle_s):
+            job = replace(job, state="COMPLETING")
         if meaning(job).standing is Standing.OVER:
             traces = look_closely(traces, self._job(key), key, job.id)
         sighting = self._judge(key, job, traces)
@@ -251,6 +254,7 @@ class SlurmBackend:
         traces = look_closely(traces, job, key, number)
         booked = [one for one in books if one.id == number and is_ours(one, made)]
         if booked and meaning(booked[-1]).standing is Standing.OVER:
+            self._hands.learn(str(key), booked[-1])
             return self._judge(key, booked[-1], traces)
         sign = last_sign(job, key, traces.replicas)
         quiet = sign is None or self._now() - sign >= 2 * self._site.settle_s
@@ -292,6 +296,7 @@ class SlurmBackend:
             settle_s=self._site.settle_s,
             notice_s=self._site.notice_s,
             ours=frozenset(self._memory.cancelled.get(str(key), ())),
+            hands=self._hands.explain(str(key)),
             broken=broken or {},
         )
 

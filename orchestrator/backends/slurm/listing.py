@@ -35,7 +35,7 @@ FIELDS = (
 )
 FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
 NAME_OF_ATTEMPT = re.compile(r".-a[0-9]+\Z")  # as AttemptKey spells itself
-BOOK_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End", "UID", "Submit")
+BOOK_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "NodeList", "Start", "End", "UID", "Submit", "AdminComment")
 _ABSENT = frozenset({"", "n/a", "N/A", "NONE", "None assigned", "Unknown", "(null)"})
 
 
@@ -47,13 +47,14 @@ class SlurmJob:
     name: str
     state: str  # without what follows the first word, as in "CANCELLED by 0"
     reason: str = ""
-    comment: str = ""
+    comment: str = ""  # in accounting, the administrator's
     user: int | None = None
     submitted_at: float | None = None  # or, of one that was requeued, when it was
     priority: int | None = None
     partition: str | None = None
     batch_host: str | None = None
     nodes: tuple[str, ...] = ()
+    cancelled_by: int | None = None  # the user's id, which accounting alone tells
     restarts: int = 0
     exit_code: int = 0
     exit_signal: int = 0
@@ -110,17 +111,20 @@ def parse_books(text: str, *, fields: Sequence[str] = BOOK_FIELDS) -> list[Slurm
     that Slurm has given more than once."""
     found: list[SlurmJob] = []
     for line in text.splitlines():
-        values = line.split("|")
+        values = line.split("|", len(fields) - 1)  # a comment may hold anything
         if len(values) != len(fields):
             continue
         row = dict(zip(fields, values, strict=True))
         if not row["JobIDRaw"].isdecimal():
             continue  # a step
         code, number = parse_exit_code(row["ExitCode"])
+        state, _, by = row["State"].partition(" ")
         job = SlurmJob(
             id=int(row["JobIDRaw"]),
             name=row["JobName"],
-            state=row["State"].partition(" ")[0],
+            state=state,
+            cancelled_by=_number(by.removeprefix("by ")),
+            comment=row.get("AdminComment", ""),
             user=_number(row.get("UID", "")),
             submitted_at=_moment(row.get("Submit", "")),
             nodes=_hosts(row["NodeList"]),

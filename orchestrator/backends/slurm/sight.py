@@ -50,6 +50,7 @@ class Terms:
     settle_s: float
     notice_s: float
     ours: frozenset[int] = frozenset()  # Slurm jobs that we ended ourselves
+    hands: str = ""  # who cancelled it, where it was cancelled by others
     broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, and its words
 
 
@@ -214,7 +215,7 @@ def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str],
     ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
     if settled and not ours and not began and job.id not in traces.allocations and down:
         return _unprepared(job, down)
-    told = {"last_words": traces.last_words, "memory_words": traces.memory_words}
+    told = {"last_words": traces.last_words, "memory_words": traces.memory_words, "hands": terms.hands}
     found = None if ours else find_cause(job, notice_s=terms.notice_s, **told)
     if found is None and settled and not ours and not began:
         return _never_began(job, traces)

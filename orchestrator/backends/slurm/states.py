@@ -87,6 +87,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("user env retrieval failed", "Slurm cannot read the user's environment; ask its administrator"),
 )
 _SIGNAL_OF_LAUNCH = 53  # slurmstepd could not open the log or enter the folder; recorded in all versions
+_COMMENT_LETTERS = 200
 _ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
 
 
@@ -99,6 +100,16 @@ def explain_wait(job: SlurmJob) -> str:
     words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
     told = f": {job.reason}" if job.reason else ""
     return f"waits in Slurm's queue as job {job.id}{told}" + (f" ({words.format(id=job.id)})" if words else "")
+
+
+def explain_hands(row: SlurmJob | None, user: str) -> str:
+    """Who cancelled a job, by its row in accounting; `user` is what the one with that id is called."""
+    if row is None:
+        return "by other hands, and without accounting Slurm does not tell whose"
+    if row.state != "CANCELLED":
+        return "by other hands, and accounting does not tell whose"
+    who = "by Slurm itself: its accounting names no user" if row.cancelled_by is None else f"by {user}"
+    return f"{who}; the administrator's comment: {row.comment[:_COMMENT_LETTERS]}" if row.comment else who
 
 
 def explain_halt(job: SlurmJob) -> str | None:
@@ -116,12 +127,17 @@ def explain_halt(job: SlurmJob) -> str | None:
     return f"Slurm has suspended job {job.id} to let another one run, and resumes it by itself"
 
 
-def find_cause(job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "") -> Failure | None:
+def find_cause(
+    job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "", hands: str = ""
+) -> Failure | None:
     """Slurm's word on why a job is over; None where its agents' own records must tell.
 
     `memory_words`: what it printed where it killed a step for its memory, which the job's state does not tell.
+    `hands`: whose they were that cancelled it, as explain_hands says.
     """
     found, name = meaning(job), f"Slurm job {job.id}"
+    if job.state == "CANCELLED" and found.kind is not None and hands:
+        return Failure(kind=found.kind, message=f"it was cancelled in Slurm {hands} ({name}, {job.state})")
     if found.kind is not None:
         return Failure(kind=found.kind, message=f"{found.words} ({name}, {job.state})")
     if job.exit_code == EXIT_REQUEUED:

@@ -5,6 +5,8 @@ Skipped where slurmdbd and MariaDB are not installed.
 
 from __future__ import annotations
 
+import os
+import pwd
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +85,25 @@ def test_what_the_controller_has_forgotten_is_looked_up_in_the_books(lab: Lab) -
     assert (done.attempts, attempts[0].state) == (2, "LOST"), lab.sentences(job)
     assert f"Slurm lost one of its nodes (Slurm job {first}, NODE_FAIL)" in attempts[0].reason
     assert "restored" in lab.kinds(job)
+
+
+def test_who_cancelled_a_job_is_told_by_its_user(lab: Lab) -> None:
+    job = lab.submit(trainer={"steps": 150})
+    lab.at_step(job, 25)
+    number = lab.slurm_id(job)
+    lab.slurm.run("scontrol", "update", f"jobid={number}", "admincomment=power work")
+    lab.slurm.run("scancel", number)
+    done = lab.succeeded(job)
+    attempts = list(lab.client.attempts(job))
+    assert (done.attempts, attempts[0].state) == (2, "PREEMPTED"), lab.sentences(job)
+    me = pwd.getpwuid(os.getuid()).pw_name
+    said = (
+        f"it was cancelled in Slurm by {me}, the user that the service runs as; the administrator's comment: power work"
+    )
+    assert said in attempts[0].reason
+    remedy = lab.client.why(job).remedy
+    assert remedy is not None
+    assert remedy.name == "cancelled in Slurm"
 
 
 def test_a_limit_on_jobs_that_run_is_waited_for_with_its_words(lab: Lab) -> None:

@@ -119,8 +119,9 @@ CASES = (
         spec=job_of(FOREVER),
         strike=cancel,
         kind="preempted",
-        says="it was cancelled in Slurm by other hands (Slurm job {id}, CANCELLED)",
-        remedy="preemption",
+        says="it was cancelled in Slurm by other hands, and without accounting Slurm does not tell whose "
+        "(Slurm job {id}, CANCELLED)",
+        remedy="cancelled in Slurm",
     ),
     Case(
         name="a job that an administrator requeues",
@@ -128,7 +129,7 @@ CASES = (
         strike=requeue,
         kind="preempted",
         says="it was requeued in Slurm by other hands",
-        remedy="preemption",
+        remedy="cancelled in Slurm",
     ),
     Case(
         name="a time limit",

@@ -14,11 +14,14 @@ from trainer.contract.failure import FailureKind
 GRAVE = frozenset({FailureKind.NODE, FailureKind.INFRASTRUCTURE})
 _OTHERS_NEEDED = 2
 _MOST_DOUBLINGS = 5
+# Jobs of one node learn of its end one after the other: an elastic group within seconds, Kubernetes in up to five
+# minutes, Slurm after its SlurmdTimeout (300 s in slurm.conf(5)) and what we wait for late records. Twice the slowest.
+INCIDENT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
-    """One mark in a node's record: an attempt failed there, for a reason that may lie in the node."""
+    """What one attempt reports of a node: it failed there, for a reason that may lie in the node."""
 
     cluster: str
     node: str
@@ -26,6 +29,17 @@ class NodeFailure:
     key: AttemptKey
     kind: FailureKind
     sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One mark in a node's record: what happened to it once, however many attempts report it. Oldest report first."""
+
+    reports: tuple[NodeFailure, ...]
+
+    @property
+    def newest(self) -> NodeFailure:
+        return self.reports[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +66,25 @@ def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
     return now - timedelta(seconds=cooldown_s * 2**_MOST_DOUBLINGS)
 
 
+def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list[Incident]:
+    """The incidents of one node, oldest first. Reports within INCIDENT_S of an incident's first one belong to it,
+    whatever they call it: to one job its node was lost, to another it could not be prepared.
+
+    A node that fails after its cool-down was given back and failed again, however short the cool-down is.
+    """
+    window = timedelta(seconds=min(INCIDENT_S, cooldown_s))
+    groups: list[list[NodeFailure]] = []
+    for report in sorted(reports, key=lambda report: (report.at, report.key)):
+        if groups and report.at - groups[-1][0].at <= window:
+            groups[-1].append(report)
+        else:
+            groups.append([report])
+    return [Incident(reports=tuple(group)) for group in groups]
+
+
 def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) -> list[Exclusion]:
-    """The nodes that new attempts avoid now, by name. They come back after a cool-down, which doubles with each mark.
+    """The nodes that new attempts avoid now, by name. They come back after a cool-down, which doubles with each further
+    incident.
 
     A switch that fails may mark all nodes: to avoid them is a wish, and backends start an attempt that has no others.
     """
@@ -61,17 +92,18 @@ def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) 
     for failure in record:
         by_node[failure.node].append(failure)
     exclusions = [
-        exclusion for node, marks in by_node.items() if (exclusion := _exclusion(node, marks, now, cooldown_s))
+        exclusion for node, reports in by_node.items() if (exclusion := _exclusion(node, reports, now, cooldown_s))
     ]
     return sorted(exclusions, key=lambda exclusion: exclusion.node)
 
 
-def _exclusion(node: str, marks: list[NodeFailure], now: datetime, cooldown_s: float) -> Exclusion | None:
-    grave = [mark for mark in marks if mark.kind in GRAVE]
-    if not grave and len({mark.key for mark in marks}) < _OTHERS_NEEDED:
+def _exclusion(node: str, reports: list[NodeFailure], now: datetime, cooldown_s: float) -> Exclusion | None:
+    grave = [report for report in reports if report.kind in GRAVE]
+    if not grave and len({report.key for report in reports}) < _OTHERS_NEEDED:
         return None
-    newest = max(marks, key=lambda mark: mark.at)
-    until = newest.at + timedelta(seconds=cooldown_s * 2 ** min(len(marks) - 1, _MOST_DOUBLINGS))
+    incidents = find_incidents(reports, cooldown_s=cooldown_s)
+    newest = incidents[-1].newest
+    until = newest.at + timedelta(seconds=cooldown_s * 2 ** min(len(incidents) - 1, _MOST_DOUBLINGS))
     if until <= now:
         return None
     return Exclusion(node=node, until=until, sentence=f"node {node} is avoided: {newest.sentence}")

@@ -13,7 +13,7 @@ from orchestrator.domain.admission import Claimant, Limits, Quota, admit, device
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.lease import LeaseStanding
-from orchestrator.domain.node import NodeFailure, exclude, record_begins
+from orchestrator.domain.node import NodeFailure, exclude, find_incidents, record_begins
 from orchestrator.domain.spec import JobSpec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.clusters import ClusterReader
@@ -141,7 +141,7 @@ class Inventory:
                 cluster=where,
                 name=name,
                 excluded_until=excluded[0].until if excluded else None,
-                failures=len(record),
+                failures=len(find_incidents(record, cooldown_s=self._node_cooldown_s)),
                 last_at=last.at,
                 last_kind=last.kind.value,
                 last_sentence=last.sentence,

@@ -107,7 +107,7 @@ class Metrics:
         )
         self.jobs_ended = self._counter("jobs_ended", "Jobs by the state in which they ended.", ["state"])
         self.node_failures = self._counter(
-            "node_failures", "Marks in the records of nodes, by the kind of failure.", ["cluster", "kind"]
+            "node_failures", "Failures of nodes as attempts report them, by kind.", ["cluster", "kind"]
         )
         self.snapshots = self._counter(
             "snapshots", "Snapshots by what became of them: committed, failed, skipped, quarantined.", ["outcome"]

@@ -66,7 +66,7 @@ class NodeView(Answer):
     cluster: str
     name: str
     excluded_until: datetime | None  # new attempts avoid it until then
-    failures: int
+    failures: int  # one power loss is one, however many jobs met it
     last_at: datetime
     last_kind: str
     last_sentence: str

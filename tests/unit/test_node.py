@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.node import NodeFailure, exclude
+from orchestrator.domain.node import INCIDENT_S, NodeFailure, exclude, find_incidents
 from tests.unit.situations import NOW, ago
 from trainer.contract.failure import FailureKind
 
@@ -26,9 +26,25 @@ def test_a_node_that_was_lost_is_avoided_until_it_has_cooled_down() -> None:
 def test_every_further_mark_doubles_the_cool_down() -> None:
     assert excluded(mark("n1", 199), mark("n1", 350, job="b")) == ["n1"]
     assert excluded(mark("n1", 200), mark("n1", 350, job="b")) == []
-    many = [mark("n1", 3199, job=str(number)) for number in range(50)]
+    many = [mark("n1", 3199 + 101 * number, job=str(number)) for number in range(50)]
     assert excluded(*many) == ["n1"]
-    assert excluded(*[mark("n1", 3200, job=str(number)) for number in range(50)]) == []
+    assert excluded(*[mark("n1", 3200 + 101 * number, job=str(number)) for number in range(50)]) == []
+
+
+def test_one_power_loss_counts_once_whatever_its_jobs_call_it() -> None:
+    kinds = (FailureKind.NODE, FailureKind.NODE, FailureKind.INFRASTRUCTURE, FailureKind.NODE)
+    four = [mark("n1", 30 + 10 * number, kind, job=str(number)) for number, kind in enumerate(kinds)]
+    (only,) = exclude(four, now=NOW, cooldown_s=3600)
+    assert (only.until - NOW).total_seconds() == 3600 - 30
+    assert len(find_incidents(four, cooldown_s=3600)) == 1
+
+
+def test_a_node_that_fails_again_later_has_failed_twice() -> None:
+    flapping = [mark("n1", INCIDENT_S + 1), mark("n1", 0, job="b")]
+    (only,) = exclude(flapping, now=NOW, cooldown_s=3600)
+    assert (only.until - NOW).total_seconds() == 7200
+    often = [mark("n1", 300 * number, job=str(number)) for number in range(7)]
+    assert len(find_incidents(often, cooldown_s=3600)) == 3, "a chain of failures is not one for ever"
 
 
 def test_a_hang_speaks_against_a_node_only_in_company() -> None:

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from orchestrator.api.body_memory import BodyMemory
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.jobs import Commands
+from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.identity.gate import Gate
@@ -70,6 +71,7 @@ class Services:
     commands: Commands
     plans: Plans
     deletions: Deletions
+    nodes: NodeRecords
     queries: Queries
     accounts: Accounts
     books: Books

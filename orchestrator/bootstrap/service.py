@@ -28,6 +28,7 @@ from orchestrator.bootstrap.places import Place
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.jobs import Commands
+from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.sign_in import build_sign_in
@@ -59,6 +60,7 @@ from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
 from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.marks import SqlNodeStore
 from orchestrator.store.outbox import SqlOutboxStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.retention import SqlRetentionStore
@@ -166,6 +168,9 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     )
     services = Services(
         deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, wake),
+        nodes=NodeRecords(
+            SqlNodeStore(database), SqlClusterReader(database), clock, wake, cooldown_s=settings.node_cooldown_s
+        ),
         commands=Commands(jobs, reader, checks, clock, wake, history=history),
         plans=Plans(reader, checks),
         queries=Queries(reader, history, SqlGlances(database)),

@@ -1,4 +1,4 @@
-"""`clusters` and `nodes`: what there is to run on."""
+"""`clusters` and `nodes`: what there is to run on, and which nodes are avoided."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_items, reading
+from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
 from orchestrator.cli.render import print_clusters, print_nodes
 from orchestrator.cli.terminal import echo
+from orchestrator.client import Client
+from orchestrator.domain.errors import NotFound, Refused
 
 
 def clusters(as_json: AsJson = False) -> None:
@@ -24,13 +26,50 @@ def clusters(as_json: AsJson = False) -> None:
             echo(f"{cluster.name} does not answer: {cluster.detail}", err=True)
 
 
-def nodes(cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
-    """List the nodes with failures in their record."""
+nodes = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@nodes.callback(invoke_without_command=True)
+def _list_nodes(
+    context: typer.Context, cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+) -> None:
+    """List the nodes with failures in their record, or clear the record of one."""
+    if context.invoked_subcommand is not None:
+        return
     with reading() as client:
         found = client.nodes(cluster=cluster)
     if as_json:
         print_items(found)
-    elif found:
-        print_nodes(found)
-    else:
+        return
+    if not found:
         echo("No node has a failure in its record.", err=True)
+        return
+    print_nodes(found)
+    if any(node.excluded_until is not None for node in found):
+        echo("`orchestrator nodes clear NODE` lets attempts use one again.", err=True)
+
+
+@nodes.command()
+def clear(
+    node: Annotated[str, typer.Argument(metavar="NODE")],
+    cluster: Annotated[str | None, typer.Option(help="Where several clusters have a node of that name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Clear the record of a node that is well again: attempts use it from now on."""
+    with writing() as client:
+        where = _find_cluster(client, node) if cluster is None else cluster
+        client.clear_node(where, node)
+    if as_json:
+        print_json({"cluster": where, "node": node})
+    else:
+        echo(f"the record of node {node} of cluster {where} is cleared")
+
+
+def _find_cluster(client: Client, node: str) -> str:
+    """Of a node with a record. Raises NotFound, Refused."""
+    where = [each.cluster for each in client.nodes() if each.name == node]
+    if not where:
+        raise NotFound(f"node {node} has no failure in its record; `orchestrator nodes` lists those that have")
+    if len(where) > 1:
+        raise Refused(f"clusters {', '.join(where)} each have a node {node} with a record; choose one with --cluster")
+    return where[0]

@@ -58,7 +58,7 @@ COMMANDS = {
     "chaos": ("orchestrator.cli.wishes", "Inject a fault into a running job, to see it recover."),
     "scale": ("orchestrator.cli.wishes", "Give a job another number of nodes, or a range as 2:8."),
     "clusters": ("orchestrator.cli.clusters", "List the clusters and what they hold."),
-    "nodes": ("orchestrator.cli.clusters", "List the nodes with failures in their record."),
+    "nodes": ("orchestrator.cli.clusters", "List the nodes with failures in their record, or clear the record of one."),
     "secret": ("orchestrator.cli.secret", "Store, list and remove secrets."),
     "webhook": ("orchestrator.cli.webhook", "Make, list and remove webhooks."),
     "token": ("orchestrator.cli.token", "Make, list and revoke tokens."),

@@ -58,6 +58,10 @@ class Calls:
         call = Call(method="DELETE", path=_API + path, params=params, repeatable=True)
         return self._parsed(self.transport.send(call).content, model)
 
+    def ask(self, path: str) -> None:
+        """POST of what can be repeated without harm and leaves nothing to tell."""
+        self.transport.send(Call(method="POST", path=_API + path, repeatable=True))
+
     def remove(self, path: str) -> None:
         """DELETE of what leaves nothing to tell: sent once, for the second one would not find it."""
         self.transport.send(Call(method="DELETE", path=_API + path, repeatable=False))

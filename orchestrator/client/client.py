@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self, Unpack
+from urllib.parse import quote
 
 from orchestrator.client import watch
 from orchestrator.client.access import AccessCalls
@@ -245,6 +246,10 @@ class Client(AccessCalls):
     def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
         """Nodes with failures in their record."""
         return self._calls.get("/nodes", Page[NodeView], None if cluster is None else {"cluster": cluster}).items
+
+    def clear_node(self, cluster: str, node: str) -> None:
+        """Clear the record of a node: attempts may use it again. Idempotent."""
+        self._calls.ask(f"/nodes/{quote(cluster, safe='')}/{quote(node, safe='')}/clear")
 
     def projects(self) -> list[ProjectView]:
         """Projects that have a quota, or jobs that are not at rest."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
 
+from orchestrator.api.access import Caller
+from orchestrator.commands.nodes import NodeRecords
 from orchestrator.dashboard.answers import Asking, Kept, answer_kept
 from orchestrator.dashboard.keeping import Recent
 from orchestrator.domain.identity import Principal, Role
@@ -19,14 +22,20 @@ HOLDINGS_SHOWN = 50
 @dataclass(frozen=True, slots=True)
 class ClustersPage:
     inventory: Inventory
+    records: NodeRecords
     recent: Recent[Kept]
     clock: Clock
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/clusters", self.show, methods=["GET"])
+        router.add_api_route("/nodes/{cluster}/{node}/clear", self.clear_node, methods=["POST"])
 
     async def show(self, asked: Asking) -> Response:
         return await answer_kept(asked, self.recent, "clusters.html", lambda: self._look(asked.caller))
+
+    def clear_node(self, cluster: str, node: str, caller: Caller) -> Response:
+        self.records.clear(cluster, node, by=caller)
+        return RedirectResponse("/clusters#nodes", status_code=303)
 
     def _look(self, caller: Principal) -> dict[str, object]:
         """What he may see: jobs of other projects keep their places in a queue and are not shown."""
@@ -41,6 +50,7 @@ class ClustersPage:
             "queues": {name: [each for each in queue if sees(each.project)] for name, queue in survey.queues.items()},
             "queued_shown": QUEUED_SHOWN,
             "nodes": self.inventory.nodes() if caller.may_everywhere(Role.VIEWER) else [],
+            "clears_nodes": caller.may_everywhere(Role.OPERATOR),
             "projects": [each for each in survey.projects if sees(each.name)],
             "holdings": [each for each in survey.holdings if sees(each.project)][:HOLDINGS_SHOWN],
         }

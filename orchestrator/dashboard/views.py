@@ -33,7 +33,7 @@ def build_router(services: Services, clock: Clock) -> APIRouter:
     recent: Recent[Kept] = Recent()
     ListPage(queries, Sparks(queries), services.books, recent, clock).add_to(router)
     SubmitPage(queries, services.inventory, commands, plans, places).add_to(router)
-    ClustersPage(services.inventory, recent, clock).add_to(router)
+    ClustersPage(services.inventory, services.nodes, recent, clock).add_to(router)
     JobPage(queries, services.accounts, plans, services.logs, clock).add_to(router)
     FleetPage(services.books, clock).add_to(router)
     identity = services.identity

@@ -81,6 +81,7 @@ RULES: tuple[Rule, ...] = (
     # What there is
     Rule("GET", "/api/v1/clusters", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/api/v1/nodes", Scope.SOMEWHERE, Role.VIEWER),
+    Rule("POST", "/api/v1/nodes/{cluster}/{node}/clear", Scope.EVERYWHERE, Role.OPERATOR),
     Rule("GET", "/api/v1/projects", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/api/v1/goodput", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/api/v1/webhooks", Scope.SOMEWHERE, Role.VIEWER),
@@ -98,6 +99,7 @@ RULES: tuple[Rule, ...] = (
     # Pages
     Rule("GET", "/", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/clusters", Scope.SOMEWHERE, Role.VIEWER),
+    Rule("POST", "/nodes/{cluster}/{node}/clear", Scope.EVERYWHERE, Role.OPERATOR),
     Rule("GET", "/fleet", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/projects", Scope.SOMEWHERE, Role.VIEWER),
     Rule("GET", "/webhooks", Scope.SOMEWHERE, Role.VIEWER),

@@ -29,6 +29,7 @@ class NodeFailure:
     key: AttemptKey
     kind: FailureKind
     sentence: str
+    cleared_at: datetime | None = None  # when somebody last cleared the record that it stands in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,12 @@ class Incident:
     @property
     def newest(self) -> NodeFailure:
         return self.reports[-1]
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether it was known when the record was cleared: what is reported of it later does not bring it back."""
+        first = self.reports[0]
+        return first.cleared_at is not None and first.at <= first.cleared_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +74,8 @@ def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
 
 
 def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list[Incident]:
-    """The incidents of one node, oldest first. Reports within INCIDENT_S of an incident's first one belong to it,
-    whatever they call it: to one job its node was lost, to another it could not be prepared.
+    """The incidents of one node that were not cleared, oldest first. Reports within INCIDENT_S of an incident's first
+    one belong to it, whatever they call it: to one job its node was lost, to another it could not be prepared.
 
     A node that fails after its cool-down was given back and failed again, however short the cool-down is.
     """
@@ -79,7 +86,8 @@ def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list
             groups[-1].append(report)
         else:
             groups.append([report])
-    return [Incident(reports=tuple(group)) for group in groups]
+    incidents = [Incident(reports=tuple(group)) for group in groups]
+    return [incident for incident in incidents if not incident.is_cleared]
 
 
 def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) -> list[Exclusion]:
@@ -98,10 +106,11 @@ def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) 
 
 
 def _exclusion(node: str, reports: list[NodeFailure], now: datetime, cooldown_s: float) -> Exclusion | None:
-    grave = [report for report in reports if report.kind in GRAVE]
-    if not grave and len({report.key for report in reports}) < _OTHERS_NEEDED:
-        return None
     incidents = find_incidents(reports, cooldown_s=cooldown_s)
+    counted = [report for incident in incidents for report in incident.reports]
+    is_grave = any(report.kind in GRAVE for report in counted)
+    if not is_grave and len({report.key for report in counted}) < _OTHERS_NEEDED:
+        return None
     newest = incidents[-1].newest
     until = newest.at + timedelta(seconds=cooldown_s * 2 ** min(len(incidents) - 1, _MOST_DOUBLINGS))
     if until <= now:

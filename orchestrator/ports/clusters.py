@@ -31,3 +31,10 @@ class ClusterReader(Protocol):
 
     def ages(self) -> Sequence[ClusterAges]:
         """Of every cluster that has any."""
+
+
+class NodeStore(Protocol):
+    """The records of nodes, as people change them. Raises StoreUnavailable."""
+
+    def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
+        """What was reported of the node until `at` speaks against it no more. Idempotent."""

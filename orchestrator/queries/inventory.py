@@ -127,7 +127,7 @@ class Inventory:
         )
 
     def nodes(self, cluster: str | None = None) -> list[NodeView]:
-        """Nodes with a record, by cluster and name."""
+        """Nodes with a record that nobody has cleared, by cluster and name."""
         now = self._clock.now()
         records: defaultdict[tuple[str, str], list[NodeFailure]] = defaultdict(list)
         for failure in self._reader.node_failures(since=record_begins(now, cooldown_s=self._node_cooldown_s)):
@@ -135,13 +135,16 @@ class Inventory:
                 records[failure.cluster, failure.node].append(failure)
         views = []
         for (where, name), record in sorted(records.items()):
+            incidents = find_incidents(record, cooldown_s=self._node_cooldown_s)
+            if not incidents:
+                continue  # it was cleared
             excluded = exclude(record, now=now, cooldown_s=self._node_cooldown_s)
-            last = max(record, key=lambda failure: failure.at)
+            last = incidents[-1].newest
             view = NodeView(
                 cluster=where,
                 name=name,
                 excluded_until=excluded[0].until if excluded else None,
-                failures=len(find_incidents(record, cooldown_s=self._node_cooldown_s)),
+                failures=len(incidents),
                 last_at=last.at,
                 last_kind=last.kind.value,
                 last_sentence=last.sentence,

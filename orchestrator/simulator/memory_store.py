@@ -19,7 +19,7 @@ from orchestrator.simulator.tables import Tables, ingest
 
 
 class MemoryStore:
-    """Implements ports.JournalStore, JobStore and JobReader. `available` False: it does not answer."""
+    """Implements ports.JournalStore, JobStore, JobReader and NodeStore. `available` False: it does not answer."""
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -30,6 +30,9 @@ class MemoryStore:
         if not self.available:
             raise StoreUnavailable("the store does not answer")
         return self.tables
+
+    def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
+        self.answering().cleared[cluster, node] = at
 
     # Intake's side
 

@@ -123,8 +123,9 @@ class MemorySupervisorStore:
         )
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
-        marks = self._store.answering().node_failures.values()
-        return [mark for mark in marks if mark.cluster == cluster and mark.at >= since]
+        tables = self._store.answering()
+        marks = [mark for mark in tables.node_failures.values() if mark.cluster == cluster and mark.at >= since]
+        return [replace(mark, cleared_at=tables.cleared.get((cluster, mark.node))) for mark in marks]
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         tables = self._writing()

@@ -41,6 +41,7 @@ class Tables:
     journals: dict[AttemptKey, dict[Life, Journal]] = field(default_factory=dict)
     ports: dict[AttemptKey, tuple[str, int]] = field(default_factory=dict)
     node_failures: dict[tuple[str, str, AttemptKey], NodeFailure] = field(default_factory=dict)
+    cleared: dict[tuple[str, str], datetime] = field(default_factory=dict)  # records of nodes, by cluster and node
     leases: dict[str, tuple[Lease, datetime]] = field(default_factory=dict)  # with the end of each
     events: list[tuple[str, Event]] = field(default_factory=list)
 

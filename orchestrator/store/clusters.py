@@ -12,7 +12,8 @@ from orchestrator.domain.job import JobState
 from orchestrator.domain.node import NodeFailure
 from orchestrator.ports.clusters import ClusterAges
 from orchestrator.store.engine import Database
-from orchestrator.store.mapping import attempt_of, job_of, node_failure_of
+from orchestrator.store.mapping import attempt_of, job_of
+from orchestrator.store.marks import read_reports
 from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow, SnapshotRow
 
 _LIVE = tuple(state.value for state in JobState if not state.terminal)
@@ -46,9 +47,8 @@ class SqlClusterReader:
             ]
 
     def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
-        query = select(NodeFailureRow).where(NodeFailureRow.at >= since).order_by(NodeFailureRow.at)
         with self._database.read() as session:
-            return [node_failure_of(row) for row in session.scalars(query)]
+            return read_reports(session, NodeFailureRow.at >= since)
 
     def ages(self) -> Sequence[ClusterAges]:
         with self._database.read() as session:

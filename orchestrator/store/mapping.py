@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import datetime
 from typing import Any
 
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
@@ -311,7 +312,7 @@ def rank_word_of(row: WorkerRow) -> RankWord:
     )
 
 
-def node_failure_of(row: NodeFailureRow) -> NodeFailure:
+def node_failure_of(row: NodeFailureRow, cleared_at: datetime | None = None) -> NodeFailure:
     return NodeFailure(
         cluster=row.cluster,
         node=row.node,
@@ -319,6 +320,7 @@ def node_failure_of(row: NodeFailureRow) -> NodeFailure:
         key=AttemptKey(row.job_id, row.attempt),
         kind=FailureKind(row.kind),
         sentence=row.sentence,
+        cleared_at=cleared_at,
     )
 
 

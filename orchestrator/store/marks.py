@@ -1,16 +1,38 @@
-"""Marks in the records of nodes: each attempt marks a node once."""
+"""Records of nodes: what attempts report of them, each attempt once, and when somebody cleared one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.node import NodeFailure
 from orchestrator.store.clock import is_postgres
-from orchestrator.store.mapping import node_failure_columns
-from orchestrator.store.tables import NodeFailureRow
+from orchestrator.store.engine import Database
+from orchestrator.store.mapping import node_failure_columns, node_failure_of
+from orchestrator.store.tables import NodeClearingRow, NodeFailureRow
+
+
+class SqlNodeStore:
+    """Implements ports.NodeStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
+        with self._database.write() as session:
+            session.merge(NodeClearingRow(cluster=cluster, node=node, cleared_at=at, cleared_by=by))
+
+
+def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailure]:
+    """Oldest first."""
+    same_node = (NodeClearingRow.cluster == NodeFailureRow.cluster) & (NodeClearingRow.node == NodeFailureRow.node)
+    query = select(NodeFailureRow, NodeClearingRow.cleared_at).outerjoin(NodeClearingRow, same_node).where(which)
+    rows = session.execute(query.order_by(NodeFailureRow.at)).all()
+    return [node_failure_of(row, cleared_at) for row, cleared_at in rows]
 
 
 def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:

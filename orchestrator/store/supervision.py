@@ -23,14 +23,13 @@ from orchestrator.store.leases import require_lease
 from orchestrator.store.lookups import append_events, require_job
 from orchestrator.store.mapping import (
     attempt_columns,
-    node_failure_of,
     rank_word_of,
     status_columns,
     stored_document,
     stored_of,
     told_columns,
 )
-from orchestrator.store.marks import write_marks
+from orchestrator.store.marks import read_reports, write_marks
 from orchestrator.store.overview import Overview
 from orchestrator.store.tables import (
     AttemptRow,
@@ -133,7 +132,7 @@ class SqlSupervisorStore:
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:
             recent = (NodeFailureRow.cluster == cluster) & (NodeFailureRow.at >= since)
-            return [node_failure_of(row) for row in session.scalars(select(NodeFailureRow).where(recent))]
+            return read_reports(session, recent)
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         """Raises NotFound for an unknown job."""

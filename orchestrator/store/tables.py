@@ -282,6 +282,17 @@ class NodeFailureRow(Base):
     __table_args__ = (Index(None, "cluster", "at"),)
 
 
+class NodeClearingRow(Base):
+    """When a node's record was cleared last, and by whom. The API writes it."""
+
+    __tablename__ = "node_clearings"
+
+    cluster: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(primary_key=True)
+    cleared_at: Mapped[datetime]
+    cleared_by: Mapped[str]
+
+
 class DeliveryRow(Base):
     """An event that is owed to a webhook. Written with the event; then the outbox writes it. Times are the database's.
 

@@ -19,6 +19,7 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.jobs import Commands
+from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.sign_in import build_sign_in
@@ -54,6 +55,7 @@ from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
 from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.marks import SqlNodeStore
 from orchestrator.store.readers import SqlJobReader
 from orchestrator.store.secrets import SqlSecretStore
 from orchestrator.store.supervision import SqlSupervisorStore
@@ -211,6 +213,9 @@ def build_world(
     services = Services(
         hooks=hooks,
         deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),
+        nodes=NodeRecords(
+            SqlNodeStore(database), SqlClusterReader(database), clock, lambda: woken.append(None), cooldown_s=3600
+        ),
         commands=Commands(jobs, reader, checks, clock, lambda: woken.append(None), history=history),
         plans=Plans(reader, checks),
         identity=identity,

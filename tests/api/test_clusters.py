@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import BackendUnavailable
@@ -89,6 +90,34 @@ def test_a_node_comes_back_and_its_old_record_is_forgotten(world: World) -> None
     assert [node["excluded_until"] for node in items(world, "nodes")] == [None]
     world.clock.moment = NOW + timedelta(hours=33)
     assert items(world, "nodes") == []
+
+
+def test_a_record_is_cleared_with_who_did_it_in_the_log_and_supervisors_are_woken(world: World) -> None:
+    job_id = run(world)
+    world.blame("node7", job_id)
+    world.blame("node8", job_id)
+    world.woken.clear()
+    with capture_logs() as told:
+        for _ in range(2):
+            assert world.client.post("/api/v1/nodes/local/node7/clear").status_code == 204
+    assert [node["name"] for node in items(world, "nodes")] == ["node8"]
+    assert [each for each in told if each["event"] == "node cleared"] == 2 * [
+        {"event": "node cleared", "log_level": "info", "cluster": "local", "node": "node7", "by": "local"}
+    ]
+    assert len(world.woken) == 2
+    world.blame("node7", run(world))
+    assert [node["name"] for node in items(world, "nodes")] == ["node8"], "a late report of what was cleared"
+    world.clock.moment = NOW + timedelta(minutes=11)
+    world.blame("node7", run(world))
+    assert [(node["name"], node["failures"]) for node in items(world, "nodes")] == [("node7", 1), ("node8", 1)]
+
+
+@pytest.mark.parametrize("place", ["local/node9", "elsewhere/node7", "local/" + 5000 * "x"])
+def test_a_node_without_a_record_cannot_be_cleared(world: World, place: str) -> None:
+    world.blame("node7", run(world))
+    answer = world.client.post(f"/api/v1/nodes/{place}/clear")
+    assert answer.status_code == 404, answer.text
+    assert [node["name"] for node in items(world, "nodes")] == ["node7"]
 
 
 def test_projects_tell_their_quotas_and_what_they_use(world: World) -> None:

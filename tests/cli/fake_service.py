@@ -169,9 +169,9 @@ class FakeService:
         if parts[0] == "secrets" and method != "GET":
             stored = {"project": "p", "name": "KEY", "updated_at": AT.isoformat(), "updated_by": "alice"}
             return Answer(201, stored) if method == "POST" else Answer(204)
-        if parts[0] == "webhooks" and method != "GET":
+        if parts[0] in ("nodes", "webhooks") and method != "GET":
             made = {"name": "pager", "host": "h", "events": ["job.*"], "all_jobs": True, "secret": "whsec_x"}
-            return Answer(201, made) if method == "POST" else Answer(204)
+            return Answer(201, made) if parts == ["webhooks"] else Answer(204)
         if method == "DELETE" and parts[0] == "jobs" and parts[1] in self.jobs:
             return Answer(200, _deleted(self.jobs.pop(parts[1]), files=query["snapshots"] == "delete"))
         if parts[0] in self.inventory:

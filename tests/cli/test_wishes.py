@@ -145,6 +145,31 @@ def test_a_secret_comes_by_standard_input_and_shows_nowhere(run: Run, service: F
     assert service.requests[-1] == ("DELETE", "/api/v1/secrets/p/KEY")
 
 
+def a_node(name: str, cluster: str = "lab", until: str | None = TIME) -> dict[str, object]:
+    return {**NODE, "name": name, "cluster": cluster, "excluded_until": until}
+
+
+def test_the_record_of_a_node_is_cleared_where_it_is(run: Run, service: FakeService) -> None:
+    service.inventory["nodes"] = [a_node("n1"), a_node("n2", "other"), a_node("n2", "lab")]
+    listed = run("nodes", "--cluster", "lab")
+    assert "n1" in listed.stdout
+    assert "`orchestrator nodes clear NODE`" in listed.stderr
+    assert run("nodes", "clear", "n1").stdout == "the record of node n1 of cluster lab is cleared\n"
+    assert service.requests[-1] == ("POST", "/api/v1/nodes/lab/n1/clear")
+    several = run("nodes", "clear", "n2")
+    assert (several.returncode, "--cluster" in several.stderr) == (2, True)
+    assert run("nodes", "clear", "n2", "--cluster", "other", "--json").returncode == 0
+    assert service.requests[-1] == ("POST", "/api/v1/nodes/other/n2/clear")
+    unknown = run("nodes", "clear", "n9")
+    assert (unknown.returncode, "no failure in its record" in unknown.stderr) == (2, True)
+
+
+def test_nodes_that_nothing_avoids_come_without_advice(run: Run, service: FakeService) -> None:
+    service.inventory["nodes"] = [a_node("n1", until=None)]
+    assert run("nodes").stderr == ""
+    assert run("nodes", "--json").stdout.startswith("{")
+
+
 def test_a_webhooks_secret_is_printed_once_and_alone(run: Run, service: FakeService) -> None:
     made = run("webhook", "add", "pager", "https://h/in", "--event", "job.*", "--event", "recovery.*", "--all-jobs")
     assert (made.returncode, made.stdout) == (0, "whsec_x\n")

@@ -121,6 +121,16 @@ def test_the_record_is_of_one_cluster_and_of_late(world: World, store: Superviso
     assert set(store.node_failures("local", since=at(0))) == set(marks[:2])
 
 
+def test_a_report_tells_when_the_record_of_its_node_was_cleared_last(world: World, store: SupervisorStore) -> None:
+    marks = [_mark("n1", 1, seconds=1), _mark("n2", 1, seconds=2), _mark("n1", 2, seconds=9)]
+    world.nodes.clear("other", "n2", at=at(3), by="operator")
+    world.nodes.clear("local", "n1", at=at(2), by="operator")
+    world.nodes.clear("local", "n1", at=at(5), by="another")
+    store.apply(Change(job=add_job(world), attempt=None, events=[], node_failures=marks))
+    found = {(mark.node, mark.at): mark.cleared_at for mark in store.node_failures("local", since=at(0))}
+    assert found == {("n1", at(1)): at(5), ("n2", at(2)): None, ("n1", at(9)): at(5)}
+
+
 def test_states_are_of_the_jobs_that_exist(world: World, store: SupervisorStore) -> None:
     for number, state in enumerate(JobState):
         add_job(world, f"job-{number}", state=state)

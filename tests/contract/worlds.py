@@ -10,6 +10,7 @@ from sqlalchemy import select
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job
 from orchestrator.domain.lease import Lease
+from orchestrator.ports.clusters import NodeStore
 from orchestrator.ports.jobs import JobStore
 from orchestrator.ports.journals import JournalStore
 from orchestrator.ports.leases import LeaseStore
@@ -21,6 +22,7 @@ from orchestrator.store.history import SqlHistoryReader
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.journals import SqlJournalStore
 from orchestrator.store.leases import SqlLeaseStore
+from orchestrator.store.marks import SqlNodeStore
 from orchestrator.store.supervision import SqlSupervisorStore
 from orchestrator.store.tables import LeaseRow
 from tests.builders import NOW, make_event, make_job
@@ -30,6 +32,7 @@ class World(Protocol):
     leases: LeaseStore
     jobs: JobStore
     journals: JournalStore
+    nodes: NodeStore
     threads: bool  # whether several may call it at one time
 
     def supervisor(self, lease: Lease) -> SupervisorStore:
@@ -51,6 +54,7 @@ class MemoryWorld:
         self.leases = MemoryLeaseStore(self._store, self._clock)
         self.jobs = self._store
         self.journals = self._store
+        self.nodes = self._store
 
     def supervisor(self, lease: Lease) -> MemorySupervisorStore:
         return MemorySupervisorStore(self._store, self._clock, lease)
@@ -70,6 +74,7 @@ class SqlWorld:
         self.leases = SqlLeaseStore(database)
         self.jobs = SqlJobStore(database)
         self.journals = SqlJournalStore(database)
+        self.nodes = SqlNodeStore(database)
 
     def supervisor(self, lease: Lease) -> SqlSupervisorStore:
         return SqlSupervisorStore(self._database, lease)

@@ -11,6 +11,7 @@ from orchestrator.dashboard.pages import ASSETS
 from orchestrator.dashboard.present import show_ago, show_bytes, show_duration
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
+from orchestrator.domain.validation import parse_spec
 from tests.api.conftest import World
 from tests.builders import NOW, at, make_batch, make_journal_event, make_progress
 from tests.dashboard.looks import HTML, Markup, make_trained_job, page
@@ -241,6 +242,23 @@ def test_the_page_of_clusters_shows_slots_queue_projects_and_avoided_nodes(world
     assert "2026-05-04 13:00:00 UTC" in text
     assert "<script>alert" not in text
     assert "supervised by the test" in text
+
+
+def test_the_record_of_a_node_is_cleared_by_a_button(world: World) -> None:
+    world.blame("node 7", world.submit())
+    (action,) = re.findall(r'action="(/nodes/[^"]*)"', page(world, "/clusters"))
+    assert action == "/nodes/local/node%207/clear"
+    world.blame("node7", world.submit())
+    answer = world.client.post("/nodes/local/node7/clear", headers=HTML)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/clusters#nodes")
+    assert "node7" not in page(world, "/clusters")
+
+
+def test_the_button_is_offered_to_operators_of_every_project(closed: World) -> None:
+    closed.blame("node7", closed.services.commands.submit(parse_spec(closed.spec()), None)[0].id)
+    for role, shown in (("viewer", False), ("operator", True)):
+        seen = closed.client.get("/clusters", headers={**HTML, **closed.give(f"*={role}")})
+        assert ("/nodes/local/node7/clear" in seen.text, "node7" in seen.text) == (shown, True)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,17 @@ from tests.store.harness import Stores
 
 BACKENDS = ("sqlite", "postgresql")
 # All other rows belong to a job and go with it.
-_OF_NO_JOB = ("jobs", "leases", "node_failures", "deletions", "sessions", "tokens", "secrets", "webhooks")
+_OF_NO_JOB = (
+    "jobs",
+    "leases",
+    "node_failures",
+    "node_clearings",
+    "deletions",
+    "sessions",
+    "tokens",
+    "secrets",
+    "webhooks",
+)
 
 
 @pytest.fixture(scope="session")

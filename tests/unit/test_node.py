@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.node import INCIDENT_S, NodeFailure, exclude, find_incidents
 from tests.unit.situations import NOW, ago
@@ -37,6 +39,23 @@ def test_one_power_loss_counts_once_whatever_its_jobs_call_it() -> None:
     (only,) = exclude(four, now=NOW, cooldown_s=3600)
     assert (only.until - NOW).total_seconds() == 3600 - 30
     assert len(find_incidents(four, cooldown_s=3600)) == 1
+
+
+def cleared(*marks: NodeFailure, ago_s: float) -> list[NodeFailure]:
+    return [replace(each, cleared_at=ago(ago_s)) for each in marks]
+
+
+def test_a_cleared_record_speaks_against_the_node_no_more_also_where_a_report_of_it_comes_late() -> None:
+    assert excluded(*cleared(mark("n1", 50), mark("n1", 20, job="late"), ago_s=40)) == []
+    assert excluded(*cleared(mark("n1", 50), ago_s=50)) == []
+
+
+def test_what_happens_after_the_clearing_counts_as_the_first_mark() -> None:
+    again = cleared(mark("n1", 5000), mark("n1", 4000, job="b"), mark("n1", 60, job="c"), ago_s=3000)
+    (only,) = exclude(again, now=NOW, cooldown_s=1000)
+    assert (only.until - NOW).total_seconds() == 940
+    hangs = cleared(mark("n1", 90, FailureKind.HANG), mark("n1", 1, FailureKind.HANG, job="b"), ago_s=80)
+    assert exclude(hangs, now=NOW, cooldown_s=50) == [], "the other hang was cleared away"
 
 
 def test_a_node_that_fails_again_later_has_failed_twice() -> None:

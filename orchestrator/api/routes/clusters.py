@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from orchestrator.api.access import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
@@ -36,6 +36,13 @@ def list_nodes(
     """Nodes with failures in their record, and until when new attempts avoid them."""
     nodes = services.inventory.nodes(cluster)
     return Page(items=nodes if caller.may_everywhere(Role.VIEWER) else [_without_jobs(node) for node in nodes])
+
+
+@router.post("/nodes/{cluster}/{node}/clear", status_code=204, responses=problems(404))
+def clear_node(services: Wired, caller: Caller, cluster: str, node: str) -> Response:
+    """Clear the record of a node: from now on attempts may use it again. Doing it again changes nothing."""
+    services.nodes.clear(cluster, node, by=caller)
+    return Response(status_code=204)
 
 
 @router.get("/projects")

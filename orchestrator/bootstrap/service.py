@@ -166,6 +166,14 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         private_hosts=settings.private_storage_hosts,
         deleted=SqlDeletionStore(database),
     )
+    inventory = Inventory(
+        SqlClusterReader(database),
+        leases,
+        clusters,
+        clock,
+        limits=limits,
+        node_cooldown_s=settings.node_cooldown_s,
+    )
     services = Services(
         deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, wake),
         nodes=NodeRecords(
@@ -174,16 +182,11 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         commands=Commands(jobs, reader, checks, clock, wake, history=history),
         plans=Plans(reader, checks),
         queries=Queries(reader, history, SqlGlances(database)),
-        accounts=Accounts(SqlChronicleReader(database), logs, clock, prices_of(settings)),
-        books=Books(SqlChronicleReader(database), clock, prices_of(settings)),
-        inventory=Inventory(
-            SqlClusterReader(database),
-            leases,
-            clusters,
-            clock,
-            limits=limits,
-            node_cooldown_s=settings.node_cooldown_s,
+        accounts=Accounts(
+            SqlChronicleReader(database), logs, clock, prices_of(settings), exclusions=inventory.exclusions
         ),
+        books=Books(SqlChronicleReader(database), clock, prices_of(settings)),
+        inventory=inventory,
         identity=identity,
         intake=reception,
         logs=logs,

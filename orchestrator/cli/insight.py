@@ -32,6 +32,8 @@ def _print_why(found: WhyView) -> None:
         for deed in found.deeds:
             by = f"  [{deed.rule}]" if deed.rule else ""
             console().print(f"  {moment(deed.at)}  {deed.sentence}{by}")
+    for sentence in found.avoids:
+        console().print(f"{sentence[:1].upper()}{sentence[1:]}.")
     console().print(f"\nLost: {found.lost}.\nNext: {found.next}.")
 
 

@@ -9,6 +9,7 @@ from orchestrator.domain.decision import Decision
 from orchestrator.domain.rules.ends import adopt_end, adopt_success, end_leftovers, notice_failed_launch
 from orchestrator.domain.rules.kinds import Rule
 from orchestrator.domain.rules.live import (
+    avoid_less,
     mark_lost_nodes,
     note_pending,
     note_running,
@@ -51,6 +52,7 @@ POLICY: tuple[Rule, ...] = (
     stop_stalled,
     mark_lost_nodes,
     submit_intended,
+    avoid_less,
     note_pending,
     note_running,
     resize,

@@ -43,6 +43,13 @@ class TellAgents:
 
 
 @dataclass(frozen=True, slots=True)
+class AvoidOnly:
+    """Let the attempt, which waits in the cluster's queue, avoid these nodes and no others."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NoteRunning:
     """Write down what is seen: an agent is alive (`formed`: and the worker group has formed)."""
 
@@ -80,7 +87,18 @@ class BeginRetry:
 
 
 Action = (
-    Wait | Start | Submit | NotePending | NoteRunning | MarkNodes | TellAgents | Stop | EndAttempt | Finish | BeginRetry
+    Wait
+    | Start
+    | Submit
+    | NotePending
+    | AvoidOnly
+    | NoteRunning
+    | MarkNodes
+    | TellAgents
+    | Stop
+    | EndAttempt
+    | Finish
+    | BeginRetry
 )
 
 
@@ -100,4 +118,4 @@ class Decision:
     @property
     def settles(self) -> bool:
         """Whether it changes only what is written down, so that another decision may follow at once."""
-        return isinstance(self.action, (NotePending, NoteRunning, MarkNodes, EndAttempt, Finish, BeginRetry))
+        return isinstance(self.action, (NotePending, AvoidOnly, NoteRunning, MarkNodes, EndAttempt, Finish, BeginRetry))

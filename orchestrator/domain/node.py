@@ -56,6 +56,14 @@ class Exclusion:
     sentence: str
 
 
+def describe(exclusion: Exclusion) -> str:
+    """For every owner of a job: what happened on the node, and to whose job, is told in its record alone."""
+    return (
+        f"node {exclusion.node} is avoided after a failure until {exclusion.until:%Y-%m-%d %H:%M:%S} UTC, "
+        f"or until `orchestrator nodes clear {exclusion.node}`"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """A part of a cluster that has a queue of its own, as its scheduler tells of it now."""

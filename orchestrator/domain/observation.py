@@ -53,7 +53,10 @@ class Sighting:
     cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
     nodes: int | None = None  # how many the cluster gave it, where that may be fewer than were asked for
     halted: str | None = None  # the cluster's word on why it stands still, a clause: an administrator has suspended it
-    spare_nodes: tuple[str, ...] | None = None  # free now for a larger attempt, where a cluster that queues can tell
+    # Of one that runs: free now for a larger attempt. Of one that waits for nodes: those with anything free. None: the
+    # cluster cannot tell, or it waits for something else.
+    spare_nodes: tuple[str, ...] | None = None
+    avoids_strictly: bool = False  # it waits, and never starts on a node that it avoids until it is told to avoid less
 
     @property
     def leftovers(self) -> bool:

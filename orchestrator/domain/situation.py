@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from orchestrator.domain.admission import Admission
 from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.job import Job
+from orchestrator.domain.node import Exclusion
 from orchestrator.domain.observation import Liveness, Presence
 from orchestrator.domain.watched import Watched
 
@@ -24,7 +25,11 @@ class Situation:
     stop_timeout_s: float
     submit_timeout_s: float = 0.0  # so long after a submission nobody can tell that it did not happen
     repeat_s: float | None = None  # so long after it, it may be made again, by a cluster that takes a name once
-    avoided: frozenset[str] = frozenset()  # nodes that its next attempt would not run on
+    exclusions: tuple[Exclusion, ...] = ()  # of nodes that its next attempt would not run on
+
+    @property
+    def avoided(self) -> frozenset[str]:
+        return frozenset(each.node for each in self.exclusions)
 
     @property
     def retry_wished(self) -> bool:

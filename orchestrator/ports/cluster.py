@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
@@ -29,6 +29,15 @@ class Backend(Protocol):
 
     def slots(self) -> int | None:
         """How many workers fit on the cluster altogether; None where the cluster itself queues."""
+
+
+@runtime_checkable
+class StrictBackend(Protocol):
+    """The power of a cluster that never starts a waiting attempt on a node that it avoids. To others that is a wish."""
+
+    def avoid_only(self, plan: LaunchPlan) -> None:
+        """Let the attempt, while it waits in the cluster's queue, avoid the plan's excluded nodes and no others.
+        Idempotent; one that waits no more is no error."""
 
 
 class RunDirectories(Protocol):

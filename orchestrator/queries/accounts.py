@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.domain.attempt import Attempt
@@ -13,6 +13,7 @@ from orchestrator.domain.goodput import Bin, Ledger, Stretch, add_up
 from orchestrator.domain.injections import chaos_us, mark_stretches, read_injections
 from orchestrator.domain.job import Job
 from orchestrator.domain.life import Life, lay_out
+from orchestrator.domain.node import Exclusion, describe
 from orchestrator.domain.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.shares import Prices
 from orchestrator.domain.why import Cause, explain
@@ -34,6 +35,7 @@ from orchestrator.wire.jobs import FailureView
 _MICROSECONDS = 1e6
 _HOURS = 3600 * _MICROSECONDS
 _LAST_LINES = 12
+_MOST_AVOIDED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,20 @@ class Account:
 class Accounts:
     """Every method raises NotFound for an unknown job, StoreUnavailable."""
 
-    def __init__(self, chronicles: ChronicleReader, logs: Logs, clock: Clock, prices: Prices | None = None) -> None:
+    def __init__(
+        self,
+        chronicles: ChronicleReader,
+        logs: Logs,
+        clock: Clock,
+        prices: Prices | None = None,
+        *,
+        exclusions: Callable[[str], Sequence[Exclusion]] = lambda _: (),
+    ) -> None:
         self._chronicles = chronicles
         self._logs = logs
         self._clock = clock
         self._prices = prices
+        self._exclusions = exclusions  # of a cluster, now
 
     def goodput(self, job_id: str) -> GoodputView:
         return self._ledger(self._chronicles.chronicle(job_id))[1]
@@ -90,7 +101,14 @@ class Accounts:
             next=why.next,
             quiet=why.quiet,
             last_output_at=None if output is None else output.at,
+            avoids=self._list_avoided(chronicle.job),
         )
+
+    def _list_avoided(self, job: Job) -> list[str]:
+        """The nodes that its next attempt would not use; a job at rest needs none."""
+        if job.state.terminal or not job.spec.supervise.exclude_bad_nodes:
+            return []
+        return [describe(each) for each in self._exclusions(job.spec.cluster)[:_MOST_AVOIDED]]
 
     def _view_of_cause(self, job_id: str, cause: Cause) -> CauseView:
         return CauseView(

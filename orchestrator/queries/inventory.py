@@ -13,7 +13,7 @@ from orchestrator.domain.admission import Claimant, Limits, Quota, admit, device
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.lease import LeaseStanding
-from orchestrator.domain.node import NodeFailure, exclude, find_incidents, record_begins
+from orchestrator.domain.node import Exclusion, NodeFailure, exclude, find_incidents, record_begins
 from orchestrator.domain.spec import JobSpec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.clusters import ClusterReader
@@ -152,6 +152,13 @@ class Inventory:
             )
             views.append(view)
         return views
+
+    def exclusions(self, cluster: str) -> list[Exclusion]:
+        """The nodes of a cluster that new attempts avoid now."""
+        now = self._clock.now()
+        reports = self._reader.node_failures(since=record_begins(now, cooldown_s=self._node_cooldown_s))
+        mine = [each for each in reports if each.cluster == cluster]
+        return exclude(mine, now=now, cooldown_s=self._node_cooldown_s)
 
     def ages(self) -> list[AgeView]:
         """How long the oldest of each cluster have stood."""

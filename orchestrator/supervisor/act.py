@@ -18,6 +18,7 @@ import structlog
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.budget import charge, recognise
 from orchestrator.domain.decision import (
+    AvoidOnly,
     BeginRetry,
     Decision,
     EndAttempt,
@@ -40,7 +41,7 @@ from orchestrator.domain.node import Exclusion, NodeFailure
 from orchestrator.domain.observation import Presence, Training
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.wish import desired_of_attempt
-from orchestrator.ports.cluster import Backend, RunDirectories
+from orchestrator.ports.cluster import Backend, RunDirectories, StrictBackend
 from orchestrator.ports.secrets import SecretReader
 from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.supervisor import account
@@ -88,6 +89,8 @@ class Actor:
                 self._submit_again(s, decision)
             case NotePending():
                 self._note_pending(s, decision)
+            case AvoidOnly():
+                self._avoid_only(s, decision, action)
             case NoteRunning():
                 self._note_running(s, decision, action)
             case MarkNodes():
@@ -164,6 +167,16 @@ class Actor:
     def _note_pending(self, s: Situation, decision: Decision) -> None:
         attempt = _live(s).to(AttemptState.PENDING, reason=decision.sentence, now=s.now)
         event = account.attempt_event(attempt, decision, s.now, f"is in the cluster's queue: {decision.sentence}", {})
+        self._apply(s.job.to(s.job.state, reason=decision.sentence, now=s.now), attempt, [event])
+
+    def _avoid_only(self, s: Situation, decision: Decision, action: AvoidOnly) -> None:
+        """Tell the cluster, then write down: what is told twice is the same."""
+        attempt = replace(_live(s), excluded_nodes=action.nodes)
+        if isinstance(self._backend, StrictBackend):
+            self._in_office()
+            self._backend.avoid_only(build_plan(s.job, attempt, self._site))
+        evidence: dict[str, object] = {"excluded_nodes": list(action.nodes)}
+        event = account.attempt_event(attempt, decision, s.now, decision.sentence, evidence)
         self._apply(s.job.to(s.job.state, reason=decision.sentence, now=s.now), attempt, [event])
 
     def _note_running(self, s: Situation, decision: Decision, action: NoteRunning) -> None:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Sighting
-from orchestrator.ports.cluster import Backend
+from orchestrator.ports.cluster import Backend, StrictBackend
 from orchestrator.telemetry.metrics import Metrics
 
 
 class MeteredBackend:
-    """Implements ports.Backend by another one. What it is asked and what it answers stay the same."""
+    """Implements ports.Backend and StrictBackend by another one. What it is asked and what it answers stay the same."""
 
     def __init__(
         self, backend: Backend, metrics: Metrics, cluster: str, *, monotonic: Callable[[], float] = time.monotonic
@@ -38,6 +38,11 @@ class MeteredBackend:
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         with self._timed("cancel"):
             self._backend.cancel(key, force=force)
+
+    def avoid_only(self, plan: LaunchPlan) -> None:
+        if isinstance(self._backend, StrictBackend):
+            with self._timed("avoid_only"):
+                self._backend.avoid_only(plan)
 
     def slots(self) -> int | None:
         with self._timed("slots"):

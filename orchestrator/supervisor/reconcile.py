@@ -106,7 +106,7 @@ class Reconciler:
             stop_timeout_s=self._terms.stop_timeout_s,
             submit_timeout_s=self._terms.submit_timeout_s,
             repeat_s=self._terms.repeat_s,
-            avoided=frozenset(each.node for each in facts.exclusions if job.spec.supervise.exclude_bad_nodes),
+            exclusions=tuple(facts.exclusions) if job.spec.supervise.exclude_bad_nodes else (),
         )
         if situation.at_rest():
             return _Outcome()

@@ -140,3 +140,4 @@ class WhyView(Answer):
     next: str
     quiet: str | None = None
     last_output_at: datetime | None = None
+    avoids: list[str] = Field(default_factory=list)  # sentences: nodes that its next attempt would not use

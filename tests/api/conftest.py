@@ -210,6 +210,9 @@ def build_world(
     checks = Checks(
         jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names, deleted=SqlDeletionStore(database)
     )
+    inventory = Inventory(
+        SqlClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
+    )
     services = Services(
         hooks=hooks,
         deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),
@@ -220,11 +223,9 @@ def build_world(
         plans=Plans(reader, checks),
         identity=identity,
         queries=Queries(reader, history, SqlGlances(database)),
-        accounts=Accounts(SqlChronicleReader(database), logs, clock, PRICES),
+        accounts=Accounts(SqlChronicleReader(database), logs, clock, PRICES, exclusions=inventory.exclusions),
         books=Books(SqlChronicleReader(database), clock, PRICES),
-        inventory=Inventory(
-            SqlClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
-        ),
+        inventory=inventory,
         intake=intake,
         logs=logs,
         feeds=Feeds(logs),

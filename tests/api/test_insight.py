@@ -75,6 +75,22 @@ def test_workers_that_report_are_judged_by_their_reports(world: World) -> None:
     assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["quiet"] is None
 
 
+def test_why_names_the_nodes_that_the_next_attempt_would_avoid_and_not_whose_job_failed_there(world: World) -> None:
+    job_id, fearless = world.submit(), world.submit(supervise={"exclude_bad_nodes": False})
+    world.blame("node7", world.submit(name="other"), sentence="the other's secret trouble")
+    told = world.client.get(f"/api/v1/jobs/{job_id}/why")
+    until = f"{world.clock.now() + timedelta(hours=1):%Y-%m-%d %H:%M:%S} UTC"
+    assert told.json()["avoids"] == [
+        f"node node7 is avoided after a failure until {until}, or until `orchestrator nodes clear node7`"
+    ]
+    assert "trouble" not in told.text
+    assert world.client.get(f"/api/v1/jobs/{fearless}/why").json()["avoids"] == []
+    page = world.client.get(f"/jobs/{job_id}", headers={"Accept": "text/html"}).text
+    assert "Node node7 is avoided after a failure" in page
+    world.client.post("/api/v1/nodes/local/node7/clear")
+    assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["avoids"] == []
+
+
 def test_an_unknown_job_has_no_account(world: World) -> None:
     for what in ("why", "goodput"):
         assert world.client.get(f"/api/v1/jobs/nobody/{what}").status_code == 404

@@ -13,8 +13,16 @@ from .scenarios import rehearse
 RULES = [rule.__name__ for rule in POLICY]
 
 
+SCARCE = ("avoid_less",)  # in play where no node is to spare: the mixed trace has as many as are needed
+
+
 def mixed(*without: str) -> Account:
     return rehearse(trace="mixed", gpus=464, mtbf_h=12, days=1.5, without=without)
+
+
+def scarce(*without: str) -> Account:
+    """One job that needs every node; each comes back half an hour after it went down."""
+    return rehearse(gpus=64, mtbf_h=2, days=1.5, spares=0, repair_h=0.5, without=without)
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +30,20 @@ def baseline() -> Account:
     return mixed()
 
 
-def test_the_mixed_trace_brings_every_rule_into_play(baseline: Account) -> None:
-    assert set(RULES) == set(baseline.tally.decisions)
+def test_two_traces_bring_every_rule_into_play(baseline: Account) -> None:
+    assert set(RULES) == set(baseline.tally.decisions) | set(SCARCE)
     assert baseline.violations == []
 
 
-@pytest.mark.parametrize("rule", RULES)
+def test_a_job_that_needs_every_node_trains_on_soon_after_the_last_is_back() -> None:
+    patient, stubborn = scarce(), scarce(*SCARCE)
+    assert set(SCARCE) <= set(patient.tally.decisions)
+    assert patient.violations == stubborn.violations == []
+    starts = [account.tally.decisions["recover"] for account in (patient, stubborn)]
+    assert starts[0] > 5 * starts[1], "without the rule it waits until a cool-down ends, which doubles"
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SCARCE])
 def test_taking_a_rule_out_changes_the_decisions(rule: str, baseline: Account) -> None:
     account = mixed(rule)
     decisions = account.tally.decisions

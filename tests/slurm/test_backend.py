@@ -18,7 +18,7 @@ from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.listing import BOOK_FIELDS, FIELDS
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import LaunchRefused
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.observation import Presence, Sighting
 from orchestrator.domain.remedies import find_remedy
@@ -69,9 +69,9 @@ class Scripted:
         plan = build("train", site(self.root), seconds=1, deaf=False, nodes=nodes)
         return replace(plan, workdir=str(self._folder), excluded_nodes=avoided)
 
-    def calls(self, name: str) -> int:
+    def calls(self, name: str) -> list[str]:
         path = self._folder / f"{name}.calls"
-        return len(path.read_text().splitlines()) if path.exists() else 0
+        return path.read_text().splitlines() if path.exists() else []
 
     def was_submitted(self) -> bool:
         return (self._folder / "sbatch.calls").exists()
@@ -138,6 +138,44 @@ def test_what_fits_on_enough_nodes_is_submitted_also_where_others_are_too_small(
     scripted.nodes(n1="idle", n2="down")
     for resources in (Resources(cpus=8), Resources()):
         assert scripted.backend.submit(replace(scripted.plan("2"), resources=resources)) == "17"
+def test_a_job_that_waits_for_nodes_tells_which_have_room(scripted: Scripted) -> None:
+    plan = scripted.plan("1", "n2")
+    scripted.nodes(n1="allocated", n2="idle", n3="mixed", n4="idle*", n5="down", n6="drained")
+    for reason, spare in (("Resources", ("n2", "n3")), ("ReqNodeNotAvail, Un", ("n2", "n3")), ("Priority", None)):
+        scripted.list_job(State="PENDING", Reason=reason, Name=str(plan.key), Partition="main")
+        seen = scripted.backend.observe({plan.key: 1})[plan.key]
+        assert (seen.presence, seen.spare_nodes, seen.avoids_strictly) == (Presence.PENDING, spare, True)
+
+
+def test_a_waiting_job_is_told_to_avoid_less_and_keeps_what_its_owner_excludes(scripted: Scripted) -> None:
+    plan = scripted.plan("1", "n2")
+    plan = replace(plan, placement=plan.placement.model_copy(update={"exclude": ("n4",)}))
+    scripted.nodes(n1="idle", n2="idle", n3="idle", n4="idle")
+    scripted.script("scontrol", "")
+    scripted.list_job(State="PENDING", Reason="Resources", Name=str(plan.key), Partition="main")
+    scripted.backend.avoid_only(plan)
+    scripted.backend.avoid_only(replace(plan, excluded_nodes=()))
+    assert scripted.calls("scontrol") == [
+        "update JobId=17 ExcNodeList=n4,n2",
+        "update JobId=17 ExcNodeList=n4",
+    ]
+    scripted.list_job(State="RUNNING", Name=str(plan.key), Partition="main")
+    scripted.backend.avoid_only(plan)
+    assert len(scripted.calls("scontrol")) == 2
+
+
+@pytest.mark.parametrize(
+    "words", ["Job is no longer pending execution for job 17", "Invalid job id specified for job 17"]
+)
+def test_a_job_that_has_left_the_queue_meanwhile_needs_to_avoid_nothing(scripted: Scripted, words: str) -> None:
+    plan = scripted.plan("1", "n2")
+    scripted.nodes(n1="idle", n2="idle")
+    scripted.script("scontrol", f'echo "{words}" >&2; exit 1')
+    scripted.list_job(State="PENDING", Reason="Resources", Name=str(plan.key), Partition="main")
+    scripted.backend.avoid_only(plan)
+    scripted.script("scontrol", 'echo "Access/permission denied for job 17" >&2; exit 1')
+    with pytest.raises(BackendUnavailable, match="permission denied"):
+        scripted.backend.avoid_only(plan)
 
 
 def test_a_node_that_is_down_is_blamed_also_for_a_job_that_only_the_books_know(scripted: Scripted) -> None:
@@ -264,13 +302,13 @@ def test_accounting_is_asked_once_who_cancelled_a_job_and_never_of_what_we_ended
     plan = scripted.plan("1")
     for _ in range(3):
         cancel_by(scripted, plan, books="CANCELLED by 0")
-    assert scripted.calls("sacct") == 1
+    assert len(scripted.calls("sacct")) == 1
     ours = replace(plan, key=AttemptKey(plan.key.job_id, 2))
     scripted.script("scancel", "")
     scripted.list_job(State="RUNNING", Name=str(ours.key))
     scripted.backend.cancel(ours.key, force=True)
     assert cancel_by(scripted, ours, books="CANCELLED by 0").cause is None
-    assert scripted.calls("sacct") == 1
+    assert len(scripted.calls("sacct")) == 1
 
 
 def test_a_node_that_was_well_a_moment_ago_is_blamed_all_the_same(scripted: Scripted) -> None:

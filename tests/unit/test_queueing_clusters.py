@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import Decision, EndAttempt, Stop, Wait
+from orchestrator.domain.decision import AvoidOnly, Decision, EndAttempt, Stop, Wait
 from orchestrator.domain.job import JobState
+from orchestrator.domain.node import Exclusion
 from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
 from orchestrator.domain.situation import Situation
 from tests.unit.situations import a_job, a_situation, a_spec, ago, an_attempt, an_exit, seen
@@ -53,10 +55,68 @@ def test_a_queue_that_gave_less_is_asked_again_much_later() -> None:
     assert actions == [Wait(), Stop(force=False, grows=True)]
 
 
+def avoiding(*nodes: str) -> tuple[Exclusion, ...]:
+    until = ago(-3600)
+    return tuple(Exclusion(node=node, until=until, sentence=f"{node} broke") for node in nodes)
+
+
 def test_a_node_that_would_be_avoided_is_no_room() -> None:
-    assert decide(situation(small(("n3",)), avoided=frozenset({"n3"}))).action == Wait()
-    assert decide(situation(small(("n3",)), avoided=frozenset({"n2"}))).action == Wait()
-    assert decide(situation(small(("n3", "n4")), avoided=frozenset({"n3"}))).action == Stop(force=False, grows=True)
+    assert decide(situation(small(("n3",)), exclusions=avoiding("n3"))).action == Wait()
+    assert decide(situation(small(("n3",)), exclusions=avoiding("n2"))).action == Wait()
+    assert decide(situation(small(("n3", "n4")), exclusions=avoiding("n3"))).action == Stop(force=False, grows=True)
+
+
+def test_a_job_grows_back_when_the_avoidance_ends_or_is_cleared() -> None:
+    """What is avoided is asked anew in each pass: nothing of it is remembered with the attempt."""
+    attempt = an_attempt(nodes="1:3", excluded_nodes=("n3",))
+    job, observation = a_job(spec=ELASTIC), small(("n3",))
+    assert decide(a_situation(job, attempt, observation, exclusions=avoiding("n3"))).action == Wait()
+    assert decide(a_situation(job, attempt, observation)).action == Stop(force=False, grows=True)
+
+
+def waiting(
+    spare: tuple[str, ...] | None, *, age_s: float = 1, nodes: str = "1", strictly: bool = True, **fields: object
+) -> Situation:
+    """In a cluster's queue, avoiding n1 and n2."""
+    observation = given(seen(Presence.PENDING), spare_nodes=spare, avoids_strictly=strictly)
+    attempt = an_attempt(
+        AttemptState.PENDING, nodes=nodes, excluded_nodes=("n1", "n2"), created_at=ago(age_s), started_at=None
+    )
+    job = a_job(JobState.STARTING)
+    return a_situation(job, attempt, observation, **{"exclusions": avoiding("n1", "n2"), **fields})  # type: ignore[arg-type]
+
+
+def test_a_job_that_waits_beside_a_free_node_that_it_avoids_says_so_and_until_when() -> None:
+    decision = decide(waiting(("n2",)))
+    assert decision.action == Wait()
+    assert decision.sentence.startswith(
+        "it is pending; node n2 is avoided after a failure until 2026-11-20 13:00:00 UTC"
+    )
+    assert "`orchestrator nodes clear n2`" in decision.sentence
+    assert "n1" not in decision.sentence, "it is not free: the job waits for it in any case"
+    assert decision.look_again_at == waiting(()).now + timedelta(seconds=299)
+    for elsewhere in (waiting(()), waiting(None), waiting(("n2",), nodes="2"), waiting(("n2",), strictly=False)):
+        assert decide(elsewhere).sentence == "it is pending"
+
+
+def test_the_last_free_node_that_fits_is_avoided_for_five_minutes_at_most() -> None:
+    assert decide(waiting(("n2",), age_s=299)).action == Wait()
+    decision = decide(waiting(("n2",), age_s=300))
+    assert decision.action == AvoidOnly(("n1",))
+    assert decision.sentence == "no longer avoids n2: nothing else that fits became free in five minutes"
+    assert decision.settles
+    for else_why in (waiting((), age_s=900), waiting(None, age_s=900), waiting(("n2",), age_s=900, nodes="2")):
+        assert decide(else_why).action == Wait(), "the avoidance is not what keeps it waiting"
+    assert decide(waiting(("n2",), age_s=900, strictly=False)).action == Wait(), "a wish that the cluster may break"
+
+
+def test_a_waiting_job_avoids_no_node_that_has_come_back() -> None:
+    for spare in (None, (), ("n2",)):
+        decision = decide(waiting(spare, exclusions=avoiding("n1")))
+        assert decision.action == AvoidOnly(("n1",))
+        assert decision.sentence == "no longer avoids n2: its cool-down is over, or its record was cleared"
+    assert decide(waiting((), exclusions=())).action == AvoidOnly(())
+    assert decide(waiting((), exclusions=(), strictly=False)).action == Wait()
 
 
 def test_the_moment_at_which_it_may_grow_is_waited_for() -> None:

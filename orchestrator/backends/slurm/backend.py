@@ -24,14 +24,15 @@ from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import (
     effective_placement,
     least_cpus,
+    render_exclude,
     render_native,
     render_node_launch,
     render_request,
 )
 from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.backends.slurm.states import Standing, meaning
 from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
+from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
@@ -108,7 +109,7 @@ class SlurmBackend:
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
                 continue
             if traces is None:
-                seen[key] = sight(key, jobs[str(key)][0], Traces(replicas=1), self._terms(key))
+                seen[key] = self._sight_waiting(key, jobs[str(key)][0])
             elif str(key) in jobs:
                 seen[key] = self._sight(key, jobs[str(key)], traces)
             else:
@@ -125,6 +126,15 @@ class SlurmBackend:
                 self._cancel(job)
             else:
                 self._client.signal(job.id, "TERM")
+
+    def avoid_only(self, plan: LaunchPlan) -> None:
+        """By scontrol: the job stays where it is in the queue."""
+        with suppress(LaunchRefused):  # that its partition has shrunk meanwhile is for the queue to tell
+            plan = self._fit(plan)
+        for job in self._list().get(str(plan.key), ()):
+            if meaning(job).standing is Standing.WAITS:
+                self._client.exclude(job.id, render_exclude(plan, self._site))
+        self._memory.listed_at = float("-inf")
 
     def slots(self) -> None:
         """Slurm has a queue of its own. Raises BackendUnavailable where it did not answer the last time."""
@@ -197,6 +207,11 @@ class SlurmBackend:
         if len(jobs) == 1 and meaning(jobs[0]).standing is Standing.WAITS and jobs[0].restarts == 0:
             return None
         return read_traces(self._job(key), key, replicas)
+
+    def _sight_waiting(self, key: AttemptKey, job: SlurmJob) -> Sighting:
+        sighting = sight(key, job, Traces(replicas=1), self._terms(key))
+        spare = self._with_room(job) if waits_for_nodes(job) else None
+        return replace(sighting, spare_nodes=spare, avoids_strictly=True)
 
     def _sight(self, key: AttemptKey, jobs: Sequence[SlurmJob], traces: Traces) -> Sighting:
         job = choose(jobs, traces)
@@ -281,6 +296,11 @@ class SlurmBackend:
     def _spare(self, job: SlurmJob) -> tuple[str, ...] | None:
         with suppress(BackendUnavailable):
             return tuple(node.name for node in in_partition(self._nodes(), job.partition) if node.idle)
+        return None
+
+    def _with_room(self, job: SlurmJob) -> tuple[str, ...] | None:
+        with suppress(BackendUnavailable):
+            return tuple(node.name for node in in_partition(self._nodes(), job.partition) if node.has_room)
         return None
 
     def _cancel(self, job: SlurmJob) -> None:

@@ -36,6 +36,11 @@ class SlurmNode:
         return self.state == "idle" and self.responds
 
     @property
+    def has_room(self) -> bool:
+        """Whether anything of it may be free: jobs can share a node."""
+        return self.state in ("idle", "mixed") and self.responds
+
+    @property
     def broken(self) -> bool:
         return not self.responds or self.state.startswith(_BROKEN)
 

@@ -48,6 +48,7 @@ _FULL = (
     "MaxSubmitJob",
 )
 _UNKNOWN_JOB = "Invalid job id specified"
+_WAITS_NO_MORE = (_UNKNOWN_JOB, "no longer pending", "already finished")
 
 
 class SlurmClient:
@@ -102,6 +103,13 @@ class SlurmClient:
     def cancel(self, number: int) -> None:
         """End the job, waiting or running. A job that is over is no error."""
         self._cancel(["--quiet", str(number)])
+
+    def exclude(self, number: int, nodes: str) -> None:
+        """Replace the list of nodes that a waiting job must not get. One that waits no more is no error."""
+        done = self._run(["scontrol", "update", f"JobId={number}", f"ExcNodeList={nodes}"])
+        _require_answer(done)
+        if done.returncode != 0 and not any(words in done.stderr + done.stdout for words in _WAITS_NO_MORE):
+            raise BackendUnavailable(_complaint(done))
 
     def nodes(self) -> list[SlurmNode]:
         """Every node, once for each of its partitions."""

@@ -79,6 +79,9 @@ def least_cpus(plan: LaunchPlan, site: SlurmSite) -> int:
     """How many CPUs a node must have to hold a replica; 0 where none are asked for."""
     whole = effective_placement(plan, site).exclusive and plan.resources.cpus is None
     return 0 if whole else _cpus(plan)
+def render_exclude(plan: LaunchPlan, site: SlurmSite) -> str:
+    """The nodes that the job must not get: its owner's demand, and those with a record."""
+    return ",".join(dict.fromkeys((*effective_placement(plan, site).exclude, *plan.excluded_nodes)))
 
 
 def _options(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> list[str]:
@@ -101,7 +104,7 @@ def _options(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> list[str]:
         "reservation": place.reservation,
         "constraint": place.constraint,
         "nodelist": ",".join(place.nodelist),
-        "exclude": ",".join(dict.fromkeys((*place.exclude, *plan.excluded_nodes))),
+        "exclude": render_exclude(plan, site),
         "dependency": place.dependency,
         "chdir": str(attempt_dir),
         "output": f"{attempt_dir}/slurm-%j.log",

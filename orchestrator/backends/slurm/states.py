@@ -86,6 +86,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("launch failed requeued held", "its launch failed and Slurm holds it; release it with `scontrol release {id}`"),
     ("user env retrieval failed", "Slurm cannot read the user's environment; ask its administrator"),
 )
+_FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN")  # which other nodes could end
 _SIGNAL_OF_LAUNCH = 53  # slurmstepd could not open the log or enter the folder; recorded in all versions
 _COMMENT_LETTERS = 200
 _ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
@@ -93,6 +94,11 @@ _ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
 
 def meaning(job: SlurmJob) -> Meaning:
     return STATES.get(job.state, _UNHEARD)
+
+
+def waits_for_nodes(job: SlurmJob) -> bool:
+    """Whether a waiting job would start if there were another free node."""
+    return job.reason.startswith(_FOR_NODES)
 
 
 def explain_wait(job: SlurmJob) -> str:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decision import Decision, MarkNodes, NotePending, NoteRunning, Submit, TellAgents, Wait
+from orchestrator.domain.decision import (
+    AvoidOnly,
+    Decision,
+    MarkNodes,
+    NotePending,
+    NoteRunning,
+    Submit,
+    TellAgents,
+    Wait,
+)
 from orchestrator.domain.job import JobState
+from orchestrator.domain.node import Exclusion, describe
 from orchestrator.domain.observation import UNHEARD_AFTER, Presence
 from orchestrator.domain.rules.kinds import while_live
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
 
+# For so long a waiting attempt hopes for another node than a free one that it avoids. In five minutes Slurm finds out
+# that a node which it calls free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
+AVOIDS_FOR = timedelta(minutes=5)
 _UNHEARD = "nobody hears its agents"
 _HALTED, _UNKNOWN = "it stands still", "its state is unknown"
 
@@ -43,14 +56,34 @@ def submit_intended(s: Situation, live: Watched) -> Decision | None:
 
 
 @while_live
+def avoid_less(s: Situation, live: Watched) -> Decision | None:
+    """An attempt that waits in its cluster's queue no longer avoids a node that has come back, nor, after five minutes,
+    a free one without which it cannot start."""
+    attempt = live.attempt
+    if attempt.state is not AttemptState.PENDING or not live.seen.sighting.avoids_strictly:
+        return None
+    back = [node for node in attempt.excluded_nodes if node not in s.avoided]
+    if back:
+        return _let_in(live, back, "its cool-down is over, or its record was cleared")
+    held_up = [each.node for each in _hold_up(s, live)]
+    if not held_up or s.now < attempt.created_at + AVOIDS_FOR:
+        return None
+    return _let_in(live, held_up, "nothing else that fits became free in five minutes")
+
+
+@while_live
 def note_pending(s: Situation, live: Watched) -> Decision | None:
     """Write down that the cluster holds the attempt in its own queue, and for what it waits there."""
     if live.presence is not Presence.PENDING:
         return None
-    sentence = live.seen.sighting.evidence
+    held_up = _hold_up(s, live)
+    sentence = "; ".join([live.seen.sighting.evidence, *(describe(each) for each in held_up)])
     if live.attempt.state in (AttemptState.INTENDED, AttemptState.SUBMITTED):
         return Decision(action=NotePending(), sentence=sentence)
-    return Decision(action=Wait(), sentence=sentence) if live.attempt.state is AttemptState.PENDING else None
+    gives_up_at = live.attempt.created_at + AVOIDS_FOR if held_up else None
+    later = gives_up_at if gives_up_at is not None and gives_up_at > s.now else None
+    waits = Decision(action=Wait(), sentence=sentence, look_again_at=later)
+    return waits if live.attempt.state is AttemptState.PENDING else None
 
 
 @while_live
@@ -73,6 +106,22 @@ def tell_agents(s: Situation, live: Watched) -> Decision | None:
     if desired.snapshot_number <= attempt.snapshots_told and desired.errand(attempt.key.number) <= attempt.errand_told:
         return None
     return Decision(action=TellAgents(), sentence=s.job.reason)
+
+
+def _hold_up(s: Situation, live: Watched) -> list[Exclusion]:
+    """The nodes that the waiting attempt avoids and with which it could start now."""
+    sighting = live.seen.sighting
+    if not sighting.avoids_strictly or sighting.spare_nodes is None:
+        return []
+    if len(sighting.spare_nodes) < live.attempt.min_nodes:
+        return []
+    within = {*sighting.spare_nodes} & {*live.attempt.excluded_nodes}
+    return [each for each in s.exclusions if each.node in within]
+
+
+def _let_in(live: Watched, nodes: list[str], why: str) -> Decision:
+    rest = tuple(node for node in live.attempt.excluded_nodes if node not in nodes)
+    return Decision(action=AvoidOnly(rest), sentence=f"no longer avoids {', '.join(nodes)}: {why}")
 
 
 def hearing(s: Situation) -> str | None:

@@ -17,7 +17,7 @@ from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
 from orchestrator.ports.journals import JournalStore
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
-from orchestrator.simulator.rehearsal.attempt import SimulatedAttempt
+from orchestrator.simulator.rehearsal.attempt import SimulatedAttempt, Stage
 from orchestrator.simulator.rehearsal.job import SimulatedJob
 from orchestrator.simulator.rehearsal.nodes import NodePool
 from trainer.contract.launch import DesiredDocument, DesiredState
@@ -34,7 +34,7 @@ class Fate(StrEnum):
 
 
 class SimulatedCluster:
-    """Implements ports.Backend and ports.RunDirectories. `changed`: a pass would see another thing than the last."""
+    """Implements Backend, StrictBackend and RunDirectories. `changed`: a pass would see another thing than the last."""
 
     def __init__(self, agenda: Agenda, pool: NodePool, *, gpus_per_node: int) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
@@ -93,6 +93,13 @@ class SimulatedCluster:
         if force and self._fences.get(key.job_id, 0) <= key.number:
             self.breaches.append(f"{key} is ended by force without a fence")
         attempt.kill() if force else attempt.stop()
+
+    def avoid_only(self, plan: LaunchPlan) -> None:
+        self._require_answer()
+        attempt = self.attempts.get(plan.key)
+        if attempt is not None and attempt.stage is Stage.WAITING:
+            attempt.plan = replace(attempt.plan, excluded_nodes=plan.excluded_nodes)
+            self._place_waiting()
 
     def slots(self) -> int | None:
         self._require_answer()
@@ -182,7 +189,10 @@ class SimulatedCluster:
         attempt = self.attempts.get(key)
         if attempt is None:
             return Sighting(key=key, presence=Presence.ABSENT, evidence="it was never submitted")
-        return attempt.sight()
+        if attempt.stage is not Stage.WAITING:
+            return attempt.sight()
+        free = None if self.closed else tuple(self.pool.free)
+        return replace(attempt.sight(), avoids_strictly=True, spare_nodes=free)
 
     def _check(self, plan: LaunchPlan) -> None:
         key = plan.key

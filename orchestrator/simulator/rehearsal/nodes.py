@@ -22,6 +22,10 @@ class NodePool:
     def up(self) -> int:
         return len(self.population) if self._unlimited else len(self.population) - len(self._down)
 
+    @property
+    def free(self) -> Collection[str]:
+        return self._free
+
     def is_up(self, name: str) -> bool:
         return name not in self._down
 

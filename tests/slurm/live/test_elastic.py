@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.slurm.live.lab import Lab
+from tests.slurm.live.lab import Lab, soon
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -43,3 +43,32 @@ def test_an_elastic_job_that_lost_its_first_node_is_no_zombie(lab: Lab) -> None:
     assert done.attempts == 2, lab.sentences(job)
     assert next(state for number, _, state in lab.slurm_jobs(job) if number == first) != "RUNNING"
     assert list(lab.client.attempts(job))[-1].excluded_nodes == ["n1"]
+
+
+def test_a_job_that_waits_beside_a_free_node_with_a_record_gets_it_once_the_record_is_cleared(lab: Lab) -> None:
+    lost = lab.submit(
+        trainer={"steps": 20_000},
+        topology={"nodes": "1", "workers_per_node": 1},
+        placement={"nodelist": ["n4"]},
+    )
+    lab.at_step(lost, 5)
+    lab.slurm.kill_node("n4")
+    lab.until(lost, lambda job: job.attempts == 2 or job.state == "RECOVERING")
+    lab.client.cancel(lost)
+    lab.until(lost, lambda job: job.ended)
+    (record,) = lab.client.nodes()
+    assert (record.name, record.failures, record.excluded_until is not None) == ("n4", 1, True)
+    lab.slurm.start_node("n4")
+    lab.slurm.await_idle()
+    lab.slurm.run("sbatch", "--exclusive", "-N3", "-w", "n[1-3]", "-o", "/dev/null", "--wrap", "sleep 600")
+    soon(lambda: lab.slurm.run("sinfo", "-h", "-t", "alloc", "-o", "%D").strip() == "3", "three nodes are not busy")
+    job = lab.submit(trainer={"steps": 20}, topology={"nodes": "1", "workers_per_node": 1})
+    waits = lab.until(job, lambda job: "is avoided after a failure until" in job.reason or job.ended)
+    assert "(no nodes are free for it); node n4 is avoided" in waits.reason
+    (told,) = lab.client.why(job).avoids
+    assert told.endswith("or until `orchestrator nodes clear n4`")
+    assert lab.cli("nodes", "clear", "n4").stdout == "the record of node n4 of cluster slurm is cleared\n"
+    done = lab.succeeded(job)
+    assert done.attempts == 1, "the job kept its place in the queue"
+    assert "no longer avoids n4: its cool-down is over, or its record was cleared" in lab.sentences(job)
+    assert lab.client.nodes() == []

@@ -36,6 +36,8 @@ BUDGET_OF: dict[FailureKind, str] = {
 
 # An attempt of a program that tells no steps counts as fruitful when it lived this long.
 FRUITFUL_S = 60.0
+# So many failures at most are earned back in each `refund_after_s` of training that is kept.
+EARNED_AT_MOST = 10
 # Taken ports are counted beside the budgets: after a few in a row it is no bad luck any more, and a pause is due.
 _PORTS, _PORTS_AT_ONCE = "port", 3
 
@@ -47,18 +49,51 @@ def budget_of(failure: Failure) -> str | None:
 
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
     """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
-    ran_s = 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
-    spent = _spend(job, training, failure, refunded=_refunded(job, attempt, training, failure, ran_s))
-    free = failure is None or (is_taken_port(failure) and spent[_PORTS] <= _PORTS_AT_ONCE)
+    ran_s, kept_s = _ran(attempt, now), find_kept(job, attempt, training)
+    all_kept_s = job.kept_s + (kept_s or 0.0)
+    enough = all_kept_s >= job.spec.supervise.refund_after_s
+    refunded = enough or _refunded(job, attempt, training, failure, ran_s)
+    spent = Counter({} if refunded else job.spent) + find_cost(job, attempt, training, failure, now)
+    taken_port = failure is not None and is_taken_port(failure)
+    free = failure is None or (taken_port and spent[_PORTS] <= _PORTS_AT_ONCE)
     fruitful = free or training.step_s is not None or ran_s >= FRUITFUL_S
     charged = replace(
         job,
-        spent=spent,
+        spent=dict(spent),
         fruitless=0 if fruitful else job.fruitless + 1,
         last_failure=_remembered(job, training, failure, ran_s),
         farthest_step=max((step for step in (job.farthest_step, training.step) if step is not None), default=None),
+        kept_step=job.kept_step if kept_s is None else training.kept_step,
+        kept_s=0.0 if refunded else all_kept_s,
     )
     return replace(charged, retry_at=now + timedelta(seconds=backoff_s(charged, attempt.key.number)))
+
+
+def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Counter[str]:
+    """What the attempt costs, by budget: a restart in place was a failure of the application, a shrink one of a node,
+    the end is one of its own class. A scheduler's limit that leaves steps costs nothing, nor does what was earned back.
+    """
+    kept_s = find_kept(job, attempt, training)
+    cost = Counter({_PORTS: 1} if failure is not None and is_taken_port(failure) else {})
+    if kept_s is not None and _earns_back(job, kept_s, _ran(attempt, now)):
+        return cost
+    cost += Counter(application=training.restarts, node=training.shrinks)
+    budget = None if failure is None else budget_of(failure)
+    if failure is not None and budget is not None and not (failure.kind is FailureKind.TIMEOUT and kept_s is not None):
+        cost[budget] += 1
+    return cost
+
+
+def find_kept(job: Job, attempt: Attempt, training: Training) -> float | None:
+    """Seconds of training that the attempt leaves in a snapshot which is newer than what it began with, and than any
+    before it: one that turned out damaged earns nothing twice. None where it leaves none."""
+    before = max(training.began_step or 0, job.kept_step or 0)
+    if training.kept_step is None or training.kept_at is None or training.kept_step <= before:
+        return None
+    if attempt.started_at is None:
+        return 0.0  # nobody knows since when it ran
+    since = max(attempt.started_at, training.formed_at or attempt.started_at)
+    return max(0.0, (training.kept_at - since).total_seconds())
 
 
 def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:
@@ -94,16 +129,18 @@ def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure |
     return farther and healthy_s >= job.spec.supervise.refund_after_s
 
 
-def _spend(job: Job, training: Training, failure: Failure | None, *, refunded: bool) -> dict[str, int]:
-    """A restart in place was a failure of the application, a shrink one of a node, the end is one of its own class."""
-    spent = Counter({} if refunded else job.spent)
-    spent += Counter(application=training.restarts, node=training.shrinks)
-    if failure is not None and is_taken_port(failure):
-        spent[_PORTS] += 1
-    budget = None if failure is None else budget_of(failure)
-    if budget is not None:
-        spent[budget] += 1
-    return dict(spent)
+def _earns_back(job: Job, kept_s: float, ran_s: float) -> bool:
+    """Whether an attempt that kept steps has done enough for its failures: the training that it keeps took no less time
+    than all the rest of it, and a tenth of `refund_after_s`.
+
+    So a job that fails after each snapshot, for ever, does at least as much work as it loses, and no more than ten
+    attempts in each `refund_after_s`; one that fails faster is charged.
+    """
+    return kept_s >= ran_s - kept_s and kept_s >= job.spec.supervise.refund_after_s / EARNED_AT_MOST
+
+
+def _ran(attempt: Attempt, now: datetime) -> float:
+    return 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
 
 
 def hopeless(job: Job, failure: Failure) -> str | None:

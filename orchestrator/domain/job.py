@@ -148,6 +148,8 @@ class Job:
     retry_at: datetime | None = None  # while RECOVERING: not before
     recovering_since: datetime | None = None  # when the last attempt was seen to end, until the next one trains
     farthest_step: int | None = None  # that any attempt since the last retry has reached
+    kept_step: int | None = None  # of the newest snapshot that any attempt since the last retry has committed
+    kept_s: float = 0.0  # of training that such snapshots have kept, since what was spent was refunded last
     last_failure: Failure | None = None  # of the application: the same one again ends the job
 
     def to(self, state: JobState, *, reason: str, now: datetime) -> Job:

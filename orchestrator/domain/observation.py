@@ -100,6 +100,9 @@ class Training:
     resized_at: datetime | None = None  # when it last went on with another number of nodes
     restored: str | None = None  # the snapshot that its newest generation continued from
     snapshots: int = 0  # committed by this attempt
+    began_step: int | None = None  # the earliest step that any of its generations restored; None: none did
+    kept_step: int | None = None  # of the newest snapshot that it committed
+    kept_at: datetime | None = None  # the arrival of that news, by our clock
     pace: Mapping[str, Pace] = field(default_factory=dict)  # by phase; the first steps of a generation do not count
 
     @property

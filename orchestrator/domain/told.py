@@ -40,6 +40,9 @@ class Told:
     changed_generation: int = 0  # the newest one that was counted: every agent journals the same change
     restored: str | None = None
     snapshots: int = 0  # committed by this attempt
+    began_step: int | None = None  # the earliest one that a generation restored
+    kept_step: int | None = None  # of its newest snapshot
+    kept_at: datetime | None = None  # that news' arrival, by our clock
     pace: PaceBook = field(default_factory=PaceBook)
 
     def training(self) -> Training:
@@ -57,6 +60,9 @@ class Told:
             resized_at=self.resized_at,
             restored=self.restored,
             snapshots=self.snapshots,
+            began_step=self.began_step,
+            kept_step=self.kept_step,
+            kept_at=self.kept_at,
             pace=self.pace.summary(),
         )
 
@@ -109,8 +115,14 @@ class Told:
                 self.resized_at = arrived_at
         elif event.kind == EventKind.SNAPSHOT_COMMITTED.value:
             self.snapshots += 1
+            step = _step_of(event)
+            if step is not None and (self.kept_step is None or step > self.kept_step):
+                self.kept_step, self.kept_at = step, arrived_at
         elif event.kind == EventKind.RESTORED.value:
             self.restored = str(event.evidence.get("name", ""))[:255] or None
+            step = _step_of(event)
+            if step is not None:
+                self.began_step = step if self.began_step is None else min(step, self.began_step)
 
     def _take_step(self, step: int, generation: int, at: datetime, step_s: float | None) -> None:
         if self.step is None or self.step_generation is None or generation > self.step_generation:
@@ -134,6 +146,11 @@ def time_of(text: str, arrived_at: datetime) -> datetime:
 def fitting(value: int | None) -> int | None:
     """None for a number beyond 64 bits: a wild one of one worker must not cost what all the others tell."""
     return value if value is not None and -_LARGEST <= value <= _LARGEST else None
+
+
+def _step_of(event: JournalEvent) -> int | None:
+    step = event.evidence.get("step")
+    return fitting(step) if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def _mean(mean: float | None, newest: float) -> float:

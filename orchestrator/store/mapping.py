@@ -50,6 +50,8 @@ def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
         retry_at=row.retry_at,
         recovering_since=row.recovering_since,
         farthest_step=row.farthest_step,
+        kept_step=row.kept_step,
+        kept_s=row.kept_s,
         last_failure=None if row.last_failure is None else parse_failure(row.last_failure),
     )
 
@@ -110,6 +112,8 @@ def status_columns(job: Job) -> dict[str, object]:
         "retry_at": job.retry_at,
         "recovering_since": job.recovering_since,
         "farthest_step": job.farthest_step,
+        "kept_step": job.kept_step,
+        "kept_s": job.kept_s,
         "last_failure": None if job.last_failure is None else render_failure(job.last_failure),
     }
 
@@ -181,6 +185,9 @@ def training_of(row: TrainingRow | None) -> Training:
         resized_at=row.resized_at,
         restored=row.restored,
         snapshots=row.snapshots,
+        began_step=row.began_step,
+        kept_step=row.kept_step,
+        kept_at=row.kept_at,
         pace={phase: Pace(*summary) for phase, summary in row.pace.items()},  # type: ignore[misc]  # our own document
     )
 

@@ -84,6 +84,8 @@ class JobRow(Base):
     recovering_since: Mapped[datetime | None]
     last_failure: Mapped[Json | None]
     farthest_step: Mapped[int | None]
+    kept_step: Mapped[int | None]
+    kept_s: Mapped[float] = mapped_column(server_default="0")  # by an older service there was none
 
     __table_args__ = (
         UniqueConstraint("project", "owner", "idempotency_key"),
@@ -223,6 +225,9 @@ class TrainingRow(Base):
     changed_generation: Mapped[int]  # the newest that was counted: every agent journals the same change
     restored: Mapped[str | None]  # the snapshot that the newest generation continued from
     snapshots: Mapped[int]  # committed by this attempt
+    began_step: Mapped[int | None]
+    kept_step: Mapped[int | None]
+    kept_at: Mapped[datetime | None]
     pace: Mapped[Json]  # by phase: count, usual and longest seconds
     pace_book: Mapped[Json]  # what that is summed up from: contract.silence.PaceBook
     stored: Mapped[Json | None]  # what its journals have left in other tables: domain.bounds.Stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -73,13 +74,19 @@ def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]
     return [asked, Event(at=now, kind=EventKind.GREW_BACK, sentence=decision.sentence, attempt=number, evidence=rung)]
 
 
-def ended(s: Situation, attempt: Attempt, decision: Decision) -> Event:
-    """The end, with what each source said of the attempt at that moment."""
+def ended(s: Situation, attempt: Attempt, decision: Decision, cost: Mapping[str, int], kept_step: int | None) -> Event:
+    """The end, with what each source said of the attempt at that moment, what it cost, by budget, and the step of the
+    snapshot that it leaves, where that is the newest of all."""
     sources = {source.value: liveness.value for source, liveness in weigh(s).items()}
-    evidence: dict[str, object] = {"sources": sources}
+    evidence: dict[str, object] = {"sources": sources, "cost": dict(cost)}
+    words = f"ended {attempt.state}"
     if attempt.failure is not None:
         evidence["failure"] = render_failure(attempt.failure)
-    return attempt_event(attempt, decision, s.now, f"ended {attempt.state}", evidence)
+    if kept_step is not None:
+        evidence["kept_step"] = kept_step
+        words += f"; a snapshot keeps its steps up to {kept_step}"
+        words += "" if cost or attempt.failure is None else ", so it costs no budget"
+    return attempt_event(attempt, decision, s.now, words, evidence)
 
 
 def recovered(job: Job, attempt: Attempt, decision: Decision, now: datetime) -> list[Event]:

@@ -16,7 +16,7 @@ from typing import assert_never
 import structlog
 
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.budget import charge, recognise
+from orchestrator.domain.budget import charge, find_cost, recognise
 from orchestrator.domain.decision import (
     AvoidOnly,
     BeginRetry,
@@ -242,7 +242,9 @@ class Actor:
         job = charged.to(action.job_state, reason=decision.sentence, now=s.now)
         if action.job_state is JobState.RECOVERING:
             job = replace(job, recovering_since=job.recovering_since or s.now)
-        events = [account.ended(s, attempt, decision), account.job_event(job, decision, s.now)]
+        cost = find_cost(s.job, attempt, training, failure, s.now)
+        kept_step = training.kept_step if job.kept_step != s.job.kept_step else None
+        events = [account.ended(s, attempt, decision, cost, kept_step), account.job_event(job, decision, s.now)]
         self._apply(job, attempt, events, self._marks(s, decision, failure))
 
     def _begin_retry(self, s: Situation, decision: Decision) -> None:
@@ -255,6 +257,8 @@ class Actor:
             recovering_since=None,
             last_failure=None,
             farthest_step=None,
+            kept_step=None,
+            kept_s=0.0,
         )
         fresh = fresh.to(JobState.QUEUED, reason=decision.sentence, now=s.now)
         self._apply(fresh, None, [account.job_event(fresh, decision, s.now)])

@@ -45,6 +45,7 @@ def test_a_change_comes_back_as_it_was_applied(world: World, store: SupervisorSt
     add_job(world)
     job = make_job(state=JobState.RECOVERING, reason="waits", updated_at=at(2))
     job = replace(job, spent={"node": 2}, fruitless=1, retry_at=at(9), recovering_since=at(2), last_failure=failure)
+    job = replace(job, farthest_step=9, kept_step=8, kept_s=70.5)
     attempt = make_attempt(
         state=AttemptState.LOST,
         nodes="2",

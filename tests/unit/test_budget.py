@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.budget import BUDGET_OF, backoff_s, charge, overspent, recognise
+from orchestrator.domain.budget import BUDGET_OF, backoff_s, charge, find_cost, overspent, recognise
 from orchestrator.domain.job import Job
 from orchestrator.domain.observation import Training
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
@@ -156,3 +160,112 @@ def test_a_port_that_is_taken_again_and_again_is_tried_after_a_pause() -> None:
     assert charge(a_job(), an_attempt(started_at=ago(5)), Training(), own, NOW).spent == {"node": 1}, (
         "a program's own port is not ours"
     )
+
+
+def leaving(step: int, *, kept_s: float, began: int | None = None, **fields: Any) -> Training:
+    """An attempt that started ten thousand seconds ago, with a newest snapshot of `step` after `kept_s` of training."""
+    at = ago(10_000 - kept_s)
+    told = {"step": step, "step_s": 1.0, "progress_at": at, "snapshots": 1, "kept_step": step, "kept_at": at}
+    return Training(began_step=began, **{**told, **fields})
+
+
+def after(job: Job, training: Training, failure: Failure | None, *, ran_s: float) -> Job:
+    return charge(job, an_attempt(started_at=ago(10_000)), training, failure, ago(10_000 - ran_s))
+
+
+DEADLINE = Failure(kind=FailureKind.TIMEOUT, message="its time limit of 120 s came near")
+
+
+def test_a_time_limit_that_leaves_a_newer_snapshot_costs_nothing_however_often() -> None:
+    job = a_job()
+    for number in range(1, 30):
+        training = leaving(10 * number, kept_s=40, began=10 * (number - 1) or None)
+        job = after(job, training, DEADLINE, ran_s=70)
+        assert job.spent == {}
+        assert overspent(job, DEADLINE) is None
+        assert (job.kept_step, job.fruitless) == (10 * number, 0)
+
+
+def test_a_time_limit_that_leaves_nothing_new_costs_a_hang() -> None:
+    nothing = Training(step=15, step_s=1.0, began_step=10)
+    again = leaving(10, kept_s=40, began=10)
+    damaged = leaving(20, kept_s=40, began=10)
+    assert after(a_job(), nothing, DEADLINE, ran_s=70).spent == {"hang": 1}
+    assert after(a_job(), again, DEADLINE, ran_s=70).spent == {"hang": 1}
+    assert after(a_job(kept_step=20), damaged, DEADLINE, ran_s=70).spent == {"hang": 1}, "it was kept before, and lost"
+    assert after(a_job(), leaving(20, kept_s=40, restarts=2), DEADLINE, ran_s=70).spent == {"application": 2}
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.TIMEOUT}))
+def test_kept_steps_earn_back_the_charge_of_every_kind(kind: FailureKind) -> None:
+    failure, spent = Failure(kind=kind, message="x"), {BUDGET_OF[kind]: 1}
+    kept = leaving(500, kept_s=360, restarts=1, shrinks=1)
+    assert after(a_job(spent=spent), kept, failure, ran_s=720).spent == spent
+    for training, ran_s in ((kept, 721), (leaving(500, kept_s=359), 400), (replace(kept, kept_step=None), 720)):
+        assert after(a_job(spent=spent), training, failure, ran_s=ran_s).spent[BUDGET_OF[kind]] > 1
+
+
+def test_a_job_that_crashes_after_each_snapshot_for_ever_ends() -> None:
+    """It makes steps all the time, but its failures come faster than bad luck does."""
+    job, crash = a_job(), Failure(kind=FailureKind.APPLICATION, message="KeyError")
+    for number in range(1, 5):
+        assert overspent(job, crash) is None
+        job = after(job, leaving(number, kept_s=60), crash, ran_s=65)
+    assert overspent(job, crash) == "its budget of 3 application failures is spent"
+
+
+def test_kept_training_adds_up_over_attempts_and_refunds_what_was_spent() -> None:
+    """No attempt lasts an hour where the limit is half of one."""
+    job = after(a_job(), Training(), Failure(kind=FailureKind.APPLICATION, message="x"), ran_s=5)
+    assert job.spent == {"application": 1}
+    job = after(job, leaving(10, kept_s=1790), DEADLINE, ran_s=1800)
+    assert (job.spent, job.kept_s) == ({"application": 1}, 1790)
+    unwished = after(job, Training(step=10, kept_step=10, kept_at=ago(1)), None, ran_s=100)
+    assert unwished.kept_s == 1790, "nothing new was kept"
+    job = after(job, leaving(20, kept_s=1810), DEADLINE, ran_s=1830)
+    assert (job.spent, job.kept_s) == ({}, 0)
+
+
+def test_what_nobody_saw_the_beginning_of_is_kept_and_earns_nothing() -> None:
+    unseen = charge(a_job(), an_attempt(started_at=None), leaving(10, kept_s=4000), DEADLINE, NOW)
+    assert (unseen.spent, unseen.kept_step, unseen.kept_s) == ({}, 10, 0)
+
+
+steps = st.one_of(st.none(), st.integers(0, 100))
+seconds = st.floats(0, 9_000)
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(set(BUDGET_OF.values()))), st.integers(0, 4)),
+    steps,
+    steps,
+    st.integers(1, 101),
+    seconds,
+    seconds,
+)
+def test_an_attempt_that_kept_steps_never_lowers_a_budget_for_a_deadline(
+    spent: dict[str, int], had: int | None, began: int | None, new: int, kept_s: float, lost_s: float
+) -> None:
+    step = max(had or 0, began or 0) + new
+    job = a_job(spent=spent, kept_step=had)
+    charged = after(job, leaving(step, kept_s=kept_s, began=began), DEADLINE, ran_s=kept_s + lost_s)
+    assert all(count <= spent.get(budget, 0) for budget, count in charged.spent.items())
+    assert overspent(job, DEADLINE) is not None or overspent(charged, DEADLINE) is None
+
+
+@given(st.lists(st.tuples(st.booleans(), seconds, seconds), max_size=60))
+def test_whatever_goes_on_for_ever_keeps_half_of_its_time_and_fails_ten_times_in_an_hour_of_it(
+    attempts: list[tuple[bool, float, float]],
+) -> None:
+    """Failures that cost nothing: any number, but none that loses more than it keeps."""
+    job, crash = a_job(), Failure(kind=FailureKind.HANG, message="silent")
+    free: list[tuple[float, float]] = []
+    for number, (keeps, kept_s, lost_s) in enumerate(attempts, start=1):
+        training = leaving(number, kept_s=kept_s) if keeps else Training()
+        cost = find_cost(job, an_attempt(started_at=ago(10_000)), training, crash, ago(10_000 - kept_s - lost_s))
+        job = after(job, training, crash, ran_s=kept_s + lost_s)
+        if not cost:
+            free.append((kept_s, lost_s))
+    refund_s = job.spec.supervise.refund_after_s
+    assert sum(lost_s for _, lost_s in free) <= sum(kept_s for kept_s, _ in free) + 1e-3
+    assert len(free) <= 10 * sum(kept_s for kept_s, _ in free) / refund_s + 1e-6

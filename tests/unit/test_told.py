@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 from orchestrator.domain.observation import Training
 from orchestrator.domain.told import Told
@@ -67,3 +68,27 @@ def test_reports_count_for_half_a_minute() -> None:
     heard = Training(heard_at=NOW)
     assert [heard.heard_lately(at(seconds)) for seconds in (0, 30, 30.001)] == [True, True, False]
     assert not Training().heard_lately(NOW), "nobody was ever heard"
+
+
+def test_what_was_restored_and_committed_is_summed_up_in_any_order() -> None:
+    events = [
+        (EventKind.RESTORED, 1, 100),
+        (EventKind.SNAPSHOT_COMMITTED, 1, 150),
+        (EventKind.SNAPSHOT_COMMITTED, 1, 200),
+        (EventKind.RESTORED, 2, 200),
+    ]
+    for order in permutations(events):
+        sum_up = Told()
+        for seconds, (kind, generation, step) in enumerate(order):
+            told_of = make_journal_event(kind.value, generation=generation, evidence={"name": "s", "step": step})
+            sum_up.tell_event(told_of, at(seconds))
+        assert (sum_up.training().began_step, sum_up.training().kept_step) == (100, 200)
+        assert sum_up.training().kept_at == at(order.index(events[2]))
+
+
+def test_a_step_that_is_none_keeps_nothing() -> None:
+    for step in (None, True, "12", 2**63, 1.5):
+        sum_up = Told()
+        for kind in (EventKind.RESTORED, EventKind.SNAPSHOT_COMMITTED):
+            sum_up.tell_event(make_journal_event(kind.value, evidence={"name": "s", "step": step}), at(1))
+        assert (sum_up.began_step, sum_up.kept_step, sum_up.kept_at) == (None, None, None)

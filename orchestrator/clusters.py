@@ -13,6 +13,7 @@ from orchestrator.domain.effect import ClusterTraits
 from orchestrator.domain.job import Job
 from orchestrator.domain.launch import LaunchPlan
 from orchestrator.domain.node import Partition
+from orchestrator.domain.time_limit import Notice
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from trainer.contract import layout
@@ -34,6 +35,7 @@ class Cluster:
     check: Callable[[LaunchPlan], Sequence[str]] | None = None  # where the cluster can tell of a plan: its objections
     node_root: Path | None = None  # the run directory on the nodes, if its path differs there
     why_no_workdir: Callable[[Path], str | None] | None = None  # why the cluster refuses a workdir, in a phrase
+    notice: Notice | None = None  # of a time limit, where the cluster gives one
     partitions: Callable[[], Sequence[Partition]] | None = None  # where the cluster can tell; see backends
 
     @property

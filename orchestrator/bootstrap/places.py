@@ -19,6 +19,7 @@ from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmCluste
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.launch import Site, build_plan
+from orchestrator.domain.time_limit import Notice
 from orchestrator.settings import Settings
 from trainer.contract.node import HEAD, LOCAL
 
@@ -74,6 +75,7 @@ def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, comm
         max_jobs=given.max_jobs or settings.max_jobs,
         node_root=own.root,
         why_no_workdir=own.workdirs.why_refused,
+        notice=Notice(before_s=given.notice_s, default_limit_s=given.defaults.time_limit_s),
         partitions=backend.partitions,
     )
     return Place(

@@ -25,6 +25,7 @@ from orchestrator.domain.event import Event, EventKind
 from orchestrator.domain.identity import Principal
 from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.time_limit import list_limit_warnings
 from orchestrator.domain.validation import leaves, merge_patch, parse_spec
 from orchestrator.domain.wish import Wish, wish_cancel, wish_resume, wish_snapshot, wish_suspend
 from orchestrator.ports.clock import Clock
@@ -91,9 +92,14 @@ class Commands:
         return answer, answer.id == job.id
 
     def list_warnings(self, spec: JobSpec) -> list[str]:
-        """A sentence for each field of an accepted spec that has no effect."""
+        """A sentence for each field of an accepted spec that has no effect, or leaves the job too little time."""
         cluster = self._checks.clusters.get(spec.cluster)  # may be gone when a submission is repeated
-        return [] if cluster is None else list_ineffective(spec, cluster.traits, is_plan=False)
+        if cluster is None:
+            return []
+        return [
+            *list_ineffective(spec, cluster.traits, is_plan=False),
+            *list_limit_warnings(spec, cluster.notice),
+        ]
 
     def cancel(self, job_id: str) -> Job:
         """Wish the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""

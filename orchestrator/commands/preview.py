@@ -17,6 +17,7 @@ from orchestrator.domain.job import Job
 from orchestrator.domain.launch import Environments, LaunchPlan
 from orchestrator.domain.masking import MASK
 from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.time_limit import list_limit_warnings
 from orchestrator.wire.plans import MemoryView, PlanView, ReplicaPlanView, RungView
 from trainer.contract import env
 
@@ -127,4 +128,8 @@ def _warnings(spec: JobSpec, plan: LaunchPlan, cluster: Cluster, memory: MemoryV
             "under launcher torchrun every restart in place waits for a new rendezvous; elasticrun is faster",
         ),
     )
-    return [*(sentence for holds, sentence in rows if holds), *list_ineffective(spec, cluster.traits, is_plan=True)]
+    return [
+        *(sentence for holds, sentence in rows if holds),
+        *list_ineffective(spec, cluster.traits, is_plan=True),
+        *list_limit_warnings(spec, cluster.notice),
+    ]

@@ -17,6 +17,7 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, FieldProblem, InvalidSpec, LaunchRefused
 from orchestrator.domain.launch import workers_per_node
 from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.time_limit import find_limit_problem
 from orchestrator.domain.unsupported import find_unsupported
 from trainer.contract import layout
 from trainer.contract.location import is_url, why_no_place
@@ -111,6 +112,12 @@ def _check_demand(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
         )
 
 
+def _check_time_limit(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
+    problem = find_limit_problem(spec, cluster.notice)
+    if problem is not None:
+        yield problem
+
+
 def _check_image(spec: JobSpec, cluster: Cluster) -> Iterator[FieldProblem]:
     if spec.run.image is not None and not cluster.images:
         yield FieldProblem("/run/image", f"cluster {cluster.name} starts no images; remove it")
@@ -154,7 +161,7 @@ def _why_no_place(place: str) -> str | None:
 
 
 _Check = Callable[[JobSpec, Cluster], Iterator[FieldProblem]]
-_CHECKS: tuple[_Check, ...] = (_check_demand, _check_image, _check_places)
+_CHECKS: tuple[_Check, ...] = (_check_demand, _check_time_limit, _check_image, _check_places)
 # These look up paths, so they run only if the cluster shares files with the service.
 _ELSEWHERE: tuple[_Check, ...] = (_check_snapshot_dir, _check_snapshot_source)
 _ON_DISK: tuple[_Check, ...] = (_check_workdir, _check_script, _check_data, *_ELSEWHERE)

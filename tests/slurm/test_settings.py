@@ -9,7 +9,11 @@ import pytest
 from orchestrator.bootstrap.machine import build_places
 from orchestrator.bootstrap.places import build_slurm_site
 from orchestrator.cluster_settings import SlurmClusterSettings
-from orchestrator.domain.errors import ConfigurationError
+from orchestrator.commands.preview import render_plan
+from orchestrator.commands.submission import check_submission
+from orchestrator.domain.errors import ConfigurationError, InvalidSpec
+from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.time_limit import Notice
 from orchestrator.domain.unsupported import find_unsupported
 from orchestrator.settings import Settings, load_settings
 from tests.builders import make_spec
@@ -34,6 +38,21 @@ def test_without_clusters_there_is_this_machine_and_with_them_only_they(load: ob
     assert (place.cluster.images, place.poll_s, place.submit_timeout_s) == (False, 5.0, 60.0)
     both = lab + '[clusters.local]\nbackend = "local"\n'
     assert [place.cluster.name for place in build_places(load(both), 0, b"key")] == ["lab", "local"]  # type: ignore[operator]
+
+
+def test_a_time_limit_that_leaves_no_time_is_refused_or_warned_of(load: object) -> None:
+    lab = '[clusters.lab]\nbackend = "slurm"\nnotice_s = 90\n'
+    (place,) = build_places(load(lab), 0, b"key")  # type: ignore[operator]
+    assert place.cluster.notice == Notice(before_s=90)
+
+    def spec(limit_s: float) -> JobSpec:
+        return make_spec(cluster="lab", run={"command": ["t"], "workdir": "/"}, placement={"time_limit_s": limit_s})
+
+    with pytest.raises(InvalidSpec, match="/placement/time_limit_s: is 60 s, and the cluster tells a job to end 90 s"):
+        check_submission(spec(60), place.cluster)
+    check_submission(spec(120), place.cluster)
+    assert any("placement.time_limit_s of 120 s" in each for each in render_plan(spec(120), place.cluster).warnings)
+    assert not any("placement.time_limit_s" in each for each in render_plan(spec(300), place.cluster).warnings)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""What is said at submit of a time limit that leaves a job no time."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.domain.time_limit import Notice, find_limit_problem, list_limit_warnings
+from tests.builders import make_spec
+
+SLURM = Notice(before_s=60)
+
+
+def judged(limit_s: float | None, notice: Notice | None = SLURM, **placement: object) -> tuple[bool, bool]:
+    """Whether it is refused, and whether it is warned of."""
+    spec = make_spec(placement={"time_limit_s": limit_s, **placement})
+    return find_limit_problem(spec, notice) is not None, bool(list_limit_warnings(spec, notice))
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "refused", "warned"),
+    [
+        *((None, False, False), (20, True, True), (60, True, True), (61, False, True), (120, False, True)),
+        *((121, False, False), (179, False, False), (180, False, False), (3600, False, False)),
+    ],
+)
+def test_a_limit_is_refused_within_the_notice_and_warned_of_below_a_start(
+    limit_s: float | None, refused: bool, warned: bool
+) -> None:
+    """In whole minutes: Slurm makes three of 121 s."""
+    assert judged(limit_s) == (refused, warned)
+
+
+def test_both_name_the_field_what_eats_the_time_and_how_much_is_enough() -> None:
+    problem = find_limit_problem(make_spec(placement={"time_limit_s": 60}), SLURM)
+    assert problem is not None
+    assert problem.pointer == "/placement/time_limit_s"
+    assert problem.message.startswith("is 60 s, and the cluster tells a job to end 60 s before its limit")
+    assert problem.message.endswith("give it 180 s or more")
+    (warning,) = list_limit_warnings(make_spec(placement={"time_limit_s": 90}), SLURM)
+    assert warning.startswith("placement.time_limit_s of 120 s may end attempts before their first step")
+
+
+def test_only_what_its_owner_wrote_is_refused() -> None:
+    assert judged(None, Notice(before_s=60, default_limit_s=60)) == (False, True)
+    assert judged(3600, Notice(before_s=60, default_limit_s=60)) == (False, False)
+
+
+def test_where_nobody_tells_or_another_option_rules_nothing_is_said() -> None:
+    assert judged(60, None) == (False, False)
+    assert judged(60, options={"time": "1:00:00"}) == (False, False)

@@ -289,6 +289,8 @@ class FakeAttempt:
             self.stale = True
             return
         self.step = self.saved = 0 if restored is None else restored.step
+        if restored is not None:
+            self._journal(EventKind.RESTORED, restored)
         self._enter(Phase.STEP, self.step or None)
 
     def _save(self) -> None:
@@ -302,4 +304,10 @@ class FakeAttempt:
         if self.checked is not None:
             self.lineage.commit(self.checked)
             self.saved = self.checked.step
+            self._journal(EventKind.SNAPSHOT_COMMITTED, self.checked)
         self.checked = None
+
+    def _journal(self, kind: EventKind, name: SnapshotName) -> None:
+        """As rank 0 does."""
+        if self.members and self.members[0].running:
+            self.members[0].journal(kind, self.generation, name=str(name), step=name.step)

@@ -17,6 +17,7 @@ from orchestrator.domain.event import EventKind
 from orchestrator.domain.job import TRANSITIONS as JOB_EDGES
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.node import GRAVE
+from orchestrator.domain.observation import Training
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt
@@ -37,6 +38,7 @@ class Ledger:
     cluster: FakeCluster
     wrong: list[str] = field(default_factory=list)
     account: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    kept: dict[str, tuple[int, float]] = field(default_factory=dict)  # by job: step of a snapshot, seconds of training
     farthest: dict[str, int] = field(default_factory=dict)  # step that any attempt since then has reached, by job
     owed: set[str] = field(default_factory=set)  # jobs whose retry has begun and has no attempt yet
     wished: Counter[str] = field(default_factory=Counter)  # owners' wishes that may end an attempt, by job
@@ -63,6 +65,7 @@ class Ledger:
             self.owed.add(before.id)
             self.account[before.id].clear()
             self.farthest.pop(before.id, None)
+            self.kept.pop(before.id, None)
         if after.state is JobState.SUCCEEDED:
             self.succeeded.add(after.id)
         if before.state is after.state and before.reason == after.reason:
@@ -207,17 +210,37 @@ class Ledger:
         if started_at is not None and training.step_s is not None and training.progress_at is not None:
             ran = training.progress_at - started_at
             farther = farthest is None or (training.step or 0) > farthest
-        account = self.account[job.id]
-        if farther and ran.total_seconds() >= job.spec.supervise.refund_after_s:
+        account, refund_s = self.account[job.id], job.spec.supervise.refund_after_s
+        keeps_s, kept_s = self._keep(job, after, training)
+        if (farther and ran.total_seconds() >= refund_s) or kept_s >= refund_s:
             account.clear()
+            self.kept[job.id] = (self.kept.get(job.id, (0, 0.0))[0], 0.0)
         if training.step is not None:
             self.farthest[job.id] = max(training.step, farthest or 0)
+        lasted_s = 0.0 if started_at is None or ended_at is None else (ended_at - started_at).total_seconds()
+        if keeps_s is not None and keeps_s >= max(lasted_s - keeps_s, refund_s / 10):
+            return
         account.update(application=training.restarts, node=training.shrinks)
         # What its owner ended, or ended well, costs nothing, for whatever reason it was being stopped before.
         free = after.failure is None or after.state in (AttemptState.CANCELLED, AttemptState.SUCCEEDED)
-        budget = None if free else budget_of(after.failure)
+        at_its_limit = after.failure is not None and after.failure.kind is FailureKind.TIMEOUT
+        budget = None if free or (at_its_limit and keeps_s is not None) else budget_of(after.failure)
         if budget is not None:
             account[budget] += 1
+
+    def _keep(self, job: Job, after: Attempt, training: Training) -> tuple[float | None, float]:
+        """Seconds of training that the attempt left in a newer snapshot than any before; those of all attempts."""
+        step, all_s = self.kept.get(job.id, (0, 0.0))
+        if (
+            training.kept_step is None
+            or training.kept_at is None
+            or training.kept_step <= max(step, training.began_step or 0)
+        ):
+            return None, all_s
+        since = after.started_at and max(after.started_at, training.formed_at or after.started_at)
+        keeps_s = 0.0 if since is None else max(0.0, (training.kept_at - since).total_seconds())
+        self.kept[job.id] = (training.kept_step, all_s + keeps_s)
+        return keeps_s, all_s + keeps_s
 
     def _say(self, what: str) -> None:
         self.wrong.append(what)

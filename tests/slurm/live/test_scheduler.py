@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.slurm.live.lab import Lab, soon
+from tests.slurm.live.lab import Lab, soon, training
 
 pytestmark = pytest.mark.timeout(1200)
 LONG = {"steps": 150}
@@ -26,19 +26,29 @@ def test_a_preempted_job_takes_a_snapshot_and_comes_back(lab: Lab) -> None:
     assert done.spent.get("node", 0) == done.spent.get("application", 0) == 0
 
 
-def test_a_job_whose_time_is_over_takes_a_snapshot_before_and_goes_on(open_lab: Callable[..., Lab]) -> None:
+def test_a_job_whose_time_is_over_takes_a_snapshot_before_and_goes_on_free_of_charge(
+    open_lab: Callable[..., Lab],
+) -> None:
     lab = open_lab(notice_s=30)
-    job = lab.submit(
-        trainer={"steps": 400, "seq_len": 128},
-        topology={"nodes": "1", "workers_per_node": 1},
-        snapshot={"interval": "100000"},
-        placement={"time_limit_s": 60},
-        supervise={"backoff_s": [0.1, 0.2], "budgets": {"hang": 20}},
+    submitted = lab.client.submit(
+        training(
+            trainer={"steps": 100_000, "seq_len": 128},
+            topology={"nodes": "1", "workers_per_node": 1},
+            snapshot={"interval": "100000"},
+            placement={"time_limit_s": 120},
+            supervise={"backoff_s": [0.1, 0.2], "budgets": {"hang": 0}},
+        )
     )
-    lab.until(job, lambda job: job.attempts >= 2 and (job.step or 0) > 0)
+    # The notice of 30 s, Slurm's early minute, and a start of 60 s.
+    assert any("placement.time_limit_s of 120 s" in warning for warning in submitted.warnings)
+    job = submitted.id
+    seen = lab.until(job, lambda job: (job.attempts >= 3 and (job.step or 0) > 0) or job.ended, timeout_s=600)
+    assert (seen.ended, seen.spent) == (False, {}), lab.sentences(job)
     steps = lab.steps(job)
     first = next(iter(lab.client.attempts(job)))
     lab.client.cancel(job)
+    assert "attempt 1 ended FAILED; a snapshot keeps its steps up to" in lab.sentences(job)
+    assert "so it costs no budget" in lab.sentences(job)
     assert "time limit" in first.reason, lab.sentences(job)
     assert first.failure is not None
     assert first.failure.kind == "timeout"

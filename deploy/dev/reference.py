@@ -46,6 +46,9 @@ def render_cli() -> str:
     for name, (module, _) in COMMANDS.items():
         command = getattr(importlib.import_module(module), name)
         if isinstance(command, typer.Typer):
+            own = command.registered_callback
+            if own is not None and own.callback is not None:
+                lines += _command(f"orchestrator {name}", own.callback)
             for below in command.registered_commands:
                 assert below.callback is not None
                 lines += _command(f"orchestrator {name} {below.name or below.callback.__name__}", below.callback)
@@ -75,6 +78,8 @@ class _Parameter:
 def _parameters(function: Callable[..., object]) -> Iterator[_Parameter]:
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
+        if hints[name] is typer.Context:
+            continue
         kind, *extras = get_args(hints[name])
         info = next(extra for extra in extras if isinstance(extra, (ArgumentInfo, OptionInfo)))
         if isinstance(info, ArgumentInfo):

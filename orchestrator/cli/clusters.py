@@ -31,7 +31,9 @@ nodes = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @nodes.callback(invoke_without_command=True)
 def _list_nodes(
-    context: typer.Context, cluster: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False
+    context: typer.Context,
+    cluster: Annotated[str | None, typer.Option(help="Only the nodes of this one.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the nodes with failures in their record, or clear the record of one."""
     if context.invoked_subcommand is not None:
@@ -51,7 +53,7 @@ def _list_nodes(
 
 @nodes.command()
 def clear(
-    node: Annotated[str, typer.Argument(metavar="NODE")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="One that `orchestrator nodes` lists.")],
     cluster: Annotated[str | None, typer.Option(help="Where several clusters have a node of that name.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -74,6 +76,13 @@ def test_a_taken_port_is_paid_by_no_budget() -> None:
     taken = Failure(kind=FailureKind.RENDEZVOUS, message="EADDRINUSE: address already in use")
     metrics = _count(_ended(taken), _job("RECOVERING"))
     assert _restarts(metrics) == {("new-attempt", "none"): 1}
+
+
+@pytest.mark.parametrize(("cost", "payer"), [({}, "none"), ({"application": 2}, "none"), ({"node": 1}, "node")])
+def test_what_earned_its_charge_back_is_paid_by_no_budget(cost: dict[str, int], payer: str) -> None:
+    ended = _ended(NODE, "LOST")
+    ended = replace(ended, evidence={**ended.evidence, "cost": cost})
+    assert _restarts(_count(ended, _job("RECOVERING"))) == {("new-attempt", payer): 1}
 
 
 def test_the_last_attempt_of_a_job_is_no_restart() -> None:

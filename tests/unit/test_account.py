@@ -69,3 +69,20 @@ def test_a_recovery_has_its_seconds_and_a_first_start_is_none() -> None:
     (event,) = account.recovered(a_job(recovering_since=ago(7.25)), an_attempt(), decision, NOW)
     assert event.kind == EventKind.RECOVERED
     assert event.evidence == {"rung": "new-attempt", "seconds": 7.25, "rule": "a_rule"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "cost", "kept_step", "words"),
+    [
+        (ERROR, {"application": 1}, None, "attempt 1 ended FAILED"),
+        (ERROR, {"application": 1}, 40, "attempt 1 ended FAILED; a snapshot keeps its steps up to 40"),
+        (ERROR, {}, 40, "attempt 1 ended FAILED; a snapshot keeps its steps up to 40, so it costs no budget"),
+        (None, {}, 40, "attempt 1 ended FAILED; a snapshot keeps its steps up to 40"),
+    ],
+)
+def test_an_end_tells_what_is_kept_and_what_it_costs(
+    failure: Failure | None, cost: dict[str, int], kept_step: int | None, words: str
+) -> None:
+    attempt = an_attempt(AttemptState.FAILED, failure=failure, ended_at=NOW)
+    event = account.ended(a_situation(a_job(), attempt), attempt, a_decision(Finish(JobState.FAILED)), cost, kept_step)
+    assert (event.sentence, event.evidence["cost"], event.evidence.get("kept_step")) == (words, cost, kept_step)

@@ -49,7 +49,7 @@ def budget_of(failure: Failure) -> str | None:
 
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
     """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
-    ran_s, kept_s = _ran(attempt, now), find_kept(job, attempt, training)
+    ran_s, kept_s = _ran(attempt, now), _keep(job, attempt, training, now)
     all_kept_s = job.kept_s + (kept_s or 0.0)
     enough = all_kept_s >= job.spec.supervise.refund_after_s
     refunded = enough or _refunded(job, attempt, training, failure, ran_s)
@@ -73,7 +73,7 @@ def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure |
     """What the attempt costs, by budget: a restart in place was a failure of the application, a shrink one of a node,
     the end is one of its own class. A scheduler's limit that leaves steps costs nothing, nor does what was earned back.
     """
-    kept_s = find_kept(job, attempt, training)
+    kept_s = _keep(job, attempt, training, now)
     cost = Counter({_PORTS: 1} if failure is not None and is_taken_port(failure) else {})
     if kept_s is not None and _earns_back(job, kept_s, _ran(attempt, now)):
         return cost
@@ -82,18 +82,6 @@ def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure |
     if failure is not None and budget is not None and not (failure.kind is FailureKind.TIMEOUT and kept_s is not None):
         cost[budget] += 1
     return cost
-
-
-def find_kept(job: Job, attempt: Attempt, training: Training) -> float | None:
-    """Seconds of training that the attempt leaves in a snapshot which is newer than what it began with, and than any
-    before it: one that turned out damaged earns nothing twice. None where it leaves none."""
-    before = max(training.began_step or 0, job.kept_step or 0)
-    if training.kept_step is None or training.kept_at is None or training.kept_step <= before:
-        return None
-    if attempt.started_at is None:
-        return 0.0  # nobody knows since when it ran
-    since = max(attempt.started_at, training.formed_at or attempt.started_at)
-    return max(0.0, (training.kept_at - since).total_seconds())
 
 
 def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:
@@ -127,6 +115,20 @@ def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure |
     healthy_s = (training.progress_at - attempt.started_at).total_seconds()
     farther = job.farthest_step is None or (training.step or 0) > job.farthest_step
     return farther and healthy_s >= job.spec.supervise.refund_after_s
+
+
+def _keep(job: Job, attempt: Attempt, training: Training, now: datetime) -> float | None:
+    """Seconds of training that the attempt leaves in a snapshot which is newer than what it began with, and than any
+    before it: one that turned out damaged earns nothing twice. None where it leaves none.
+
+    By the agents' clocks: what they did while nobody listened is read in one moment. No longer than it ran by ours.
+    """
+    before = max(training.began_step or 0, job.kept_step or 0)
+    if training.kept_step is None or training.kept_step <= before:
+        return None
+    if training.kept_at is None or training.formed_at is None:
+        return 0.0
+    return min(max(0.0, (training.kept_at - training.formed_at).total_seconds()), _ran(attempt, now))
 
 
 def _earns_back(job: Job, kept_s: float, ran_s: float) -> bool:

@@ -102,7 +102,7 @@ class Training:
     snapshots: int = 0  # committed by this attempt
     began_step: int | None = None  # the earliest step that any of its generations restored; None: none did
     kept_step: int | None = None  # of the newest snapshot that it committed
-    kept_at: datetime | None = None  # the arrival of that news, by our clock
+    kept_at: datetime | None = None  # when it was committed, by the worker's clock
     pace: Mapping[str, Pace] = field(default_factory=dict)  # by phase; the first steps of a generation do not count
 
     @property

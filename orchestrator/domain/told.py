@@ -42,7 +42,7 @@ class Told:
     snapshots: int = 0  # committed by this attempt
     began_step: int | None = None  # the earliest one that a generation restored
     kept_step: int | None = None  # of its newest snapshot
-    kept_at: datetime | None = None  # that news' arrival, by our clock
+    kept_at: datetime | None = None  # when it was committed, by the worker's clock
     pace: PaceBook = field(default_factory=PaceBook)
 
     def training(self) -> Training:
@@ -117,7 +117,7 @@ class Told:
             self.snapshots += 1
             step = _step_of(event)
             if step is not None and (self.kept_step is None or step > self.kept_step):
-                self.kept_step, self.kept_at = step, arrived_at
+                self.kept_step, self.kept_at = step, time_of(event.at, arrived_at)
         elif event.kind == EventKind.RESTORED.value:
             self.restored = str(event.evidence.get("name", ""))[:255] or None
             step = _step_of(event)

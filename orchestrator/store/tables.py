@@ -225,9 +225,9 @@ class TrainingRow(Base):
     changed_generation: Mapped[int]  # the newest that was counted: every agent journals the same change
     restored: Mapped[str | None]  # the snapshot that the newest generation continued from
     snapshots: Mapped[int]  # committed by this attempt
-    began_step: Mapped[int | None]
-    kept_step: Mapped[int | None]
-    kept_at: Mapped[datetime | None]
+    began_step: Mapped[int | None]  # the earliest that a generation restored
+    kept_step: Mapped[int | None]  # of its newest snapshot
+    kept_at: Mapped[datetime | None]  # when that was committed, by the worker's clock
     pace: Mapped[Json]  # by phase: count, usual and longest seconds
     pace_book: Mapped[Json]  # what that is summed up from: contract.silence.PaceBook
     stored: Mapped[Json | None]  # what its journals have left in other tables: domain.bounds.Stored

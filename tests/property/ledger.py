@@ -231,14 +231,12 @@ class Ledger:
     def _keep(self, job: Job, after: Attempt, training: Training) -> tuple[float | None, float]:
         """Seconds of training that the attempt left in a newer snapshot than any before; those of all attempts."""
         step, all_s = self.kept.get(job.id, (0, 0.0))
-        if (
-            training.kept_step is None
-            or training.kept_at is None
-            or training.kept_step <= max(step, training.began_step or 0)
-        ):
+        if training.kept_step is None or training.kept_step <= max(step, training.began_step or 0):
             return None, all_s
-        since = after.started_at and max(after.started_at, training.formed_at or after.started_at)
-        keeps_s = 0.0 if since is None else max(0.0, (training.kept_at - since).total_seconds())
+        keeps_s, began_at, kept_at = 0.0, training.formed_at, training.kept_at
+        if began_at and kept_at and after.started_at and after.ended_at:
+            ran_s = (after.ended_at - after.started_at).total_seconds()
+            keeps_s = min(max(0.0, (kept_at - began_at).total_seconds()), ran_s)
         self.kept[job.id] = (training.kept_step, all_s + keeps_s)
         return keeps_s, all_s + keeps_s
 

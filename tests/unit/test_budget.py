@@ -165,7 +165,8 @@ def test_a_port_that_is_taken_again_and_again_is_tried_after_a_pause() -> None:
 def leaving(step: int, *, kept_s: float, began: int | None = None, **fields: Any) -> Training:
     """An attempt that started ten thousand seconds ago, with a newest snapshot of `step` after `kept_s` of training."""
     at = ago(10_000 - kept_s)
-    told = {"step": step, "step_s": 1.0, "progress_at": at, "snapshots": 1, "kept_step": step, "kept_at": at}
+    told = {"step": step, "step_s": 1.0, "progress_at": at, "kept_step": step, "kept_at": at}
+    told |= {"formed_at": ago(10_000), "snapshots": 1}
     return Training(began_step=began, **{**told, **fields})
 
 
@@ -224,6 +225,15 @@ def test_kept_training_adds_up_over_attempts_and_refunds_what_was_spent() -> Non
     assert unwished.kept_s == 1790, "nothing new was kept"
     job = after(job, leaving(20, kept_s=1810), DEADLINE, ran_s=1830)
     assert (job.spent, job.kept_s) == ({}, 0)
+
+
+def test_what_was_done_while_nobody_listened_counts_by_the_agents_clocks() -> None:
+    """The service was away for two hours; five minutes of training were read when it came back."""
+    crash = Failure(kind=FailureKind.APPLICATION, message="KeyError")
+    charged = after(a_job(), leaving(10, kept_s=300), crash, ran_s=7200)
+    assert (charged.kept_s, charged.spent) == (300, {"application": 1})
+    wild = after(a_job(), leaving(10, kept_s=9000, progress_at=ago(9_600)), crash, ran_s=400)
+    assert wild.kept_s == 400, "no longer than it ran"
 
 
 def test_what_nobody_saw_the_beginning_of_is_kept_and_earns_nothing() -> None:

@@ -24,7 +24,7 @@ BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.HOST_OOM: "application",
     FailureKind.NUMERIC: "application",
     FailureKind.UNKNOWN: "application",
-    FailureKind.LAUNCH: "application",
+    FailureKind.LAUNCH: "launch",
     FailureKind.HANG: "hang",
     FailureKind.TIMEOUT: "hang",
     FailureKind.NODE: "node",
@@ -33,6 +33,10 @@ BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.PREEMPTED: "preemption",
     FailureKind.RENDEZVOUS: "node",  # but a taken port costs nothing, see budget_of
 }
+
+# What of these ends an attempt before any worker of the job has begun is a failure to launch. A lost node, a preemption
+# and a rendezvous that fails are not: the next attempt may find other nodes, or the same ones well again.
+_OF_A_LAUNCH = frozenset({FailureKind.LAUNCH, FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN})
 
 # An attempt of a program that tells no steps counts as fruitful when it lived this long.
 FRUITFUL_S = 60.0
@@ -44,7 +48,17 @@ _PORTS, _PORTS_AT_ONCE = "port", 3
 
 def budget_of(failure: Failure) -> str | None:
     """The budget that pays for a failure; None for a taken port, since the next attempt takes the next one."""
-    return None if is_taken_port(failure) else BUDGET_OF[failure.kind]
+    if is_taken_port(failure):
+        return None
+    return "launch" if failure.at_launch else BUDGET_OF[failure.kind]
+
+
+def date_failure(job: Job, failure: Failure, *, began: bool) -> Failure:
+    """The failure, marked where no worker of the job has begun yet; `began`: a worker of the attempt that ends did.
+
+    A job that has trained can start: an outage that meets its next attempts is no reason to give it up early.
+    """
+    return replace(failure, at_launch=not began and job.farthest_step is None and failure.kind in _OF_A_LAUNCH)
 
 
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:

@@ -39,7 +39,7 @@ EFFECTIVE = frozenset(
     | {f"placement.{name}" for name in ("node_selector", "tolerations", "overlay")}
     | {"snapshot.on_preemption"}
     | {f"supervise.{name}" for name in ("startup_timeout_s", "max_runtime_s", "refund_after_s", "backoff_s")}
-    | {f"supervise.budgets.{name}" for name in ("application", "node", "hang", "storage", "preemption")}
+    | {f"supervise.budgets.{name}" for name in ("application", "launch", "node", "hang", "storage", "preemption")}
 )
 
 # An option of sbatch, by its long name, and the fields that it replaces.

@@ -186,6 +186,7 @@ class Budgets(_Part):
     """How many failures of a class a job survives; None is no limit."""
 
     application: Budget = 3
+    launch: Budget = 3
     node: Budget = 10
     hang: Budget = 3
     storage: Budget = 3

@@ -51,7 +51,7 @@ def build_preflight(spec: JobSpec) -> JobSpec:
     """The checks; with the bundled trainer also three steps of its own configuration."""
     config = spec.trainer_config()
     trial = _run_module(spec, "preflight", "trainer.preflight", () if config is None else _config(config))
-    once = Supervise(budgets=Budgets(application=0), startup_timeout_s=spec.supervise.startup_timeout_s)
+    once = Supervise(budgets=Budgets(application=0, launch=0), startup_timeout_s=spec.supervise.startup_timeout_s)
     return trial.model_copy(update={"supervise": once})
 
 

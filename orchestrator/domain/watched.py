@@ -79,6 +79,10 @@ class Watched:
         exits = self.seen.exits.items()
         return {replica: one for replica, one in exits if replica in replicas and one.outcome is not Outcome.REFUSED}
 
+    def began(self) -> bool:
+        """Whether a worker of it has begun, by the journals or by an exit record."""
+        return self.seen.training.formed_at is not None or any(one.generation > 0 for one in self.exits())
+
     def vanished(self) -> str | None:
         """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
         gone = self.gone()

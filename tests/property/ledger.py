@@ -185,6 +185,9 @@ class Ledger:
         dead = [agent for agent in real.agents if not agent.running and agent.exit_record is None]
         if real.agents and not records and not dead and not real.cut_off:
             yield "all its agents are well"
+        formed = self.store.tables.told[after.key].formed_at is not None
+        if after.failure is not None and after.failure.at_launch and (formed or self.farthest.get(job.id) is not None):
+            yield "it is called a failed launch, and workers of the job had begun"
         outcomes = [record.outcome for record in records]
         if outcomes.count(Outcome.SUCCEEDED) == real.plan.max_nodes and after.state is not AttemptState.SUCCEEDED:
             yield "all its agents succeeded"

@@ -42,6 +42,7 @@ class Failure:
     step: int | None = None  # completed steps of that rank when it failed
     traceback: str | None = None
     repeated: bool = False  # the same error twice in a row, with no step between: the agent gave up on it
+    at_launch: bool = False  # no worker of the job had begun by then: set by the service, when the attempt has ended
 
 
 def render_failure(failure: Failure) -> dict[str, object]:
@@ -65,6 +66,7 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
         step=_optional_int(document.get("step")),
         traceback=None if traceback is None else traceback[-_MOST_OF_A_TRACEBACK:],
         repeated=document.get("repeated") is True,
+        at_launch=document.get("at_launch") is True,
     )
 
 

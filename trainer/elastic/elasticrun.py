@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -36,6 +35,7 @@ from trainer.elastic.program import Program, parse_program
 from trainer.elastic.record import Record, now, open_record
 from trainer.elastic.report import start_reporter
 from trainer.elastic.stop import StopRequest
+from trainer.elastic.unstarted import explain_exception
 from trainer.elastic.wishes import Wishes
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
@@ -122,12 +122,8 @@ def _run_safely(body: Body, argv: list[str], record: Record, stop: StopRequest) 
     try:
         return body(argv, record, stop)
     except Exception as error:
-        kind = FailureKind.LAUNCH if isinstance(error, ImportError) else FailureKind.INFRASTRUCTURE
-        failure = Failure(
-            kind=kind,
-            message=f"the agent ended by {type(error).__name__}: {error}",
-            traceback="".join(traceback.format_exception(error))[-16 * 1024 :],
-        )
+        began = any(record.incarnation_dir.glob("g[0-9]*"))  # each generation leaves its folder
+        failure = explain_exception(error, began=began)
         return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure), ""
 
 

@@ -34,6 +34,11 @@ class History:
         self._has_failed = False  # judged, and not started again yet
 
     @property
+    def began(self) -> bool:
+        """Whether workers of this agent have run."""
+        return self._formed is not None
+
+    @property
     def unsettled(self) -> Failure | None:
         """The last failure, until the workers have started again after it."""
         return self.failure if self._has_failed else None

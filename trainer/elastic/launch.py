@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import traceback
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from trainer.elastic.rendezvous import (
 from trainer.elastic.rounds import Member
 from trainer.elastic.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
+from trainer.elastic.unstarted import explain_exception
 from trainer.elastic.workers import Meeting
 
 # What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.
@@ -164,7 +164,8 @@ class _Run:
             return self._ended(Outcome.FAILED, error.failure), "this node cannot carry workers"
         except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
             self._part(f"{type(error).__name__} in an agent")
-            return self._ended(Outcome.FAILED, _explain(error)), ""
+            began = self._agent is not None and self._agent.history.began
+            return self._ended(Outcome.FAILED, explain_exception(error, began=began)), ""
         finally:
             self._stop.disarm()
 
@@ -210,12 +211,6 @@ class _Run:
         return (
             record if agent is None else replace(record, generation=agent.generation, restarts=agent.history.restarts)
         )
-
-
-def _explain(error: Exception) -> Failure:
-    text = "".join(traceback.format_exception(error))[-16 * 1024 :]
-    message = f"the agent ended by {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return Failure(kind=FailureKind.INFRASTRUCTURE, message=message, traceback=text)
 
 
 def _failed(failure: Failure) -> ExitRecord:

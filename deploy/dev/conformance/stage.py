@@ -109,7 +109,7 @@ def _fill(client: Client) -> dict[str, list[str]]:
 
 
 def _spec(name: str, run: Mapping[str, Any], **more: object) -> dict[str, Any]:
-    budgets = dict.fromkeys(("application", "node", "hang", "storage"), 0)
+    budgets = dict.fromkeys(("application", "launch", "node", "hang", "storage"), 0)
     return {"name": name, "run": run, "supervise": {"budgets": budgets}, **more}
 
 

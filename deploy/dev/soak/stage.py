@@ -94,7 +94,7 @@ class Stage:
             "snapshot": {"interval": "20", "keep": 2},
             "supervise": {
                 "backoff_s": [0.2, 1],
-                "budgets": dict.fromkeys(("application", "node", "hang", "storage")),
+                "budgets": dict.fromkeys(("application", "launch", "node", "hang", "storage")),
                 "grow_back_after_s": 20,
             },
         }

@@ -25,7 +25,7 @@ from tests.jobs import ended, python_job, running, until
 pytestmark = pytest.mark.timeout(900)
 
 PATIENCE_S = 240.0
-NONE_LEFT = {"application": 0, "node": 0, "hang": 0, "storage": 0, "preemption": 0}
+NONE_LEFT = {"application": 0, "launch": 0, "node": 0, "hang": 0, "storage": 0, "preemption": 0}
 BLAMED = "import os, sys, time\nrank = int(os.environ['RANK'])\nif rank != 1: time.sleep(600)\n"
 FOREVER = "import time; time.sleep(600)"
 TRAINING = {"steps": 100_000, "global_batch": 4, "micro_batch": 2, "seq_len": 16, "strategy": "ddp"}

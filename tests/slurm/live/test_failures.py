@@ -20,7 +20,7 @@ from tests.slurm.live.lab import Lab, open_labs
 
 pytestmark = pytest.mark.timeout(1200)
 
-NONE_LEFT = {"application": 0, "node": 0, "hang": 0, "storage": 0, "preemption": 0}
+NONE_LEFT = {"application": 0, "launch": 0, "node": 0, "hang": 0, "storage": 0, "preemption": 0}
 HERE = Path(__file__).parent
 FOREVER = "import time; time.sleep(600)"
 ON_RANK_1 = "import os, time\nif os.environ['RANK'] != '1': time.sleep(600)\n"

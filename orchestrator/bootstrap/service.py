@@ -72,6 +72,7 @@ from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.metered import MeteredBackend
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
+from orchestrator.supervisor.repeats import Repeats
 from orchestrator.supervisor.sweep import Sweeper
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.tally import Tally
@@ -238,6 +239,8 @@ def _supervision(
         repeat_s=place.repeat_s,
     )
 
+    repeats = Repeats()
+
     def supervise(lease: Lease, in_office: Callable[[], None]) -> Reconciler:
         store = SqlSupervisorStore(database, lease)
         intake = Intake(journals, reader, clock, cluster.folder, masks=vault.masks, between=in_office)
@@ -250,10 +253,11 @@ def _supervision(
             clock,
             node_cooldown_s=cooldown_s,
             by_reports_alone=not cluster.shares_files,
+            repeats=repeats,
         )
         actor = Actor(store, backend, folders, place.site, ports=cluster.ports, in_office=in_office, secrets=vault)
         sweeper = Sweeper(cluster.name, SqlDeletionStore(database), removable, in_office=in_office)
-        return Reconciler(store, observer, actor, clock, terms, sweep=sweeper.sweep)
+        return Reconciler(store, observer, actor, clock, terms, sweep=sweeper.sweep, repeats=repeats)
 
     return supervise
 

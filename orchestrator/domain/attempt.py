@@ -65,6 +65,7 @@ class Attempt:
     created_at: datetime
     workers_per_node: int | None = None  # None: as the spec says
     tried_at: datetime | None = None  # when its newest submission began: for a while nobody can tell what came of it
+    not_permitted: str | None = None  # the cluster's words, where it has permitted no submission of it so far
     excluded_nodes: tuple[str, ...] = ()  # where it must not run
     restore_from: str | None = None
     handle: str | None = None

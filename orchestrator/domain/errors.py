@@ -12,7 +12,8 @@ OrchestratorError
 ├── InvalidTransition   a state was asked to change along no edge of its table: a bug
 ├── Unavailable         something outside does not answer: evidence of nothing
 │   ├── BackendUnavailable
-│   │   └── BackendBusy     it answers that it takes no more for now: a full queue, a limit; waiting, not failure
+│   │   ├── BackendBusy     it answers that it takes no more for now: a full queue, a limit; waiting, not failure
+│   │   └── NotPermitted    it answers that the service has no right to this: what was asked for was not done
 │   ├── LeaseLost           another process supervises the cluster now
 │   └── StoreUnavailable
 └── ConfigurationError  the service cannot start as configured; the text says what to change
@@ -85,6 +86,10 @@ class BackendUnavailable(Unavailable):
 
 
 class BackendBusy(BackendUnavailable):
+    pass
+
+
+class NotPermitted(BackendUnavailable):
     pass
 
 

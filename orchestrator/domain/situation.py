@@ -12,6 +12,9 @@ from orchestrator.domain.node import Exclusion
 from orchestrator.domain.observation import Liveness, Presence
 from orchestrator.domain.watched import Watched
 
+# Between submissions that the cluster does not permit.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=10), timedelta(seconds=60)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -26,6 +29,7 @@ class Situation:
     submit_timeout_s: float = 0.0  # so long after a submission nobody can tell that it did not happen
     repeat_s: float | None = None  # so long after it, it may be made again, by a cluster that takes a name once
     exclusions: tuple[Exclusion, ...] = ()  # of nodes that its next attempt would not run on
+    silence: str | None = None  # why the cluster does not answer, as a clause; None: it does
 
     @property
     def avoided(self) -> frozenset[str]:
@@ -68,11 +72,18 @@ class Situation:
         return live.presence is Presence.ABSENT and self.now >= self.look_up_at(live.attempt)
 
     def look_up_at(self, attempt: Attempt) -> datetime:
-        """From when on a look-up tells whether the newest submission happened."""
+        """From when on a look-up tells whether the newest submission happened: at once, where none was permitted."""
+        if attempt.not_permitted is not None:
+            return attempt.created_at
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=self.submit_timeout_s)
 
     def submit_again_at(self, attempt: Attempt) -> datetime:
-        """From when on an attempt that does not show may be submitted again, whether it was under way or not."""
+        """From when on an attempt that does not show may be submitted again, whether it was under way or not. Where
+        none was permitted so far, the pause grows."""
+        if attempt.not_permitted is not None:
+            tried_at = attempt.tried_at or attempt.created_at
+            pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, tried_at - attempt.created_at))
+            return tried_at + pause
         if self.repeat_s is None:
             return self.look_up_at(attempt)
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=min(self.repeat_s, self.submit_timeout_s))

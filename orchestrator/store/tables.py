@@ -140,6 +140,7 @@ class AttemptRow(Base):
     ended_at: Mapped[datetime | None]
     failure: Mapped[Json | None]
     tried_at: Mapped[datetime | None]
+    not_permitted: Mapped[str | None]
     excluded_nodes: Mapped[Names]
     marked_nodes: Mapped[Names]
     snapshots_told: Mapped[int]

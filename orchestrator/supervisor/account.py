@@ -126,4 +126,10 @@ def hidden(change: Change, mask: Mask) -> Change:
 
 
 def _hidden_attempt(attempt: Attempt, mask: Mask) -> Attempt:
-    return replace(attempt, reason=mask.hide(attempt.reason), failure=mask.hide_in_failure(attempt.failure))
+    refused = attempt.not_permitted
+    return replace(
+        attempt,
+        reason=mask.hide(attempt.reason),
+        failure=mask.hide_in_failure(attempt.failure),
+        not_permitted=None if refused is None else mask.hide(refused),
+    )

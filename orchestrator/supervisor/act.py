@@ -32,7 +32,7 @@ from orchestrator.domain.decision import (
     TellAgents,
     Wait,
 )
-from orchestrator.domain.errors import LaunchRefused
+from orchestrator.domain.errors import LaunchRefused, NotPermitted
 from orchestrator.domain.event import Event
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.launch import Site, build_plan, workers_per_node
@@ -135,15 +135,21 @@ class Actor:
         self._folders.fence(job.id, key.number)
         intended = account.intended(job, attempt, decision, s.now)
         self._apply(job, attempt, [account.job_event(job, decision, s.now), intended])
-        self._submit(replace(s, job=job, attempt=attempt), decision, attempt)
+        self._submit(replace(s, job=job, attempt=attempt), decision, refused_so_far="")
 
     def _submit_again(self, s: Situation, decision: Decision) -> None:
-        attempt = replace(_live(s), tried_at=s.now)
+        """What becomes of it is not known until it is answered, whatever was answered before."""
+        refused_so_far = _live(s).not_permitted
+        attempt = replace(_live(s), tried_at=s.now, not_permitted=None)
         self._apply(s.job, attempt, [])
-        self._submit(replace(s, attempt=attempt), decision, attempt)
+        self._submit(replace(s, attempt=attempt), decision, refused_so_far=refused_so_far)
 
-    def _submit(self, s: Situation, decision: Decision, attempt: Attempt) -> None:
-        """Submit the intended attempt. When the cluster does not answer it stays intended: a later look tells."""
+    def _submit(self, s: Situation, decision: Decision, *, refused_so_far: str | None) -> None:
+        """Submit the intended attempt. When the cluster does not answer it stays intended: a later look tells.
+
+        `refused_so_far`: None if an earlier submission may have been taken; else what was said of the last one.
+        """
+        attempt = _live(s)
         self._in_office()
         try:
             handle = self._backend.submit(build_plan(s.job, attempt, self._site, self._reveal(s.job)))
@@ -152,9 +158,22 @@ class Actor:
             ending = EndAttempt(AttemptState.FAILED, JobState.RECOVERING, failure)
             self._end(s, replace(decision, sentence=str(error)), ending)
             return
+        except NotPermitted as error:
+            if refused_so_far is None:
+                raise
+            self._note_not_permitted(s, decision, str(error), news=str(error) != refused_so_far)
+            return
         submitted = replace(attempt.to(AttemptState.SUBMITTED, reason=decision.sentence, now=s.now), handle=handle)
         event = account.attempt_event(submitted, decision, s.now, f"was submitted as {handle}", {"handle": handle})
         self._apply(s.job, submitted, [event])
+
+    def _note_not_permitted(self, s: Situation, decision: Decision, words: str, *, news: bool) -> None:
+        """No submission of it was ever taken: it waits for the right, and its owner may end it at once."""
+        attempt = replace(_live(s), not_permitted=words)
+        event = account.attempt_event(attempt, decision, s.now, f"was not permitted: {words}", {})
+        if news:
+            log.warning("submission not permitted", job=s.job.id, attempt=attempt.key.number, reason=words)
+        self._apply(s.job.to(s.job.state, reason=f"waits: {words}", now=s.now), attempt, [event] if news else [])
 
     def _reveal(self, job: Job) -> Mapping[str, str]:
         names = job.spec.run.secrets
@@ -206,7 +225,8 @@ class Actor:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
         job, attempt = s.job, _live(s)
         first = attempt.stopping_since is None
-        if first or decision.sentence != job.reason:
+        changes = first or decision.sentence != attempt.reason  # the job's own may tell of trouble with the last try
+        if changes:
             log.info("decided", job=job.id, rule=decision.rule, sentence=decision.sentence, force=action.force)
             stopping = attempt.to(attempt.state, reason=decision.sentence, now=s.now)
             events = account.stopping(attempt, decision, s.now) if first else []
@@ -224,6 +244,8 @@ class Actor:
             # Whatever the disk says. A polite word is said once: a second signal would cut the agent's clean-up short.
             if action.force or first:
                 self._backend.cancel(attempt.key, force=action.force)
+        if not changes and decision.sentence != job.reason:
+            self._apply(job.to(job.state, reason=decision.sentence, now=s.now), None, [])
 
     def _end(self, s: Situation, decision: Decision, action: EndAttempt) -> None:
         if s.live is not None and s.live.presence is Presence.ABSENT:

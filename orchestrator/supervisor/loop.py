@@ -15,6 +15,7 @@ from orchestrator.ports.clock import Clock
 from orchestrator.ports.leases import LeaseStore
 from orchestrator.supervisor.office import Office
 from orchestrator.supervisor.reconcile import Reconciler
+from orchestrator.supervisor.repeats import Repeats
 from orchestrator.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -61,6 +62,7 @@ class SupervisorLoop:
         )
         metrics.lease_held.labels(cluster).set_function(lambda: float(self._office.held))
         self._reconciler: Reconciler | None = None
+        self._repeats = Repeats()
         self._news = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"supervisor-{cluster}", daemon=True)
@@ -126,7 +128,7 @@ class SupervisorLoop:
             self._reconciler = None
         except Unavailable as error:
             self._metrics.pass_failures.labels(self._cluster).inc()
-            log.warning("pass abandoned", cluster=self._cluster, reason=str(error))
+            self._repeats.warn("pass abandoned", str(error), self._clock.now(), cluster=self._cluster)
         except Exception:
             # The loop's edge: a defect in one pass must not leave every job of the cluster unsupervised.
             self._metrics.pass_failures.labels(self._cluster).inc()
@@ -138,7 +140,8 @@ class SupervisorLoop:
     def _make_way(self) -> None:
         """Whoever asks first has the cluster next; that may be us again."""
         if self._reconciler is not None and self._last_sign - self._last_sight >= _BLIND_S:
-            log.warning("leaves the cluster to others: here it does not answer", cluster=self._cluster)
+            words = "leaves the cluster to others: here it does not answer"
+            self._repeats.warn(words, "", self._clock.now(), cluster=self._cluster)
             self._office.give_up()
             self._reconciler = None
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-
-import structlog
 
 from orchestrator.domain.admission import dependencies_of
 from orchestrator.domain.attempt import AttemptKey
@@ -18,8 +16,7 @@ from orchestrator.domain.observation import Observation, Presence, Sighting
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.cluster import Backend, Journals
 from orchestrator.ports.supervision import Supervised, SupervisorStore
-
-log = structlog.get_logger()
+from orchestrator.supervisor.repeats import Repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,7 @@ class Facts:
     observations: Mapping[AttemptKey, Observation]
     dependencies: Mapping[str, JobState]  # of the jobs that queued ones wait for
     exclusions: Sequence[Exclusion]  # nodes that new attempts avoid
-    answers: bool  # whether the cluster answers at all; while it does not, nobody is admitted
+    silence: str | None  # why the cluster does not answer; while that is so, nobody is admitted
     slots: int | None  # None: the cluster queues by itself
 
     def observation(self, supervised: Supervised) -> Observation | None:
@@ -61,6 +58,7 @@ class Observer:
         node_cooldown_s: float = 3600.0,
         longest_pause_s: float = 30.0,
         by_reports_alone: bool = False,
+        repeats: Repeats | None = None,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -70,6 +68,7 @@ class Observer:
         self._node_cooldown_s = node_cooldown_s
         self._longest_pause_s = longest_pause_s
         self._by_reports_alone = by_reports_alone
+        self._repeats = repeats or Repeats()
         self._heard_since: dict[AttemptKey, datetime] = {}
         self._last_look: datetime | None = None
 
@@ -81,11 +80,11 @@ class Observer:
         """
         live = self._store.live(self._cluster)
         try:
-            sightings, slots, answers = dict(self._backend.observe(live)), self._backend.slots(), True
+            sightings, slots, silence = dict(self._backend.observe(live)), self._backend.slots(), None
         except BackendUnavailable as error:
-            log.warning("cluster does not answer", cluster=self._cluster, reason=str(error))
+            self._repeats.warn("cluster does not answer", str(error), self._clock.now(), cluster=self._cluster)
             sightings = {key: _unknown(key, f"cluster {self._cluster} does not answer: {error}") for key in live}
-            slots, answers = None, False
+            slots, silence = None, str(error)
         # Attempts whose directory cannot be read are UNKNOWN: their last word may stand there.
         for key, reason in self._journals.collect(live).items():
             sightings[key] = _unknown(key, f"its run directory cannot be read: {reason}")
@@ -99,7 +98,7 @@ class Observer:
             observations=dict(self._observations(supervised, sightings, now)),
             dependencies=self._store.states(dependencies) if dependencies else {},
             exclusions=self._exclusions(now),
-            answers=answers,
+            silence=silence,
             slots=slots,
         )
 
@@ -114,6 +113,9 @@ class Observer:
 
     def _observation(self, each: Supervised, sighting: Sighting, now: datetime) -> Observation:
         key, since = sighting.key, self._heard_since[sighting.key]
+        if sighting.presence is Presence.UNKNOWN and each.attempt is not None and each.attempt.not_permitted:
+            # Whoever does not let us look has not let us submit it either: no submission of it was taken.
+            sighting = replace(sighting, presence=Presence.ABSENT, evidence=each.attempt.not_permitted)
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
         ranks = () if hang is None else tuple(self._store.ranks(key))
         return Observation(

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import structlog
-
 from orchestrator.domain.admission import Admission, Claimant, Limits, admit
 from orchestrator.domain.decide import POLICY, decide
 from orchestrator.domain.decision import Wait
@@ -26,8 +24,7 @@ from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Supervised, SupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Facts, Observer
-
-log = structlog.get_logger()
+from orchestrator.supervisor.repeats import Repeats
 
 _AT_ONCE = timedelta(milliseconds=10)
 
@@ -63,6 +60,7 @@ class Reconciler:
         terms: Terms,
         *,
         sweep: Callable[[], None] = lambda: None,
+        repeats: Repeats | None = None,
     ) -> None:
         self._store = store
         self._observer = observer
@@ -70,6 +68,7 @@ class Reconciler:
         self._clock = clock
         self._terms = terms
         self._sweep = sweep  # the files of deleted jobs
+        self._repeats = repeats or Repeats()
         self.answered = False  # the cluster, in the last pass
 
     def reconcile(self) -> datetime | None:
@@ -78,8 +77,8 @@ class Reconciler:
         Raises StoreUnavailable, after which nothing has been lost, and LeaseLost, after which nothing may be done.
         """
         facts = self._observer.observe()
-        self.answered = facts.answers
-        admissions = self._admit(facts) if facts.answers else {}
+        self.answered = facts.silence is None
+        admissions = self._admit(facts) if self.answered else {}
         outcomes = {each.job.id: self._decide_and_act(each, facts, admissions) for each in facts.supervised}
         news = {job_id: each.stands_still for job_id, each in outcomes.items() if each.stands_still is not None}
         if news:
@@ -106,6 +105,7 @@ class Reconciler:
             stop_timeout_s=self._terms.stop_timeout_s,
             submit_timeout_s=self._terms.submit_timeout_s,
             repeat_s=self._terms.repeat_s,
+            silence=facts.silence,
             exclusions=tuple(facts.exclusions) if job.spec.supervise.exclude_bad_nodes else (),
         )
         if situation.at_rest():
@@ -119,7 +119,8 @@ class Reconciler:
             return _Outcome(stands_still=f"waits: {error}")
         except Exception as error:
             # The loop's edge for one job: a silent cluster, a full disk, no port left, or a defect of ours.
-            log.warning("job left for the next pass", job=job.id, exc_info=not isinstance(error, _EXPECTED))
+            unforeseen = not isinstance(error, _EXPECTED)
+            self._repeats.warn("job left for the next pass", str(error), situation.now, exc_info=unforeseen, job=job.id)
             return _Outcome(stands_still=f"cannot go on now: {error}")
         waits = isinstance(decision.action, Wait) and decision.sentence != job.reason
         return _Outcome(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.kubernetes.fake_cluster import FakeCluster
 def api(tmp_path: Path) -> Iterator[FakeApi]:
     store = Store()
     api, cluster = FakeApi(store), FakeCluster(store, tmp_path)
+    api.cluster = cluster
     api.start()
     cluster.start()
     yield api
@@ -71,5 +73,6 @@ def apart(own: KubernetesSite, client: KubernetesClient, tmp_path: Path) -> Iter
     backend.close()
 
 
-def build(own: KubernetesSite, client: KubernetesClient) -> KubernetesBackend:
-    return KubernetesBackend(own, client, package=ship.find_package(), watch_s=5, silent_s=20, first_answer_s=5)
+def build(own: KubernetesSite, client: KubernetesClient, **given: Any) -> KubernetesBackend:
+    package = ship.find_package()
+    return KubernetesBackend(own, client, package=package, watch_s=5, silent_s=20, first_answer_s=5, **given)

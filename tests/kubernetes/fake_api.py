@@ -122,6 +122,7 @@ class FakeApi:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.cluster: Any = None  # what stands behind it
         self._server = _Server(("127.0.0.1", 0), _handler(store))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
@@ -237,7 +238,9 @@ def _permit(store: Store, call: Call) -> None:
     if refusal is not None:
         raise refusal
     if (call.resource, call.verb) in store.denied:
-        raise recorded("forbidden: a service account without a role, list", "jobs", call.resource)
+        found = recorded("forbidden: a service account without a role, create")
+        words = str(found.body["message"]).replace("cannot create", f"cannot {call.verb}")
+        raise Refusal(found.status, {**found.body, "message": words.replace("jobs", call.resource)})
 
 
 def _answer(store: Store, call: Call) -> tuple[int, Json | bytes]:

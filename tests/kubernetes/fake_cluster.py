@@ -40,6 +40,7 @@ class FakeCluster:
     deleted: dict[str, float] = field(default_factory=dict)  # pods: when their grace period is over
     begun: set[tuple[str, int]] = field(default_factory=set)  # (a Job's uid, index): it had its pod
     closing: threading.Event = field(default_factory=threading.Event)
+    held: Json = field(default_factory=dict)  # the status of each pod that does not start: as the kubelet tells it
 
     def __post_init__(self) -> None:
         self.store.on_delete = self._delete
@@ -106,6 +107,10 @@ class FakeCluster:
     def _keep(self, pod: Json) -> None:
         """The kubelet's work on one pod."""
         name, phase = pod["metadata"]["name"], pod["status"].get("phase")
+        if self.held and phase == "Pending" and name not in self.deleted:
+            if pod["status"] != self.held:
+                self.store.put("pods", {**pod, "status": self.held}, "MODIFIED")
+            return
         if phase == "Pending" and name not in self.running and name not in self.deleted:
             wanted = [each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each]
             secrets = [found for each in wanted if (found := self.store.get("secrets", each)) is not None]

@@ -31,7 +31,7 @@ from orchestrator.simulator.clock import SkewedClock, VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.supervisor import reconcile
+from orchestrator.supervisor import reconcile, repeats
 from orchestrator.supervisor.reconcile import Terms
 from tests.builders import make_event, make_job, make_spec
 from tests.property.ledger import Ledger
@@ -147,7 +147,7 @@ class World:
         self._patches.callback(structlog.configure, **structlog.get_config())
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         self._patches.enter_context(patch.object(reconcile, "decide", self._decide))
-        for module in (reconcile, reading):
+        for module in (repeats, reading):
             self._patches.enter_context(patch.object(module, "log", Ears(self.ledger)))
         read_news = rundir.read_news
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from orchestrator import rundir
 from orchestrator.domain.admission import Limits
 from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.decision import Decision, EndAttempt, NotePending, Stop, Submit
+from orchestrator.domain.decision import Decision, EndAttempt, NotePending, Stop, Submit, Wait
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable
 from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.launch import Site
@@ -158,7 +158,7 @@ def test_a_silent_cluster_admits_nobody_and_ends_nothing(world: World) -> None:
     world.presence = None
     with capture_logs():
         world.reconcile()
-    assert world.rules == {"job-1": "wait", "job-2": "wait"}
+    assert [(job_id, decision.action) for job_id, decision in world.acted] == [("job-1", Wait()), ("job-2", Wait())]
 
 
 def test_nodes_with_a_record_are_avoided_while_it_is_fresh(world: World) -> None:
@@ -315,3 +315,19 @@ def test_an_attempt_tells_which_nodes_have_it_in_their_record(world: World, tmp_
     assert each.attempt is not None
     assert each.attempt.marked_nodes == ("n2",)
     assert [mark.node for mark in world.store.node_failures("local", since=world.clock.now() - HOUR)] == ["n2"]
+
+
+def test_a_cluster_that_does_not_answer_is_told_to_whoever_waits_for_it(world: World) -> None:
+    world.add("job-1", state=JobState.QUEUED)
+    world.add("job-2", AttemptState.PENDING, state=JobState.STARTING)
+    world.add("job-3", AttemptState.LOST, state=JobState.RECOVERING)
+    world.add("job-4", AttemptState.RUNNING, state=JobState.RUNNING)
+    world.presence = None
+    with capture_logs():
+        world.reconcile()
+    told = {job_id: decision.sentence for job_id, decision in world.acted}
+    assert {job_id for job_id, sentence in told.items() if sentence == "waits: no answer"} == {
+        "job-1",
+        "job-2",
+        "job-3",
+    }

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.kubernetes.client import KubernetesClient, Selection
+from orchestrator.backends.kubernetes.client import SILENT, Forbidden, KubernetesClient, Selection
 from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.mirror import Mirror
 from orchestrator.backends.kubernetes.objects import (
@@ -88,7 +89,7 @@ class KubernetesBackend:
             "nodes": (Selection(resource="nodes"), self._nodes),
         }
         self._watchers = {
-            name: Watcher(client, selection, mirror, watch_s=watch_s, silent_s=silent_s)
+            name: Watcher(client, selection, mirror, watch_s=watch_s, silent_s=silent_s, now=now)
             for name, (selection, mirror) in selections.items()
         }
         self._started = False
@@ -126,9 +127,9 @@ class KubernetesBackend:
         return f"{self._site.namespace}/{job['metadata']['name']}"
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
+        self._start()
         if not launched:
             return {}
-        self._start()
         self._require_fresh()
         jobs = {job.name: job for job in self._jobs.objects()}  # before the pods: no Job without what its pods did
         pods = self._pods_by_job()
@@ -164,7 +165,7 @@ class KubernetesBackend:
                 self._client.delete_pod(pod.name, grace_s=_FORCE_GRACE_S)
 
     def slots(self) -> None:
-        """The cluster queues by itself. Raises BackendUnavailable once it is known that it does not answer."""
+        """The cluster queues by itself. Raises BackendUnavailable while it is known that it does not answer."""
         if self._started:
             self._require_fresh()
 
@@ -181,9 +182,13 @@ class KubernetesBackend:
         for watcher in self._watchers.values():
             watcher.first_answer.wait(max(0.0, deadline - time.monotonic()))
         for name in ("jobs", "pods"):
-            problem = self._watchers[name].problem()
+            watcher = self._watchers[name]
+            problem = watcher.problem()
+            if problem is not None and watcher.forbidden:
+                raise Forbidden(problem)
             if problem is not None:
-                raise BackendUnavailable(problem)
+                since = tell_moment(watcher.answered_at, self._now())
+                raise BackendUnavailable(f"{SILENT} since {since}: {problem.removeprefix(f'{SILENT}: ')}")
 
     def _pods_by_job(self) -> dict[str, list[PodObject]]:
         told = {event.name: event.message for event in self._preemptions.objects()}
@@ -237,3 +242,9 @@ class KubernetesBackend:
             image_patience_s=self._site.image_patience_s,
             ours=ours,
         )
+
+
+def tell_moment(at: float, now: float) -> str:
+    """In UTC; with its date, where that is not today's. Both in seconds since the epoch."""
+    then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
+    return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"

@@ -17,7 +17,7 @@ import httpx
 
 from orchestrator.backends.kubernetes.access import Access
 from orchestrator.backends.kubernetes.rights import Right
-from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
 
 Json = dict[str, Any]
 
@@ -28,6 +28,7 @@ _OF_THE_CLUSTER = frozenset({"nodes"})
 _QUOTA = "exceeded quota"
 _NO_RIGHT = ("cannot create resource", "cannot patch resource", "cannot get resource", "cannot delete resource")
 _MOST_OF_A_LINE = 16 * 1024 * 1024
+SILENT = "the Kubernetes API server does not answer"
 _QUIET_S = 600.0  # a log's stream in which nothing came for so long may be none any more: it is begun anew
 
 
@@ -35,7 +36,7 @@ class Expired(Exception):
     """The resource version is too old to go on from: list again (410)."""
 
 
-class Forbidden(BackendUnavailable):
+class Forbidden(NotPermitted):
     """There is no right to ask for this."""
 
 
@@ -246,7 +247,7 @@ class KubernetesClient:
                 method, path, params=params, content=content, headers={**given, **(headers or {})}
             )
         except httpx.HTTPError as error:
-            raise BackendUnavailable(f"the API server does not answer: {_said(error)}") from error
+            raise BackendUnavailable(f"{SILENT}: {_said(error)}") from error
 
 
 def _query(selection: Selection) -> dict[str, str]:

@@ -110,6 +110,10 @@ class Submitter:
         except LaunchRefused:
             self._client.delete_job(name)  # nobody asks for an attempt again that was refused
             raise
+        except Forbidden:
+            with suppress(BackendUnavailable):  # it is suspended, and its agents' claim is withdrawn if it is given up
+                self._client.delete_job(name)
+            raise
 
     def _add_owned(self, manifests: Manifests, job: dict[str, Any], *, fresh: bool) -> None:
         """Secret and Service. What there is beside a fresh Job belongs to one of the same name that was deleted: it is

@@ -39,11 +39,13 @@ class Watcher:
         watch_s: float,
         silent_s: float,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._selection, self._mirror = client, selection, mirror
         self._watch_s, self._silent_s = watch_s, silent_s
-        self._monotonic = monotonic
+        self._monotonic, self._now = monotonic, now
         self._heard_at: float | None = None
+        self.answered_at = now()  # the last time, in seconds since the epoch; before the first one, when we began
         self._listed_at = float("-inf")
         self._problem: str | None = "it has not answered yet"
         self._closing = threading.Event()
@@ -89,6 +91,7 @@ class Watcher:
 
     def _hear(self) -> None:
         self._heard_at, self._problem, self._failures, self.forbidden = self._monotonic(), None, 0, False
+        self.answered_at = self._now()
         self.first_answer.set()
 
     def _run(self) -> None:

@@ -50,7 +50,8 @@ def submit_intended(s: Situation, live: Watched) -> Decision | None:
     number = live.attempt.key.number
     again_at = s.submit_again_at(live.attempt)
     if s.now < again_at:
-        sentence = f"waits to learn whether attempt {number} was submitted"
+        refused = live.attempt.not_permitted
+        sentence = f"waits: {refused}" if refused else f"waits to learn whether attempt {number} was submitted"
         return Decision(action=Wait(), sentence=sentence, look_again_at=again_at)
     return Decision(action=Submit(), sentence=f"submitting attempt {number}")
 

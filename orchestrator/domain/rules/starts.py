@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.budget import hopeless, longest_backoff, overspent
 from orchestrator.domain.counted import counted
 from orchestrator.domain.decision import BeginRetry, Decision, Finish, Start, Wait
@@ -67,7 +68,7 @@ def recover(s: Situation) -> Decision | None:
     if until is not None and s.now < until <= s.now + longest_backoff(s.job):
         return Decision(action=Wait(), sentence=_pause(s, until), look_again_at=until)
     if s.admission is None:
-        return None
+        return _await_answer(s)
     if not s.admission.admitted:
         return Decision(action=Wait(), sentence=s.admission.sentence)
     number = 1 if s.attempt is None else s.attempt.key.number + 1
@@ -78,16 +79,26 @@ def recover(s: Situation) -> Decision | None:
 @while_idle
 def start(s: Situation) -> Decision | None:
     """A queued job starts when it is admitted; until then its reason says what it waits for."""
-    if s.job.state is not JobState.QUEUED or s.admission is None:
+    if s.job.state is not JobState.QUEUED:
         return None
+    if s.admission is None:
+        return _await_answer(s)
     if not s.admission.admitted:
         return Decision(action=Wait(), sentence=s.admission.sentence)
     return Decision(action=Start(s.admission.nodes), sentence=f"starting: {s.admission.sentence}")
 
 
 def wait(s: Situation) -> Decision:
-    """Nothing to do, but to say so while nobody sees the attempt or hears its agents."""
-    return Decision(action=Wait(), sentence=hearing(s) or s.job.reason)
+    """Nothing to do, but to say so while nobody sees the attempt, or hears its agents or the cluster that is to start
+    them."""
+    starting = s.live is not None and s.live.attempt.state is not AttemptState.RUNNING
+    unanswered = _await_answer(s) if starting else None
+    return unanswered or Decision(action=Wait(), sentence=hearing(s) or s.job.reason)
+
+
+def _await_answer(s: Situation) -> Decision | None:
+    """While its cluster does not answer, nobody is admitted."""
+    return None if s.silence is None else Decision(action=Wait(), sentence=f"waits: {s.silence}")
 
 
 def _pause(s: Situation, until: datetime) -> str:

@@ -1,0 +1,58 @@
+"""Failures that come again with every pass: the first is logged, then one line after a minute, after two, four, ...
+
+Nothing else is left out: what a job's owner reads is written in every pass.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+
+log = structlog.get_logger()
+
+_FIRST, _LONGEST = timedelta(minutes=1), timedelta(hours=1)
+_LULL = timedelta(minutes=5)  # after it the failure is a new one, unless its next line is due later
+_MOST = 10_000  # failures remembered at a time
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+@dataclass(slots=True)
+class _Series:
+    words: str
+    next_at: datetime
+    last_at: datetime
+    pause: timedelta = _FIRST
+    untold: int = 0  # since the last line
+
+
+class Repeats:
+    """Of one cluster. It outlives the supervision under one lease: an outage does. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, _Series] = {}
+
+    def warn(self, event: str, reason: str, now: datetime, *, exc_info: bool = False, **about: str) -> None:
+        """Log the failure, unless the same one was logged of the same thing a while ago. Numbers in `reason` may
+        differ."""
+        key, words = " ".join((event, *about.values())), _VARIABLE.sub("#", reason)
+        series = self._series.get(key)
+        if series is None or series.words != words or _is_new(series, now):
+            if len(self._series) >= _MOST:
+                self._series.clear()
+            self._series[key] = _Series(words, next_at=now + _FIRST, last_at=now)
+            log.warning(event, reason=reason, exc_info=exc_info, **about)
+            return
+        series.untold, series.last_at = series.untold + 1, now
+        if now < series.next_at:
+            return
+        log.warning(event, reason=reason, times=series.untold, exc_info=exc_info, **about)
+        series.pause = min(_LONGEST, 2 * series.pause)
+        series.next_at, series.untold = now + series.pause, 0
+
+
+def _is_new(series: _Series, now: datetime) -> bool:
+    """A clock that was set back begins anew."""
+    return now < series.last_at or now - series.last_at > max(_LULL, series.pause)

@@ -1,0 +1,74 @@
+"""What comes again and again is a few lines of a log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from structlog.testing import capture_logs
+
+from orchestrator.supervisor.repeats import Repeats
+
+NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+
+
+def minutes_told(reasons: list[str], *, every_s: float) -> list[float]:
+    """After how many minutes a line was logged, where the failure comes so often."""
+    repeats, told = Repeats(), []
+    for count, reason in enumerate(reasons):
+        with capture_logs() as logs:
+            repeats.warn("job left", reason, NOON + timedelta(seconds=count * every_s), job="train-1")
+        told += [count * every_s / 60] * len(logs)
+    return told
+
+
+def test_the_same_failure_is_told_at_once_and_then_after_twice_the_time() -> None:
+    assert minutes_told(["refused"] * 3600 * 10, every_s=1) == [
+        0,
+        1,
+        3,
+        7,
+        15,
+        31,
+        63,
+        123,
+        183,
+        243,
+        303,
+        363,
+        423,
+        483,
+        543,
+    ]
+
+
+def test_numbers_in_it_make_it_no_other_failure() -> None:
+    assert minutes_told([f"nothing was heard for {count} s" for count in range(180)], every_s=1) == [0, 1]
+
+
+def test_another_failure_is_told_at_once() -> None:
+    assert minutes_told(["refused", "refused", "no answer", "no answer"], every_s=1) == [0, 2 / 60]
+
+
+def test_of_each_job_it_is_told() -> None:
+    repeats = Repeats()
+    with capture_logs() as logs:
+        for job in ("a", "b", "a", "b"):
+            repeats.warn("job left", "refused", NOON, job=job)
+    assert [each["job"] for each in logs] == ["a", "b"]
+
+
+def test_a_line_says_how_often_it_came_since_the_last_one() -> None:
+    repeats = Repeats()
+    with capture_logs() as logs:
+        for second in range(61):
+            repeats.warn("job left", "refused", NOON + timedelta(seconds=second), job="a")
+    assert [each.get("times") for each in logs] == [None, 60]
+
+
+def test_after_a_lull_and_after_a_clock_that_was_set_back_it_is_told_anew() -> None:
+    assert minutes_told(["refused"] * 3, every_s=301) == [0, 301 / 60, 602 / 60]
+    repeats = Repeats()
+    with capture_logs() as logs:
+        repeats.warn("job left", "refused", NOON, job="a")
+        repeats.warn("job left", "refused", NOON - timedelta(hours=5), job="a")
+    assert len(logs) == 2

@@ -16,6 +16,7 @@ from orchestrator.domain.injections import Injection, find_cause, read_injection
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.life import LOSSES
 from orchestrator.domain.observation import NEVER
+from orchestrator.domain.obstacles import tell_next
 from orchestrator.domain.remedies import KILLED, SCRIPT_ERROR, Remedy, find_remedy
 from orchestrator.domain.script_error import find_script_line
 from orchestrator.domain.spec import JobSpec
@@ -253,8 +254,8 @@ def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
             return f"`orchestrator retry {job.id}` begins another attempt from {beginning}"
         case _ if NEVER in job.reason:
             return f"`orchestrator cancel {job.id}`, then submit it with other resources, topology or placement"
-        case JobState.RECOVERING:
-            return "nothing: the next attempt begins by itself"
+        case JobState.QUEUED | JobState.STARTING | JobState.RECOVERING:
+            return tell_next(job, chronicle.attempts[-1] if chronicle.attempts else None)
         case _:
             return "nothing"
 

@@ -1,0 +1,103 @@
+"""What a job that has not started waits for, and what happens next. The first that fits is told. Pure data.
+
+The obstacle itself stands in the job's reason, in the words of whoever told of it: the scheduler, the kubelet, the API
+server. These are the words of Kubernetes 1.36 (kube-scheduler, kubelet, quota and RBAC of the API server).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestrator.domain.attempt import Attempt, AttemptState
+from orchestrator.domain.job import Job, JobState
+
+_CHANGE = "`orchestrator retry {job} --set {field}=...`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """`pattern` is searched in the job's reason. `next` may name {job} and {cluster}."""
+
+    name: str
+    pattern: str
+    next: str
+
+
+OBSTACLES: tuple[Obstacle, ...] = (
+    Obstacle(
+        name="no right",
+        pattern=r"service has no right to do this|cannot (create|list|watch) resource",
+        next="the service asks again by itself, at most a minute after the right is granted; `orchestrator doctor "
+        "{cluster}` names each right that is missing",
+    ),
+    Obstacle(
+        name="no answer",
+        pattern=r"does not answer since",
+        next="it begins by itself once the cluster answers; until then nothing of it is started or ended",
+    ),
+    Obstacle(
+        name="missing claim",
+        pattern=r'persistentvolumeclaim "[^"]*" (is )?not found|unbound immediate PersistentVolumeClaims',
+        next="the scheduler tries again by itself once that claim is there and bound; whoever runs the cluster creates "
+        "it, or corrects the cluster's `claim`",
+    ),
+    Obstacle(
+        name="image",
+        pattern=r"ErrImagePull|ImagePullBackOff|RegistryUnavailable|ImageInspectError",
+        next="the node pulls again by itself; after some minutes another attempt begins, until the budget of launches "
+        f"is spent. With another image: {_CHANGE.replace('{field}', 'run.image')}",
+    ),
+    Obstacle(
+        name="container",
+        pattern=r"CreateContainerConfigError|CreateContainerError|RunContainerError",
+        next="the node tries again by itself, for some minutes; then the job fails with these words",
+    ),
+    Obstacle(
+        name="volume",
+        pattern=r"FailedMount|FailedAttachVolume",
+        next="the node tries again by itself; whoever runs the cluster looks after the volume that is named",
+    ),
+    Obstacle(
+        name="full quota",
+        pattern=r"exceeded quota|quota of the namespace is reached",
+        next="it begins by itself once others in the namespace have ended, or its quota is raised",
+    ),
+    Obstacle(
+        name="refused pods",
+        pattern=r"is forbidden: |is invalid: |denied the request",
+        next="the cluster tries again by itself, for some minutes; then the job fails with these words",
+    ),
+    Obstacle(
+        name="no room",
+        pattern=r"Insufficient \S+|Too many pods",
+        next="the scheduler places it once enough of that is free; it tries for as long as the job waits. To ask for "
+        f"less: {_CHANGE.replace('{field}', 'resources.NAME')}",
+    ),
+    Obstacle(
+        name="node labels",
+        pattern=r"untolerated taint|didn't match (Pod's )?node (affinity|selector)",
+        next="the scheduler tries again when a node changes; none that is there may take it: look at `placement` and "
+        "at the cluster's overlay",
+    ),
+    Obstacle(
+        name="no node",
+        pattern=r"Unschedulable|has no node \(",
+        next="the scheduler tries again when something changes that it waits for, for as long as the job waits",
+    ),
+    Obstacle(name="Kueue", pattern=r"waits for Kueue", next="Kueue admits it once its queue has room"),
+)
+
+
+def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] = OBSTACLES) -> str:
+    """What happens next to a job that has no worker yet. `attempt` is its newest."""
+    found = next((each for each in obstacles if re.search(each.pattern, job.reason)), None)
+    if found is not None:
+        return found.next.format(job=job.id, cluster=job.spec.cluster)
+    live = attempt is not None and not attempt.state.terminal
+    if job.state is JobState.RECOVERING and not live:
+        return "nothing: the next attempt begins by itself"
+    if live and attempt is not None and attempt.state is AttemptState.PENDING:
+        return f"the cluster starts it once it has room; `orchestrator cancel {job.id}` takes it out of the queue"
+    return "nothing: it begins by itself"

@@ -1,0 +1,77 @@
+"""`why` of a job that cannot start: the obstacle in the words of Kubernetes, and what happens next."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.chronicle import Chronicle
+from orchestrator.domain.goodput import Ledger
+from orchestrator.domain.job import JobState
+from orchestrator.domain.why import Why, explain
+from tests.builders import make_attempt, make_job, make_spec
+from tests.kubernetes import records
+from tests.kubernetes.records import Watched, look
+
+CLAIM = 'pod train-0 has no node (Unschedulable: 0/2 nodes are available: persistentvolumeclaim "runs" not found.)'
+CONFIG = 'its container cannot be configured (pod train-0, CreateContainerConfigError: secret "hub-token" not found)'
+QUOTA = (
+    'replica 0 has no pod yet (FailedCreate: Error creating: pods "train-0-x" is forbidden: exceeded quota: team, '
+    "requested: cpu=4, used: cpu=8, limited: cpu=8)"
+)
+REFUSED = (
+    'replica 0 has no pod yet (FailedCreate: Error creating: pods "train-0-x" is forbidden: violates PodSecurity '
+    '"restricted:latest": allowPrivilegeEscalation != false)'
+)
+RIGHT = (
+    "waits: the service has no right to do this in the cluster: "
+    + records.answer("forbidden: a service account without a role, create")["body"]["message"]
+)
+TAINT = "pod x has no node (Unschedulable: 0/2 nodes are available: 2 node(s) had untolerated taint {gpu: true})"
+MIXED = TAINT.replace("2 node(s) had", "1 Insufficient cpu, 1 node(s) had")
+AWAY = "waits: the Kubernetes API server does not answer since 14:02 UTC: [Errno 111] Connection refused"
+
+
+def recorded(stream: str, t: float) -> str:
+    watched = Watched()
+    watched.feed(records.until(records.lines(stream), t))
+    return look(watched, stream, t).evidence
+
+
+def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState = AttemptState.PENDING) -> Why:
+    job = make_job("train-1", state=state, reason=reason, spec=make_spec(cluster="k8s"))
+    chronicle = Chronicle(job=job, attempts=[make_attempt("train-1", state=attempt)], events=[], kept={}, heard_at={})
+    return explain(chronicle, Ledger())
+
+
+@pytest.mark.parametrize(
+    ("reason", "then"),
+    [
+        (recorded("07-unschedulable-gpu", 5.0), "the scheduler places it once enough of that is free"),
+        (recorded("06-image-registry-unreachable", 5.0), "`orchestrator retry train-1 --set run.image=...`"),
+        (recorded("06-image-registry-unreachable", 20.0), "until the budget of launches is spent"),
+        (CLAIM, "once that claim is there and bound"),
+        (CONFIG, "then the job fails with these words"),
+        (QUOTA, "once others in the namespace have ended"),
+        (REFUSED, "then the job fails with these words"),
+        (RIGHT, "`orchestrator doctor k8s` names each right that is missing"),
+        (TAINT, "none that is there may take it"),
+        (MIXED, "the scheduler places it once enough of that is free"),
+        (AWAY, "once the cluster answers"),
+    ],
+)
+def test_the_obstacle_is_told_in_the_clusters_words_with_what_happens_next(reason: str, then: str) -> None:
+    found = why(reason)
+    assert found.verdict == reason
+    assert then in found.next
+    assert not found.next.startswith("nothing")
+
+
+def test_a_queued_job_reads_the_same_while_its_cluster_does_not_answer() -> None:
+    assert why(AWAY, JobState.QUEUED).next == why(AWAY).next
+
+
+def test_where_no_obstacle_is_known_it_is_told_who_goes_on() -> None:
+    assert why("Slurm job 7 waits (Priority)").next.startswith("the cluster starts it once it has room")
+    assert why("starting", attempt=AttemptState.SUBMITTED).next == "nothing: it begins by itself"
+    assert why("pauses", JobState.RECOVERING, AttemptState.LOST).next == "nothing: the next attempt begins by itself"

@@ -1,7 +1,8 @@
 """Looks whether the service is set up well, and whether configured clusters can carry jobs: what answers, what is
 allowed, and which times are too short.
 
-On a Slurm it starts one job of a minute on one compute node, on a Kubernetes one of two pods. It leaves nothing behind.
+On a Slurm it starts one job of a minute on one compute node, on a Kubernetes one of two pods. On every cluster it then
+starts two workers as a job's are started (`group`). It leaves nothing behind but what jobs share.
 """
 
 from __future__ import annotations
@@ -10,27 +11,37 @@ import json
 import re
 import secrets
 import shlex
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.backends.kubernetes import checkup
+from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.probe import Look
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.bootstrap.machine import build_places
 from orchestrator.bootstrap.places import (
     build_client,
     build_kubernetes_client,
     build_kubernetes_site,
     build_slurm_site,
 )
-from orchestrator.cluster_settings import KubernetesClusterSettings, LocalClusterSettings, SlurmClusterSettings
+from orchestrator.cluster_settings import (
+    ClusterSettings,
+    KubernetesClusterSettings,
+    LocalClusterSettings,
+    SlurmClusterSettings,
+)
 from orchestrator.doctor.finding import Finding, Verdict
+from orchestrator.doctor.group import try_group
 from orchestrator.doctor.service import examine_service
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.jobfolder.removal import drop
+from orchestrator.ports.cluster import Backend
 from orchestrator.settings import Settings
 
 _OLDEST = (22, 5)
@@ -68,26 +79,60 @@ print("FOUND " + json.dumps(found))
 def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]:
     """The service, and every configured Slurm and Kubernetes; or one of those. Raises ConfigurationError where there is
     none of that name."""
-    chosen = {
-        name: given
-        for name, given in sorted(settings.clusters.items())
-        if not isinstance(given, LocalClusterSettings) and cluster in (None, name)
-    }
+    configured = settings.clusters or {"local": LocalClusterSettings(backend="local")}
+    chosen = {name: given for name, given in sorted(configured.items()) if cluster in (None, name)}
     if cluster is None:
         yield from examine_service(settings)
     elif not chosen:
-        raise ConfigurationError(f"no Slurm or Kubernetes {cluster} is configured: docs/slurm.md, docs/kubernetes.md")
+        raise ConfigurationError(f"no cluster {cluster} is configured: docs/slurm.md, docs/kubernetes.md")
     for name, given in chosen.items():
-        words = (
-            _examine(given, settings)
-            if isinstance(given, SlurmClusterSettings)
-            else _examine_kubernetes(given, settings)
-        )
-        for check, verdict, sentence in words:
+        failed = False
+        for check, verdict, sentence in _examine_cluster(given, settings):
+            failed |= verdict is Verdict.FAILED
             yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
+        if not failed:  # else it would fail of the same once more
+            for check, verdict, sentence in _try_group(name, given, settings):
+                yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
 
 
 _Word = tuple[str, Verdict, str]
+
+
+def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[_Word]:
+    match given:
+        case LocalClusterSettings():
+            yield from ()
+        case SlurmClusterSettings():
+            yield from _examine(given, settings)
+        case KubernetesClusterSettings():
+            yield from _examine_kubernetes(given, settings)
+
+
+def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[_Word]:
+    """Without a device: one that is taken would have to be waited for."""
+    if isinstance(given, KubernetesClusterSettings) and given.image is None:
+        return  # said before
+    if not isinstance(given, LocalClusterSettings):
+        given = given.model_copy(update={"gpus_per_node": 0})
+    temporary = (Path(tempfile.gettempdir()),)  # from where its empty working directory is copied
+    alone = settings.model_copy(update={"clusters": {name: given}, "workdirs": temporary})
+    (place,) = build_places(alone, 0, b"")
+    fresh = not settings.root.exists()
+    with _closed(place.cluster.backend):
+        yield try_group(place.cluster, place.site)
+    if fresh:
+        with suppress(OSError):
+            settings.root.rmdir()  # if it is empty
+
+
+@contextmanager
+def _closed(backend: Backend) -> Iterator[None]:
+    """End its threads, where it has any."""
+    try:
+        yield
+    finally:
+        if isinstance(backend, KubernetesBackend):
+            backend.close()
 
 
 def _examine_kubernetes(given: KubernetesClusterSettings, settings: Settings) -> Iterator[_Word]:

@@ -26,6 +26,8 @@ OPENERS = {
     "bootstrap": "the run directory itself, devices of this machine",
     "commands/submission.py": "paths that a spec names, which it only looks at",
     "dashboard/pages.py": "templates and assets",
+    "doctor/doctor.py": "the run directory itself, which it removes where it made it and nothing is in it",
+    "doctor/group.py": "an empty working directory of its own",
     "doctor/service.py": "files of the service",
     "identity/keys.py": "the key",
     "settings.py": "the configuration",

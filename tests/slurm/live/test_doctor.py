@@ -14,6 +14,7 @@ import pytest
 from deploy.dev.slurm.cluster import ThrowawaySlurm
 from orchestrator.doctor import doctor
 from orchestrator.settings import load_settings
+from tests.pythons import write_python_with_a_wrong_torch
 from tests.slurm.live.lab import configuration, soon
 
 
@@ -44,7 +45,8 @@ def test_a_healthy_cluster_passes_and_an_unreachable_service_is_only_told(
     assert "through the run directory" in found["reports"][1]
     assert found["shared"][0] == found["torch"][0] == found["clock"][0] == found["delay"][0] == "ok"
     assert found["version"][1].startswith("Slurm 2")
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert found["group"][1].startswith("two workers met on n")
+    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {".agents", ".workdirs"}, "what jobs share"
 
 
 def test_what_is_wrong_is_named(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
@@ -55,6 +57,17 @@ def test_what_is_wrong_is_named(slurm: ThrowawaySlurm, tmp_path: Path) -> None:
     assert "nvalid partition" in found["compute node"][1]
     status, found = examine(slurm, tmp_path, conf="/tmp/none/slurm.conf", command_timeout_s=2)
     assert (status, list(found)) == (2, ["controller"])
+
+
+def test_a_torch_that_can_be_imported_and_carries_no_agent_is_found_before_a_job_is(
+    slurm: ThrowawaySlurm, tmp_path: Path
+) -> None:
+    status, found = examine(slurm, tmp_path, python=str(write_python_with_a_wrong_torch(tmp_path)))
+    assert (status, found["torch"]) == (2, ("ok", "torch 99.1"))
+    assert found["group"][0] == "failed"
+    assert "the agent cannot start with" in found["group"][1]
+    assert "torch 99.1" in found["group"][1]
+    soon(lambda: not slurm.run("squeue", "-h"), "something is left")
 
 
 def test_a_full_cluster_is_told_and_nothing_is_left_in_its_queue(

@@ -1,0 +1,159 @@
+"""Starts two workers as a job's are started: by the same plan, the same backend and so the same command.
+
+What only shows when an agent begins (a torch that it cannot run with, a port or a name that is not reached, a folder
+that it may not write) shows here, before a job meets it. It leaves nothing behind but what all jobs share: the agent's
+package in the run directory.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from orchestrator import rundir
+from orchestrator.clusters import Cluster
+from orchestrator.doctor.finding import Verdict, Word
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
+from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.spec import JobSpec
+from orchestrator.jobfolder.removal import drop
+from trainer.contract import layout
+from trainer.contract.exit_record import ExitRecord, Outcome
+
+CHECK = "group"
+_ABSENT_S = 15.0  # so long after a submission a cluster may not show it yet
+_LOOK_S = 0.3
+_LAST_WORDS_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """In seconds: until the cluster has begun it, and from then on until the workers have met."""
+
+    begin_s: float = 180.0
+    meet_s: float = 120.0
+    end_s: float = 30.0  # until nothing of it is left
+
+
+def try_group(
+    cluster: Cluster, site: Site, patience: Patience = Patience(), *, pause: Callable[[float], None] = time.sleep
+) -> Word:
+    """`site`: as it is given to a job's plan. Blocks until the workers have met, have failed, or had their time."""
+    with tempfile.TemporaryDirectory() as workdir:
+        plan = build_group_plan(cluster, site, workdir=workdir if cluster.shares_files else "/")
+        began = time.monotonic()
+        try:
+            cluster.backend.submit(plan)
+            return _judge(cluster, plan, patience, began, pause)
+        except LaunchRefused as error:
+            return CHECK, Verdict.FAILED, f"two workers could not be started: {error}"
+        except (BackendUnavailable, OSError) as error:
+            return CHECK, Verdict.FAILED, f"two workers could not be tried: {error}"
+        finally:
+            _clear(cluster, plan, patience, pause)
+
+
+def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPlan:
+    """One node, two workers, no device: a job's plan in all but its size."""
+    key, now = AttemptKey(f"doctor-{secrets.token_hex(4)}", 1), datetime.now(UTC)
+    spec = JobSpec.model_validate(
+        {
+            "name": "doctor",
+            "cluster": cluster.name,
+            "run": {"module": "trainer.rollcall", "workdir": workdir},
+            "topology": {"nodes": "1", "workers_per_node": 2},
+            "supervise": {"budgets": {"application": 0}},
+        }
+    )
+    job = Job(
+        id=key.job_id,
+        spec=spec,
+        state=JobState.STARTING,
+        reason="is tried",
+        desired=Desired(),
+        created_at=now,
+        updated_at=now,
+    )
+    attempt = Attempt(
+        key=key,
+        state=AttemptState.INTENDED,
+        reason="is tried",
+        nonce=secrets.token_hex(4),
+        port=random.choice(cluster.ports),
+        nodes="1",
+        asked="1",
+        created_at=now,
+    )
+    return build_plan(job, attempt, replace(site, report_url=None))
+
+
+def _judge(
+    cluster: Cluster, plan: LaunchPlan, patience: Patience, began: float, pause: Callable[[float], None]
+) -> Word:
+    deadline, runs = began + patience.begin_s, False
+    while True:
+        seen = cluster.backend.observe({plan.key: 1})[plan.key]
+        record, now = _find_record(cluster, plan), time.monotonic()
+        if record is not None:
+            return _judge_record(record, _node_of(seen), now - began)
+        if seen.presence is Presence.RUNNING and not runs:
+            runs, deadline = True, now + patience.meet_s
+        gone = seen.presence is Presence.GONE or (seen.presence is Presence.ABSENT and now - began > _ABSENT_S)
+        if gone:
+            why = seen.evidence if seen.cause is None else seen.cause.message
+            return CHECK, Verdict.FAILED, f"two workers did not start: {why}{_last_words(cluster, plan)}"
+        if now > deadline and not runs:
+            waits = f"two workers were not begun within {patience.begin_s:.0f} s: {seen.evidence}"
+            return CHECK, Verdict.WARNING, f"{waits}; try again when there is room"
+        if now > deadline:
+            words = f"two workers formed no group within {patience.meet_s:.0f} s of their agent's start"
+            return CHECK, Verdict.FAILED, f"{words}{_last_words(cluster, plan)}"
+        pause(_LOOK_S)
+
+
+def _judge_record(record: ExitRecord, node: str | None, seconds: float) -> Word:
+    if record.outcome is Outcome.SUCCEEDED:
+        where = "" if node is None else f" on {node}"
+        return CHECK, Verdict.OK, f"two workers met{where} after {seconds:.0f} s, started as a job's are"
+    why = record.outcome.value if record.failure is None else record.failure.message
+    return CHECK, Verdict.FAILED, f"two workers that were started as a job's are did not meet: {why}"
+
+
+def _find_record(cluster: Cluster, plan: LaunchPlan) -> ExitRecord | None:
+    with rundir.open_attempt(cluster.folder(plan.key.job_id), plan.key.number) as attempt:
+        lives = list(rundir.incarnations(attempt, range(1))) if attempt.exists else []
+        return lives[-1].exit() if lives else None
+
+
+def _node_of(seen: Sighting) -> str | None:
+    return next((one.node for one in seen.replicas if one.node is not None), None)
+
+
+def _last_words(cluster: Cluster, plan: LaunchPlan) -> str:
+    """What its agent, or what should have started it, printed last."""
+    with suppress(OSError), rundir.open_attempt(cluster.folder(plan.key.job_id), plan.key.number) as attempt:
+        lines = attempt.last_lines(Path(f"replica-0/{layout.AGENT_LOG}"), size=_LAST_WORDS_BYTES)
+        return f"; its last words: {lines[-1][:300]}" if lines else ""
+    return ""
+
+
+def _clear(cluster: Cluster, plan: LaunchPlan, patience: Patience, pause: Callable[[float], None]) -> None:
+    """End what is left; its folder goes last, when nobody writes into it any more."""
+    deadline = time.monotonic() + patience.end_s
+    with suppress(BackendUnavailable, LaunchRefused, OSError):
+        cluster.backend.cancel(plan.key, force=True)
+        while time.monotonic() < deadline:
+            if cluster.backend.observe({plan.key: 1})[plan.key].presence in (Presence.GONE, Presence.ABSENT):
+                break
+            pause(_LOOK_S)
+    drop(cluster.folder(plan.key.job_id))

@@ -1,0 +1,74 @@
+"""`doctor` on this machine: two real workers, started as a job's are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.service import processes_of
+from orchestrator.bootstrap.machine import build_places
+from orchestrator.bootstrap.places import Place
+from orchestrator.doctor.doctor import examine
+from orchestrator.doctor.finding import Verdict
+from orchestrator.doctor.group import Patience, build_group_plan, try_group
+from orchestrator.domain.errors import ConfigurationError
+from orchestrator.domain.launch import build_plan
+from orchestrator.settings import Settings
+from tests.builders import make_attempt, make_job
+from tests.pythons import write_python_that_never_begins, write_python_with_a_wrong_torch
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (place,) = build_places(Settings(root=tmp_path / "runs"), 0, b"")
+    return place
+
+
+def options(command: tuple[str, ...]) -> list[str]:
+    return [word.partition("=")[0] for word in command]
+
+
+def test_two_workers_meet_here_and_nothing_is_left(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    (found,) = examine(Settings(root=root), "local")
+    assert (found.cluster, found.check, found.verdict) == ("local", "group", Verdict.OK), found.sentence
+    assert "two workers met" in found.sentence
+    assert not root.exists()
+
+
+def test_they_are_started_by_the_command_that_jobs_get(place: Place) -> None:
+    tried = build_group_plan(place.cluster, place.site, workdir="/")
+    job = build_plan(make_job(), make_attempt(), place.site)
+    ours, theirs = options(tried.commands[0]), options(job.commands[0])
+    assert ours[: ours.index("--module")] == theirs[: theirs.index("--no-python")]
+    assert tried.environments[0].keys() == job.environments[0].keys()
+
+
+def test_an_agent_that_cannot_start_is_told_with_its_reason(place: Place, tmp_path: Path) -> None:
+    site = replace(place.site, python=str(write_python_with_a_wrong_torch(tmp_path)))
+    _, verdict, sentence = try_group(place.cluster, site)
+    assert verdict is Verdict.FAILED
+    assert "the agent cannot start with" in sentence
+    assert "torch 99.1" in sentence
+    assert list(place.cluster.job_root.iterdir()) == []
+
+
+def test_what_does_not_come_to_an_end_is_ended_and_told(place: Place, tmp_path: Path) -> None:
+    site = replace(place.site, python=str(write_python_that_never_begins(tmp_path)))
+    _, verdict, sentence = try_group(place.cluster, site, Patience(meet_s=0.5))
+    assert verdict is Verdict.FAILED
+    assert "formed no group within" in sentence
+    assert list(processes_of(place.cluster.job_root)) == []
+    assert list(place.cluster.job_root.iterdir()) == []
+
+
+def test_an_interpreter_that_is_not_there_is_told(place: Place) -> None:
+    _, verdict, sentence = try_group(place.cluster, replace(place.site, python="/opt/none/python3"))
+    assert (verdict, "/opt/none/python3 is no program" in sentence) == (Verdict.FAILED, True)
+
+
+def test_a_cluster_that_is_not_configured_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no cluster nowhere"):
+        list(examine(Settings(), "nowhere"))

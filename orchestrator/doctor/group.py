@@ -154,6 +154,7 @@ def _clear(cluster: Cluster, plan: LaunchPlan, patience: Patience, pause: Callab
         cluster.backend.cancel(plan.key, force=True)
         while time.monotonic() < deadline:
             if cluster.backend.observe({plan.key: 1})[plan.key].presence in (Presence.GONE, Presence.ABSENT):
+                cluster.backend.observe({plan.key: 1})  # a backend collects its ended processes when it looks
                 break
             pause(_LOOK_S)
     drop(cluster.folder(plan.key.job_id))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
+from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
 from orchestrator.domain.launch import LaunchPlan, NativeRequest
 from orchestrator.domain.observation import Presence, Sighting
 from orchestrator.ports.clock import Clock
@@ -33,6 +33,7 @@ class Fate(StrEnum):
     QUEUED = "queued"  # the cluster holds it in a queue of its own
     BUSY = "busy"  # the cluster takes no more for now
     REFUSED = "refused"  # it can never start
+    FORBIDDEN = "forbidden"  # the service has no right to it for now, and nothing was made
     LOST = "lost"  # no answer, and nothing started
     UNHEARD = "unheard"  # no answer, but it started
     LATE = "late"  # no answer, and it starts after a while
@@ -71,6 +72,8 @@ class FakeCluster:
         fate, self.fate = self.fate, Fate.STARTS
         if fate is Fate.BUSY:
             raise BackendBusy("the queue of the cluster is full")
+        if fate is Fate.FORBIDDEN:
+            raise NotPermitted("the service has no right to submit")
         known = plan.key in self.attempts
         if fate is Fate.REFUSED and not known:  # what could start once is not refused later
             raise LaunchRefused(f"{plan.workdir} is no folder on this cluster")

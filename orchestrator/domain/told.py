@@ -109,7 +109,8 @@ class Told:
         elif event.kind in _RESTARTS and generation > self.changed_generation:
             # Each agent of the attempt journals the change of the group; it is one.
             self.changed_generation = generation
-            self.restarts += event.kind == EventKind.RESTARTED_IN_PLACE.value
+            # With a reason, no worker had failed: the group changed for it.
+            self.restarts += event.kind == EventKind.RESTARTED_IN_PLACE.value and not event.evidence.get("because")
             self.shrinks += event.kind == EventKind.GROUP_SHRUNK.value
             if event.kind != EventKind.RESTARTED_IN_PLACE.value:
                 self.resized_at = arrived_at

@@ -29,3 +29,10 @@ def test_a_change_is_told_by_its_nodes(nodes: int, kind: EventKind, rung: str, w
         "world_size": 2 * nodes,
         "from_world_size": 4,
     }
+
+
+def test_a_change_without_a_failure_says_why() -> None:
+    before, now = Formation(nodes=2, world_size=4), Formation(nodes=2, world_size=4, because="the group lost host-b")
+    sentence, evidence = tell_change(EventKind.RESTARTED_IN_PLACE, before, now, generation=7, seconds=1.25)
+    assert sentence == "workers restarted in place as generation 7 after 1.25 s: the group lost host-b"
+    assert evidence["because"] == "the group lost host-b"

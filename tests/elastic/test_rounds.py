@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.elastic.rounds import (
+    Ending,
     Limits,
     Member,
     Round,
@@ -19,12 +20,14 @@ from trainer.elastic.rounds import (
     drop,
     find_change,
     find_lost,
+    find_parting,
     find_still,
     finish,
     form,
     join,
     offer,
     parse_round,
+    pause_s,
     render_round,
     reopen,
     tell_still,
@@ -66,7 +69,7 @@ def test_the_generation_is_above_every_one_that_a_member_knows() -> None:
 
 
 def test_a_group_forms_again_at_once_when_everybody_is_back() -> None:
-    open_ = reopen(formed(A, B), A, LIMITS)
+    open_ = reopen(formed(A, B), A, LIMITS, Ending())
     assert (open_.number, open_.awaited) == (1, frozenset("b"))
     assert form(open_, LIMITS, time_is_up=False).stage is Stage.OPEN
     again = form(join(open_, B, LIMITS), LIMITS, time_is_up=False)
@@ -74,7 +77,7 @@ def test_a_group_forms_again_at_once_when_everybody_is_back() -> None:
 
 
 def test_nobody_waits_for_a_member_that_is_lost() -> None:
-    open_ = drop(reopen(formed(A, B, C), A, LIMITS), {"c"})
+    open_ = drop(reopen(formed(A, B, C), A, LIMITS, Ending()), {"c"})
     assert form(join(open_, B, LIMITS), LIMITS, time_is_up=False).stage is Stage.FORMED
 
 
@@ -83,15 +86,15 @@ def test_a_newcomer_waits_beside_a_group_and_is_in_the_next_round() -> None:
     seen = join(group, C, LIMITS)
     assert seen.nodes == group.nodes
     assert find_change(seen, group, "a", LIMITS) == "host-c waits to join"
-    assert reopen(seen, A, LIMITS).nodes == frozenset("ac")
+    assert reopen(seen, A, LIMITS, Ending()).nodes == frozenset("ac")
 
 
 def test_a_newcomer_to_a_full_group_changes_nothing_until_there_is_room() -> None:
     group = formed(A, B, C)
     seen = join(group, D, LIMITS)
     assert find_change(seen, group, "a", LIMITS) is None
-    assert reopen(seen, A, LIMITS).nodes == frozenset("a")
-    assert reopen(drop(seen, {"b"}), A, LIMITS).nodes == frozenset("ad")
+    assert reopen(seen, A, LIMITS, Ending()).nodes == frozenset("a")
+    assert reopen(drop(seen, {"b"}), A, LIMITS, Ending()).nodes == frozenset("ad")
 
 
 def test_a_newcomer_that_outlives_all_members_opens_the_next_round() -> None:
@@ -105,21 +108,23 @@ def test_a_member_sees_who_is_lost_and_that_it_was_given_up() -> None:
     seen = drop(group, {"c"})
     assert find_change(seen, group, "a", LIMITS) == "the group lost host-c"
     assert find_change(seen, group, "c", LIMITS) == "the other nodes have given this one up"
-    assert find_change(reopen(seen, A, LIMITS), group, "b", LIMITS) == "another node has opened the next round"
+    assert (
+        find_change(reopen(seen, A, LIMITS, Ending()), group, "b", LIMITS) == "another node has opened the next round"
+    )
 
 
 def test_the_group_names_the_members_it_lost_until_another_round_is_open() -> None:
     group = formed(A, B, C)
     seen = drop(finish(group, group.number, "b"), {"b", "c"})
     assert [member.node for member in find_lost(seen, group)] == ["c"]
-    assert find_lost(reopen(drop(group, {"c"}), A, LIMITS), group) == []
+    assert find_lost(reopen(drop(group, {"c"}), A, LIMITS, Ending()), group) == []
 
 
 def test_a_member_that_has_finished_may_leave_and_no_group_forms_without_it() -> None:
     group = formed(A, B)
     seen = drop(finish(group, group.number, "a"), {"a"})
     assert find_change(seen, group, "b", LIMITS) is None
-    assert reopen(seen, B, LIMITS).stage is Stage.CLOSED
+    assert reopen(seen, B, LIMITS, Ending()).stage is Stage.CLOSED
 
 
 def test_a_group_is_still_when_every_member_whose_workers_run_has_told_so() -> None:
@@ -137,20 +142,24 @@ def test_nobody_is_still_in_a_round_that_it_is_not_part_of() -> None:
     group = formed(A, B)
     assert tell_still(group, group.number, "d", "x") == group
     assert tell_still(group, group.number + 1, "a", "x") == group
-    assert reopen(tell_still(group, group.number, "a", "x"), A, LIMITS).still == ()
+    assert reopen(tell_still(group, group.number, "a", "x"), A, LIMITS, Ending()).still == ()
 
 
 def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason() -> None:
     closed = close(formed(A, B), "the first")
     assert close(closed, "another").reason == "the first"
     assert find_change(closed, formed(A, B), "a", LIMITS) == "the rendezvous is closed: the first"
-    for changed in (join(closed, C, LIMITS), reopen(closed, A, LIMITS), form(closed, LIMITS, time_is_up=True)):
+    for changed in (
+        join(closed, C, LIMITS),
+        reopen(closed, A, LIMITS, Ending()),
+        form(closed, LIMITS, time_is_up=True),
+    ):
         assert changed == closed
 
 
 def test_what_is_said_of_an_earlier_round_is_not_taken() -> None:
     store = WorkersStore(address="a", port=1, by_agent=True)
-    later = reopen(formed(A, B), A, LIMITS)
+    later = reopen(formed(A, B), A, LIMITS, Ending())
     assert offer(later, 0, store).store is None
     assert finish(later, 0, "a").finished == frozenset()
 
@@ -185,7 +194,7 @@ class Agents:
         if group is None or find_change(self.round, group, name, self.limits) is not None:
             self.groups.pop(name, None)
             if group is not None and self.round.number == group.number:
-                self.change(reopen(self.round, mine, self.limits))
+                self.change(reopen(self.round, mine, self.limits, Ending()))
             self.change(join(self.round, mine, self.limits))
             self.change(form(self.round, self.limits, time_is_up=self.draw.random() < 0.2))
             if self.round.stage is Stage.FORMED and self.round.has(name):
@@ -236,3 +245,36 @@ def test_members_of_the_same_round_always_agree_on_their_group(seed: int) -> Non
             for other in agents.groups.values():
                 same = replace(one, waiting=()).members == replace(other, waiting=()).members
                 assert same or one.number != other.number
+
+
+def test_a_group_that_never_lasts_forms_less_and_less_often_and_in_the_end_no_more() -> None:
+    round_, pauses = formed(A, B), []
+    hasty = Ending(change="the group lost host-b", lasted=False)
+    while (round_ := reopen(round_, A, LIMITS, hasty)).stage is Stage.OPEN:
+        pauses.append(pause_s(round_.unsettled))
+        round_ = form(join(round_, B, LIMITS), LIMITS, time_is_up=False)
+    assert pauses == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, *[30.0] * 12]
+    assert round_.reason == "21 generations in a row got no further; the last ended because the group lost host-b"
+
+
+def test_failures_have_a_budget_of_their_own_and_only_pause() -> None:
+    round_ = formed(A, B)
+    for _ in range(50):
+        open_ = reopen(round_, A, LIMITS, Ending(lasted=False))
+        round_ = form(join(open_, B, LIMITS), LIMITS, time_is_up=False)
+    assert (round_.stage, pause_s(round_.unsettled)) == (Stage.FORMED, 30.0)
+    assert reopen(round_, A, LIMITS, Ending(change="host-c waits to join", lasted=True)).unsettled == 0
+
+
+def test_agents_part_for_a_change_of_the_group_or_for_one_that_is_given_up_and_not_for_a_failure() -> None:
+    group = formed(A, B, C)
+    assert find_parting(group, group, "a") is None
+    seen = drop(group, {"c"})
+    assert find_parting(seen, group, "a") == "the group lost host-c"
+    assert find_parting(seen, group, "c") == "the other nodes have given this one up"
+    assert find_parting(reopen(group, A, LIMITS, Ending()), group, "b") is None
+    assert find_parting(reopen(seen, A, LIMITS, Ending()), group, "b") == "the group lost host-c"
+    grown = Ending(change="host-d waits to join")
+    assert find_parting(reopen(group, A, LIMITS, grown), group, "b") == "host-d waits to join"
+    done = drop(finish(group, group.number, "c"), {"c"})
+    assert find_parting(done, group, "a") is None

@@ -185,6 +185,14 @@ def test_a_change_of_size_is_told_from_a_restart_and_each_counts_once() -> None:
     assert (training.restarts, training.shrinks, training.resized_at) == (1, 1, at(4))
 
 
+def test_a_restart_without_a_failure_is_not_counted() -> None:
+    sum_up = Told()
+    because = {"because": "this node was out of touch with the others for 12 s"}
+    sum_up.tell_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=2, evidence=because), at(2))
+    sum_up.tell_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=3), at(3))
+    assert sum_up.training().restarts == 1
+
+
 def test_a_new_generation_starts_up_anew() -> None:
     """A slow import after a restart is no stalled step."""
     sum_up = told(*[(float(n), Phase.STEP, n) for n in range(9)])

@@ -30,6 +30,7 @@ from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause
 from trainer.elastic.pulse import read_pulses
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import Rendezvous, known_generation
+from trainer.elastic.rounds import Ending, WorkersStore
 from trainer.elastic.stillness import Impasse, Stillness
 from trainer.elastic.streams import Output, Streams
 from trainer.elastic.surroundings import surroundings
@@ -106,6 +107,7 @@ class Agent:
             )
         self._oom_kills: int | None = None  # so far, when the workers were started
         self._team: Team | None = None
+        self._ending = Ending()  # of the generation before
 
     def run(self) -> None:
         """Run generations until one succeeds or none may follow. Raises RendezvousFailed, Unfit, NurseryError, Stopped.
@@ -125,7 +127,13 @@ class Agent:
                 self._streams.close()
 
     def _run_generation(self) -> End:
-        team = self._start(self._form())
+        place = self._form()
+        store = self._meeting.arrange(place, self._rendezvous)
+        if store is None:
+            self.history.notice()
+            self._ending = self.history.end(change="the group changed before its workers started", step=None)
+            return End.AGAIN
+        team = self._start(place, store)
         while (end := self._look(team)) is None:
             pass
         return end
@@ -134,7 +142,7 @@ class Agent:
         if self._record is not None:  # before the group forms: the others must not wait for a node that cannot start
             self._await_fitness(self._record)
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
-        place = find_place(self._rendezvous.next_group(known), self._node)
+        place = find_place(self._rendezvous.next_group(known, self._ending), self._node)
         self.generation = place.group.generation
         return place
 
@@ -148,8 +156,8 @@ class Agent:
             sentence = f"the next start waited {seconds:.1f} s: {obstacle}"
             record.journal(EventKind.NODE_WAITED, sentence, self.generation, seconds=round(seconds, 3))
 
-    def _start(self, place: Place) -> Team:
-        environs = self._render_environments(place)
+    def _start(self, place: Place, store: WorkersStore) -> Team:
+        environs = self._render_environments(place, store)
         outputs: Mapping[int, Output] = {}
         if self._streams is not None:
             outputs = self._streams.open(environs)
@@ -172,8 +180,7 @@ class Agent:
         self._tell_start(team)
         return team
 
-    def _render_environments(self, place: Place) -> dict[int, dict[str, str]]:
-        store = self._meeting.arrange(place, self._rendezvous)
+    def _render_environments(self, place: Place, store: WorkersStore) -> dict[int, dict[str, str]]:
         shared = {**os.environ, env.GENERATION: str(self.generation)}
         if self._record is not None:
             shared |= surroundings(self._record, self.generation, os.environ)
@@ -200,7 +207,7 @@ class Agent:
         self._run_errands(team)
         deaths = _find_deaths(team)
         if deaths:
-            return self._follow(self._judge_deaths(deaths, team))
+            return self._follow_deaths(deaths, team)
         if not team.running:
             return End.SUCCEEDED
         hang = self._find_hang(team)
@@ -210,7 +217,7 @@ class Agent:
         if change is not None:
             self.history.notice()
             self._tell_lost(change)
-            return self._follow(True)
+            return self._follow(True, change=change)
         return None
 
     def _tell_lost(self, change: str) -> None:
@@ -218,9 +225,10 @@ class Agent:
         if lost and self._record is not None:
             self._record.journal(EventKind.PEER_LOST, change, self.generation, replicas=lost)
 
-    def _follow(self, restarts: bool, *, hang: bool = False) -> End:
+    def _follow(self, restarts: bool, *, change: str = "", hang: bool = False) -> End:
         """End the workers without a notice: SIGTERM, then SIGKILL once stacks are saved."""
         self._end_workers(0.0, hang=hang)
+        self._ending = self.history.end(change=change, step=max(self._read_steps().values(), default=None))
         return End.AGAIN if restarts else End.FAILED
 
     def _run_errands(self, team: Team) -> None:
@@ -238,12 +246,19 @@ class Agent:
             return stuck[0] if stuck else None
         return self._stillness.look(team.workers, now_s)
 
-    def _judge_deaths(self, deaths: list[Death], team: Team) -> bool:
-        """Explain the deaths; whether the group starts again."""
+    def _follow_deaths(self, deaths: list[Death], team: Team) -> End:
+        """Explain the deaths. The loss of peers whose agents ended them for a change of the group is no failure."""
         self.history.notice()
-        steps = {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
+        steps = self._read_steps()
         failure = first_cause(self._explain(deaths, team, steps))
-        return self._judge(failure, team, max(steps.values(), default=None))
+        parting = self._rendezvous.find_parting() if is_collateral(failure) else None
+        if parting is not None:
+            self._tell_lost(parting)
+            return self._follow(True, change=parting)
+        return self._follow(self._judge(failure, team, max(steps.values(), default=None)))
+
+    def _read_steps(self) -> dict[int, int]:
+        return {} if self._record is None else read_steps(self._record.incarnation_dir / layout.PROGRESS)
 
     def _judge_hang(self, hang: Stuck | Impasse, team: Team) -> bool:
         self.history.notice()
@@ -305,7 +320,7 @@ class Agent:
         for rank, because in fresh.items():
             say(f"rank {rank} is a fresh process, not a fork: {because}")
         self.history.start(
-            Formation(nodes=place.nodes, world_size=place.world_size),
+            Formation(nodes=place.nodes, world_size=place.world_size, because=place.group.change),
             generation=self.generation,
             pids=pids,
             fresh=fresh,

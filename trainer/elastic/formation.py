@@ -19,6 +19,7 @@ _RUNGS = {
 class Formation:
     nodes: int
     world_size: int
+    because: str = ""  # the change of the group that it followed; empty: a failure
 
 
 def describe_change(before: Formation, now: Formation) -> EventKind:
@@ -41,7 +42,8 @@ def tell_change(
         "world_size": now.world_size,
         "from_world_size": before.world_size,
     }
-    return f"{words}{sizes} as generation {generation} after {seconds:.2f} s", evidence
+    sentence = f"{words}{sizes} as generation {generation} after {seconds:.2f} s"
+    return (f"{sentence}: {now.because}", evidence | {"because": now.because}) if now.because else (sentence, evidence)
 
 
 def tell_failure(failure: Failure, collateral: list[int]) -> str:

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, is_collateral, render_failure
-from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S, RestartSituation, Setback, decide_restart
 from trainer.elastic.formation import Formation, describe_change, tell_change, tell_failure
 from trainer.elastic.record import Record
+from trainer.elastic.rounds import Ending
 
 
 class History:
@@ -30,6 +31,8 @@ class History:
         self._setbacks: list[Setback] = []
         self._formed: Formation | None = None
         self._noticed_s: float | None = None  # when the reason for the coming restart was seen
+        self._best_step: int | None = None
+        self._started_s = float("inf")  # the workers that run
         self._healthy_since_s = 0.0  # the first start, or the start after the last failure
         self._has_failed = False  # judged, and not started again yet
 
@@ -46,6 +49,13 @@ class History:
     def notice(self) -> None:
         """There is a reason for a restart. Until the next start the first one counts."""
         self._noticed_s = self._noticed_s or time.monotonic()
+
+    def end(self, *, change: str, step: int | None) -> Ending:
+        """A generation is over. `change` is empty after a failure; `step` is the highest that was ever reported."""
+        ran_s, self._started_s = time.monotonic() - self._started_s, float("inf")
+        gained = step is not None and (self._best_step is None or step > self._best_step)
+        self._best_step = step if gained else self._best_step
+        return Ending(change=change, lasted=gained or ran_s >= UPTIME_AS_PROGRESS_S)
 
     def judge(
         self,
@@ -121,9 +131,10 @@ class History:
         `pids` and `fresh` (why not a fork) are by rank, `spares` the ranks that were forked ahead, `costs` of all that.
         """
         started_s, noticed_s, self._noticed_s = time.monotonic(), self._noticed_s, None
+        self._started_s = started_s
         before, self._formed = self._formed, now
         change = EventKind.RESTARTED_IN_PLACE if before is None else describe_change(before, now)
-        self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE
+        self.restarts += noticed_s is not None and change is EventKind.RESTARTED_IN_PLACE and not now.because
         if self._has_failed and change is EventKind.GROUP_SHRUNK and is_collateral(self._setbacks[-1].failure):
             self._setbacks[-1] = replace(self._setbacks[-1], charged=False)
         elif self._has_failed or before is None:

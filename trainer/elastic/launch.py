@@ -195,7 +195,12 @@ class _Run:
         return self._ended(Outcome.FAILED, failure), agent.history.verdict
 
     def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
-        """A group that is lost after a failure ends with that failure, unless a restart has healed it."""
+        """A group that is lost after a failure ends with that failure, unless a restart has healed it.
+
+        Workers that all succeeded have succeeded, whoever is left to hear of it.
+        """
+        if self._agent is not None and self._agent.succeeded:
+            return self._conclude(self._agent)
         self._part(error.failure.message)
         before = None if self._agent is None else self._agent.history.unsettled
         verdict = "the group ended while this replica was part of it" if error.was_member else ""

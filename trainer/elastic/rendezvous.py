@@ -30,19 +30,24 @@ from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.fence import parse_term
 from trainer.contract.layout import fence_dir, replica_dir
 from trainer.elastic import rounds
+from trainer.elastic.awake import AwakeClock
 from trainer.elastic.document import Document
 from trainer.elastic.files import say
 from trainer.elastic.rdzv_conf import Timing
 from trainer.elastic.record import Record
-from trainer.elastic.rounds import Limits, Member, Round, Stage, WorkersStore
+from trainer.elastic.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
 
-_PROBE_EVERY_S = 0.1
+_PROBE_EVERY_S, _PROBE_S = 0.1, 1.0
 _GLANCE_S = 0.2  # between two looks whether the thread lives
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.005, 0.1  # while a group forms
 _LOOK_EVERY_S = 0.05  # while it runs
+_LONGEST_TURN_S = 0.5  # of a loop that waits for others: what lasts longer was a pause of this process
+_AFTERMATH_S = 10.0  # of an absence: within this time the workers here lose peers that were ended during it
+_ASK_S = 2.0  # for one answer, where it is not waited for
 _LOOKS_PER_S = 2000  # of all agents of a large group together
 _PARTING_S = 2.0  # for the store's last answer, and again for the thread's end
 _TELL_AFTER_S = 3.0
+_RESTS = "waiting before the workers start again: the last generations got no further"
 _LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
 _SILENT_STORE_S = 30
 # tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.
@@ -66,20 +71,29 @@ class RendezvousFailed(Exception):
 class Rendezvous(Protocol):
     """How an agent finds its group. Methods are the main thread's; each may raise RendezvousFailed."""
 
-    def next_group(self, generation: int) -> Round:
-        """Wait for the next formed round with this agent in it. `generation` is the highest that it knows of."""
+    def next_group(self, generation: int, ending: Ending) -> Round:
+        """Wait for the next formed round with this agent in it. `generation` is the highest that it knows of.
+
+        `ending` is that of the round before, where this agent was in one.
+        """
 
     def offer(self, store: WorkersStore) -> None:
         """Tell the group where its workers meet."""
 
-    def await_offer(self) -> WorkersStore:
-        """Where the workers of the formed round meet."""
+    def await_offer(self) -> WorkersStore | None:
+        """Where the workers of the formed round meet; None when the group has changed before its first node said so."""
 
     def find_change(self) -> str | None:
         """Why the group is not what it was when it formed; None while it is. Never blocks."""
 
     def find_lost(self) -> Sequence[Member]:
         """The members that the group of this agent has lost since it formed. Never blocks."""
+
+    def find_parting(self) -> str | None:
+        """Why workers may have lost their peers though none of them failed: the group changed, or was out of touch.
+
+        None where nothing is known of that. Takes two seconds at most.
+        """
 
     def tell_still(self, words: str | None) -> None:
         """Report to the group that this agent's workers stand still; None withdraws it."""
@@ -100,8 +114,15 @@ class Alone:
     def __init__(self, me: Member) -> None:
         self._me = me
         self._round = Round(number=-1)
+        self._unsettled = 0  # generations in a row that did not last
 
-    def next_group(self, generation: int) -> Round:
+    def next_group(self, generation: int, ending: Ending) -> Round:
+        if self._round.generation:
+            self._unsettled = 0 if ending.lasted else self._unsettled + 1
+        rest_s = rounds.pause_s(self._unsettled)
+        if rest_s > _TELL_AFTER_S:
+            say(_RESTS)
+        time.sleep(rest_s)
         known = max(self._round.generation, generation)
         self._round = Round(
             number=self._round.number + 1, stage=Stage.FORMED, generation=known + 1, members=(self._me,)
@@ -111,8 +132,7 @@ class Alone:
     def offer(self, store: WorkersStore) -> None:
         self._round = replace(self._round, store=store)
 
-    def await_offer(self) -> WorkersStore:
-        assert self._round.store is not None
+    def await_offer(self) -> WorkersStore | None:
         return self._round.store
 
     def find_change(self) -> str | None:
@@ -120,6 +140,9 @@ class Alone:
 
     def find_lost(self) -> Sequence[Member]:
         return ()
+
+    def find_parting(self) -> str | None:
+        return None
 
     def tell_still(self, words: str | None) -> None:
         self._round = rounds.tell_still(self._round, self._round.number, self._me.node, words)
@@ -143,26 +166,28 @@ class Shared:
         self._me, self._limits, self._timing = me, limits, timing
         self._clerk = _Clerk(open_store, f"elasticrun/{run_id}", me.node, timing)
         self._formed: Round | None = None
+        self._silence = _Steady(AwakeClock(timing.silence_s / 2))  # of the store, as the main thread sees it
 
-    def next_group(self, generation: int) -> Round:
+    def next_group(self, generation: int, ending: Ending) -> Round:
         me = self._me = replace(self._me, generation=generation)
         before, self._formed = self._formed, None
         self._clerk.start_once()
-        now = self._clerk.amend(partial(_come_back, before=before, me=me, limits=self._limits))
-        deadline, waits = time.monotonic() + self._timing.join_s, _Waits()
-        present, settled_s = now.nodes, time.monotonic()
+        now = self._clerk.amend(partial(_come_back, before=before, ending=ending, me=me, limits=self._limits))
+        clock, waits = AwakeClock(_LONGEST_TURN_S), _Waits()
+        present, opened = _Steady(clock), _Steady(clock)
         patient = _Patience(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
+        resting = _Patience(_RESTS)
         while not (now.stage is Stage.FORMED and now.has(me.node)):
             if now.stage is Stage.CLOSED:
                 raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
-            if time.monotonic() > deadline:
+            rest_s = rounds.pause_s(now.unsettled)
+            if clock.now_s() > self._timing.join_s + rest_s:
                 raise self._too_few(now, was_member=before is not None)
-            if now.nodes != present:
-                present, settled_s = now.nodes, time.monotonic()
-            time_is_up = time.monotonic() - settled_s > self._timing.last_call_s
-            step = partial(_step, me=me, limits=self._limits, time_is_up=time_is_up)
+            time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
+            rests = opened.measure_s(now.number) < rest_s
+            step = partial(_step, me=me, limits=self._limits, rests=rests, time_is_up=time_is_up)
             if step(now) == now:
-                patient.tell()
+                (resting if rests else patient).tell()
                 waits.wait(len(now.members))
                 now = self._clerk.look()
             else:
@@ -174,36 +199,49 @@ class Shared:
         assert self._formed is not None
         self._clerk.amend(partial(rounds.offer, number=self._formed.number, store=store))
 
-    def await_offer(self) -> WorkersStore:
+    def await_offer(self) -> WorkersStore | None:
         assert self._formed is not None
-        deadline, waits = time.monotonic() + self._timing.join_s, _Waits()
+        clock, waits = AwakeClock(_LONGEST_TURN_S), _Waits()
         while True:
             now = self._clerk.look()
             if now.number == self._formed.number and now.store is not None:
                 return now.store
-            change = rounds.find_change(now, self._formed, self._me.node, self._limits)
-            if change is not None or time.monotonic() > deadline:
-                raise RendezvousFailed(change or "the first node named no store for the workers", was_member=True)
+            if rounds.find_change(now, self._formed, self._me.node, self._limits) is not None:
+                return None
+            if clock.now_s() > self._timing.join_s:
+                raise RendezvousFailed("the first node named no store for the workers", was_member=True)
             waits.wait(len(self._formed.members))
 
     def find_change(self) -> str | None:
         if self._formed is None:
             return None
-        now, silent_s = self._clerk.newest()
-        if self._is_silent(silent_s):
+        now, answers = self._clerk.newest()
+        silent_s = self._find_silence(answers)
+        if silent_s is not None:
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
         return rounds.find_change(now, self._formed, self._me.node, self._limits)
 
     def find_lost(self) -> Sequence[Member]:
         if self._formed is None:
             return ()
-        now, silent_s = self._clerk.newest()
+        now, answers = self._clerk.newest()
         # In a job the first member serves the store.
-        return self._formed.members[:1] if self._is_silent(silent_s) else rounds.find_lost(now, self._formed)
+        return self._formed.members[:1] if self._find_silence(answers) else rounds.find_lost(now, self._formed)
 
-    def _is_silent(self, store_silent_s: float) -> bool:
-        members = () if self._formed is None else self._formed.members
-        return len(members) > 1 and store_silent_s > 2 * self._timing.silence_s
+    def _find_silence(self, answers: int) -> float | None:
+        """For how long the store has been silent, where that is too long; `answers` is how many it has given."""
+        assert self._formed is not None
+        silent_s = self._silence.measure_s(answers)
+        return silent_s if len(self._formed.members) > 1 and silent_s > 2 * self._timing.silence_s else None
+
+    def find_parting(self) -> str | None:
+        assert self._formed is not None
+        with suppress(RendezvousFailed):
+            parting = rounds.find_parting(self._clerk.look(_ASK_S), self._formed, self._me.node)
+            if parting is not None:
+                return parting
+        away_s = self._clerk.find_absence()
+        return None if away_s is None else f"this node was out of touch with the others for {away_s:.0f} s"
 
     def tell_still(self, words: str | None) -> None:
         assert self._formed is not None
@@ -216,9 +254,9 @@ class Shared:
 
     def finish(self) -> None:
         assert self._formed is not None
-        formed, deadline, waits = self._formed, time.monotonic() + _LAST_TO_FINISH_S, _Waits()
+        formed, clock, waits = self._formed, AwakeClock(_LONGEST_TURN_S), _Waits()
         now = self._clerk.amend(partial(rounds.finish, number=formed.number, node=self._me.node))
-        while self._clerk.serves and formed.nodes & now.nodes - now.finished and time.monotonic() < deadline:
+        while self._clerk.serves and formed.nodes & now.nodes - now.finished and clock.now_s() < _LAST_TO_FINISH_S:
             if now.stage is Stage.CLOSED:
                 return
             waits.wait(len(formed.members))
@@ -241,14 +279,30 @@ class Shared:
         )
 
 
-def _come_back(now: Round, *, before: Round | None, me: Member, limits: Limits) -> Round:
+def _come_back(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:
     """Open the round after the one that this agent has just left, unless another agent has; then join."""
     is_mine = before is not None and before.number == now.number and now.has(me.node)
-    return rounds.join(rounds.reopen(now, me, limits) if is_mine else now, me, limits)
+    return rounds.join(rounds.reopen(now, me, limits, ending) if is_mine else now, me, limits)
 
 
-def _step(now: Round, *, me: Member, limits: Limits, time_is_up: bool) -> Round:
-    return rounds.form(rounds.join(now, me, limits), limits, time_is_up=time_is_up)
+def _step(now: Round, *, me: Member, limits: Limits, rests: bool, time_is_up: bool) -> Round:
+    joined = rounds.join(now, me, limits)
+    return joined if rests else rounds.form(joined, limits, time_is_up=time_is_up)
+
+
+class _Steady:
+    """Since when something has been the same, by an AwakeClock."""
+
+    def __init__(self, clock: AwakeClock) -> None:
+        self._clock = clock
+        self._value: object = None
+        self._since_s = 0.0
+
+    def measure_s(self, value: object) -> float:
+        now_s = self._clock.now_s()
+        if value != self._value:
+            self._value, self._since_s = value, now_s
+        return now_s - self._since_s
 
 
 class _Waits:
@@ -284,9 +338,10 @@ class _Clerk:
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
         self._document: Document | None = None
-        self._round, self._heard_s = Round(), time.monotonic()
+        self._round, self._answers = Round(), 0  # and how often it was read
         self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and when that changed
         self._listened_s = float("-inf")
+        self._absence = 0.0, float("-inf")  # the last time without a heartbeat of ours: how long, and when it ended
         self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
 
     @property
@@ -303,15 +358,24 @@ class _Clerk:
         if self._thread.ident:
             self._thread.join(_PARTING_S)
 
-    def newest(self) -> tuple[Round, float]:
-        """The document as last seen, and how many seconds ago. Raises RendezvousFailed once the store is lost."""
+    def newest(self) -> tuple[Round, int]:
+        """The document as last seen, and how often it has been seen. Raises RendezvousFailed once the store is lost."""
         if self._error is not None:
             raise self._error
-        return self._round, time.monotonic() - self._heard_s
+        return self._round, self._answers
 
-    def look(self) -> Round:
+    def find_absence(self) -> float | None:
+        """How long this agent was silent, so that the others may have given it up: now, or until a moment ago."""
+        now_s = time.monotonic()
+        since_s = now_s - self._listened_s
+        if since_s > self._timing.silence_s / 2:
+            return since_s
+        away_s, back_s = self._absence
+        return away_s if now_s - back_s < _AFTERMATH_S else None
+
+    def look(self, timeout_s: float | None = None) -> Round:
         """The document as it is now."""
-        return self._ask(None)
+        return self._ask(None, timeout_s)
 
     def amend(self, change: Callable[[Round], Round], timeout_s: float | None = None) -> Round:
         """Apply a change and return the document with it."""
@@ -361,7 +425,7 @@ class _Clerk:
         return self._hear(self._document.refresh() if change is None else self._document.amend(change))
 
     def _hear(self, now: Round) -> Round:
-        self._round, self._heard_s = now, time.monotonic()
+        self._round, self._answers = now, self._answers + 1
         return now
 
     def _poll_s(self) -> float:
@@ -373,12 +437,14 @@ class _Clerk:
         since_s = now_s - self._listened_s
         if since_s < self._timing.beat_s:
             return
+        was_away = self._timing.silence_s / 2 < since_s < float("inf")  # then it was we who were silent
+        if was_away:
+            self._absence = since_s, now_s
         self._listened_s = now_s
         store.add(self._beat(self._node), 1)
         self._apply(None)
         watched = sorted(rounds.watched_by(self._round, self._node))
         counts = store.multi_get([self._beat(node) for node in watched]) if watched else []
-        was_away = since_s > self._timing.silence_s / 2  # then it was we who were silent
         heard = {}
         for node, count in zip(watched, counts, strict=True):
             before = self._heard.get(node)
@@ -415,10 +481,10 @@ def open_store(host: str, port: int, serves: bool | None, timing: Timing) -> tup
 
 def await_store(host: str, port: int, timeout_s: float) -> None:
     """Wait until somebody listens there. Raises RendezvousFailed."""
-    began_s, patient = time.monotonic(), _Patience(f"waiting for the rendezvous store at {host}:{port}")
+    clock, patient = AwakeClock(2 * _PROBE_S), _Patience(f"waiting for the rendezvous store at {host}:{port}")
     while (cause := _probe(host, port)) is not None:
         patient.tell()
-        if time.monotonic() > began_s + timeout_s:
+        if clock.now_s() > timeout_s:
             raise _explain(host, port, f"{cause}, waited {timeout_s:.0f} s")
         time.sleep(_PROBE_EVERY_S)
 
@@ -485,7 +551,7 @@ def _lost(error: Exception, was_member: bool) -> RendezvousFailed:
 def _probe(host: str, port: int) -> str | None:
     """None when the port answers, else why not."""
     try:
-        socket.create_connection((host, port), timeout=1.0).close()
+        socket.create_connection((host, port), timeout=_PROBE_S).close()
     except OSError as error:
         return str(error)
     return None

@@ -15,6 +15,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
+# Generations in a row that did not last: so many may follow at once, and after so many no change of the group is borne.
+_AT_ONCE, _MOST_UNSETTLED = 3, 20
+_LONGEST_PAUSE_S = 30.0
+_GIVEN_UP = "the other nodes have given this one up"
+
 
 class Stage(str, Enum):
     OPEN = "open"
@@ -51,6 +56,14 @@ class WorkersStore:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Of a generation, by the agent that opens the next round."""
+
+    change: str = ""  # of the group; empty: a worker failed
+    lasted: bool = True  # it made progress, so that the next may start at once
+
+
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """The document. `members` of a formed round are in the order of their group ranks."""
 
@@ -63,6 +76,8 @@ class Round:
     finished: frozenset[str] = frozenset()  # members whose workers all succeeded
     store: WorkersStore | None = None
     still: tuple[tuple[str, str], ...] = ()  # members whose workers stand still, each with its report (stillness.py)
+    change: str = ""  # why this round was opened; empty: it is the first, or a worker failed
+    unsettled: int = 0  # generations before it, in a row, that did not last
     reason: str = ""  # of the closing
 
     @property
@@ -82,26 +97,38 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
     if round_.has(me.node):
         return round_
     if not round_.members:
-        return reopen(round_, me, limits)
+        return reopen(round_, me, limits, Ending(change="all its agents are gone", lasted=False))
     return round_ if me in round_.waiting else replace(round_, waiting=(*_without(round_.waiting, {me.node}), me))
 
 
-def reopen(round_: Round, me: Member, limits: Limits) -> Round:
+def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     """Open the next round, with this agent, those that wait, and the other members awaited.
 
-    Where some member has finished its work the group cannot form again: the round is closed instead.
+    Where some member has finished its work the group cannot form again: the round is closed instead. So it is after
+    too many changes in a row.
     """
     if round_.stage is not Stage.FORMED:
         return round_
     if round_.finished:
         return close(round_, "another node has finished its part")
+    unsettled = 0 if ending.lasted else round_.unsettled + 1
+    if ending.change and unsettled > _MOST_UNSETTLED:
+        return close(round_, f"{unsettled} generations in a row got no further; the last ended because {ending.change}")
     room = limits.max_nodes - len(round_.nodes | {me.node})
     return Round(
         number=round_.number + 1,
         generation=round_.generation,
         members=(me, *_without(round_.waiting, {me.node})[: max(0, room)]),
         awaited=round_.nodes - {me.node},
+        change=ending.change,
+        unsettled=unsettled,
     )
+
+
+def pause_s(unsettled: int) -> float:
+    """How long a round stays open before a group forms, after so many generations in a row that did not last."""
+    doubled = unsettled - _AT_ONCE
+    return 0.0 if doubled <= 0 else min(_LONGEST_PAUSE_S, 2.0 ** (doubled - 1))
 
 
 def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
@@ -191,7 +218,7 @@ def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | N
     if now.number != formed.number:
         return "another node has opened the next round"
     if not now.has(node):
-        return "the other nodes have given this one up"
+        return _GIVEN_UP
     lost = find_lost(now, formed)
     if lost:
         return f"the group lost {', '.join(sorted(member.address for member in lost))}"
@@ -208,6 +235,22 @@ def find_lost(now: Round, formed: Round) -> list[Member]:
     if now.number != formed.number:
         return []
     return [member for member in formed.members if not (now.has(member.node) or member.node in now.finished)]
+
+
+def find_parting(now: Round, formed: Round, node: str) -> str | None:
+    """For what other reason than a failure agents end the workers of `formed`; None where none is known.
+
+    Workers that lose their peers then have done nothing wrong.
+    """
+    if now.number != formed.number and now.change:
+        return now.change
+    known = {each.node for each in (*now.members, *now.waiting)} | now.awaited
+    if now.number == formed.number:
+        known |= now.finished
+    if node not in known:
+        return _GIVEN_UP
+    names = sorted(member.address for member in formed.members if member.node not in known)
+    return f"the group lost {', '.join(names)}" if names else None
 
 
 def render_round(round_: Round) -> str:
@@ -229,6 +272,8 @@ def parse_round(text: str) -> Round:
             finished=frozenset(document["finished"]),
             store=None if document["store"] is None else WorkersStore(**document["store"]),
             still=tuple((node, words) for node, words in document["still"]),
+            change=document["change"],
+            unsettled=document["unsettled"],
             reason=document["reason"],
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -53,8 +53,11 @@ class Meeting:
         self._address, self._port = address, port
         self._kept: TCPStore | socket.socket | None = None
 
-    def arrange(self, place: Place, rendezvous: Rendezvous) -> WorkersStore:
-        """Group rank 0 opens the store and says where it is. Raises RendezvousFailed, and RuntimeError as TCPStore."""
+    def arrange(self, place: Place, rendezvous: Rendezvous) -> WorkersStore | None:
+        """Group rank 0 opens the store and says where it is; None when the group has changed before that.
+
+        Raises RendezvousFailed, and RuntimeError as TCPStore.
+        """
         if place.group_rank != 0:
             return rendezvous.await_offer()
         self.close()

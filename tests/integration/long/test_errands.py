@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,26 @@ def test_a_deleted_job_leaves_no_file_and_a_kept_one_all(service: ThrowawayServi
 
     until(client, other, is_gone)
     assert (service.root / kept / "attempts").is_dir()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["agent", "agent and workers"])
+def test_a_job_that_stood_still_for_a_while_goes_on_in_the_same_generation(
+    service: ThrowawayService, client: Client, tmp_path: Path, whole: bool
+) -> None:
+    (tmp_path / "waits.py").write_text(_WAITS)
+    run = {"script": "waits.py", "workdir": str(tmp_path)}
+    job = until(client, client.submit({**python_job("", workers=2), "run": run}).id, running)
+    until(client, job.id, lambda _: len(list(tmp_path.glob("began.*"))) == 2)
+    pids = [process.pid for process in service.processes() if whole or process.is_agent]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    back_s = time.monotonic() + 12.0
+    until(client, job.id, lambda _: time.monotonic() > back_s)
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    client.ask_stacks(job.id)
+    until(client, job.id, lambda _: {each.rank for each in client.stacks(job.id)} == {0, 1})  # the agent has looked
+    client.ask_stacks(job.id)
+    until(client, job.id, lambda _: sum(event.kind == "stacks.saved" for event in client.events(job.id)) == 2)
+    assert [event.kind for event in client.events(job.id)].count("generation.started") == 1
+    assert client.job(job.id).attempts == 1

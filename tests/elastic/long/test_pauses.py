@@ -1,0 +1,151 @@
+"""Real agents that stand still for twelve seconds and go on, alone or with their workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.errands import FAST, STEADY, TWO, evidence, told, wish
+from tests.elastic.harness import ELASTICRUN, ROOT, SCRIPTS, Agent, Job, alive, c10d, free_port, wait_for
+from trainer.contract.exit_record import Outcome
+from trainer.contract.launch import DesiredDocument
+from trainer.elastic.processes import descendants
+
+pytestmark = pytest.mark.timeout(300)
+
+PAUSE_S = 12.0
+COLLECTIVE = str(SCRIPTS / "collective.py")
+TICKS = """\
+import os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+with (folder / "starts").open("a") as starts: starts.write(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}\\n")
+while not (folder / "finish").exists():
+    with (folder / "ticks").open("a") as ticks: ticks.write(".")
+    time.sleep(0.05)
+"""
+whole = pytest.mark.parametrize("whole", [False, True], ids=["agent", "agent and workers"])
+
+
+def pause(agent: int, *, whole: bool) -> None:
+    """As SIGSTOP, a suspended job or a paused virtual machine do it."""
+    pids = [agent, *(each.pid for each in descendants(agent))] if whole else [agent]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        back_s = time.monotonic() + PAUSE_S
+        wait_for(lambda: time.monotonic() > back_s, "end of the pause")
+    finally:
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+
+
+def goes_on(count: Callable[[], int], what: str, by: int = 20) -> None:
+    before = count()
+    wait_for(lambda: count() >= before + by, what)
+
+
+@contextmanager
+def by_hand(tmp_path: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    (tmp_path / "script.py").write_text(TICKS)
+    command = [*ELASTICRUN, FAST, *flags, str(tmp_path / "script.py"), str(tmp_path)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(90)
+
+
+@whole
+@pytest.mark.parametrize("flags", [[], ["--nnodes=1:2", *c10d(0, host=True)]], ids=["one node", "one node of two"])
+def test_by_hand_a_paused_agent_goes_on_with_its_workers(tmp_path: Path, whole: bool, flags: list[str]) -> None:
+    """Also one that may take in another node, and has a rendezvous store that it could take for silent."""
+    ticks = tmp_path / "ticks"
+    flags = [flag.replace("127.0.0.1:0", f"127.0.0.1:{free_port()}") for flag in flags]
+    with by_hand(tmp_path, *flags) as process:
+        wait_for(lambda: ticks.exists() and ticks.stat().st_size > 20, "ticks")
+        pause(process.pid, whole=whole)
+        goes_on(lambda: ticks.stat().st_size, "ticks after the pause", by=100)
+        (tmp_path / "finish").touch()
+        assert process.wait(90) == 0
+    assert (tmp_path / "starts").read_text() == "restart 0\n"
+
+
+@whole
+def test_in_a_job_a_paused_agent_goes_on_with_its_workers(job: Job, tmp_path: Path, whole: bool) -> None:
+    agent = job.policy().start(TWO, FAST, STEADY, str(tmp_path / "finish"))
+    pids = agent.pids(1)
+    wait_for(lambda: len(agent.progress(1)) > 20, "steps")
+    pause(agent.process.pid, whole=whole)
+    goes_on(lambda: len(agent.progress(1)), "steps after the pause", by=100)
+    wish(job, DesiredDocument(number=1, stacks=1))
+    assert set(evidence(told(agent, "stacks.saved")[0])["ranks"]) == {0, 1}  # it has looked at them since
+    assert all(alive(pid) for pid in pids.values())
+    (tmp_path / "finish").touch()
+    assert agent.wait() == 0
+    assert agent.exit_record().outcome is Outcome.SUCCEEDED
+    assert [each["kind"] for each in agent.events() if each["kind"] != "stacks.saved"] == [
+        "agent.started",
+        "generation.started",
+        "agent.exited",
+    ]
+
+
+@whole
+@pytest.mark.parametrize("paused", [0, 1])
+def test_of_two_agents_a_paused_one_comes_back_and_is_charged_nothing(
+    job: Job, tmp_path: Path, paused: int, whole: bool
+) -> None:
+    """No restart is allowed here: what others did about its silence is no failure of its workers."""
+    agents = form(job, tmp_path, "--nnodes=1:2")
+    pause(agents[paused].process.pid, whole=whole)
+    newest = lambda: max(each["generation"] for agent in agents for each in agent.events("generation.started"))  # noqa: E731
+    wait_for(lambda: world_size(agents[paused], newest()) == 2 and steps(agents, newest()), "steps of both")
+    assert newest() <= 3  # without it, and with it again
+    finish(agents, tmp_path)
+    assert [agent.events("worker.failed") for agent in agents] == [[], []]
+
+
+def test_an_agent_that_was_paused_while_the_others_finished_has_succeeded_too(job: Job, tmp_path: Path) -> None:
+    """The store has gone with the first agent by then."""
+    host, guest = agents = form(job, tmp_path, "--nnodes=2")
+    worker = guest.pids(1)[1]
+    os.kill(guest.process.pid, signal.SIGSTOP)
+    (tmp_path / "finish").touch()
+    assert host.wait(120) == 0
+    wait_for(lambda: not alive(worker), "end of the worker")
+    os.kill(guest.process.pid, signal.SIGCONT)
+    assert guest.wait() == 0
+    assert [agent.exit_record().outcome for agent in agents] == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
+
+
+def form(job: Job, tmp_path: Path, nodes: str) -> list[Agent]:
+    port = free_port()
+    job.policy(max_restarts=0)
+    agents = [
+        job.start(nodes, *c10d(port, host=r == 0, last_call_s=20), COLLECTIVE, str(tmp_path / "finish"), replica=r)
+        for r in (0, 1)
+    ]
+    wait_for(lambda: steps(agents, 1), "first steps")
+    return agents
+
+
+def steps(agents: list[Agent], generation: int) -> bool:
+    return all(agent.progress(generation) for agent in agents)
+
+
+def world_size(agent: Agent, generation: int) -> int:
+    started = [each for each in agent.events("generation.started") if each["generation"] == generation]
+    return int(str(evidence(started[0])["world_size"])) if started else 0
+
+
+def finish(agents: list[Agent], tmp_path: Path) -> None:
+    (tmp_path / "finish").touch()
+    assert [agent.wait() for agent in agents] == [0, 0]

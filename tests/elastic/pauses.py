@@ -1,0 +1,260 @@
+"""Real agents with the real rendezvous, on a virtual clock, a store in memory and workers that are only counted."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.elastic.virtual import Clock, Pause
+from trainer.contract import env, layout
+from trainer.contract.failure import Failure
+from trainer.elastic import agent, awake, ending, history, rendezvous
+from trainer.elastic.agent import Agent
+from trainer.elastic.flags import parse_flags
+from trainer.elastic.rdzv_conf import Timing
+from trainer.elastic.rendezvous import Alone, Rendezvous, RendezvousFailed, Shared
+from trainer.elastic.rounds import Limits, Member
+from trainer.elastic.workers import Meeting
+
+LOOK_S = 0.5  # of agents and of their rendezvous, longer than theirs: a look costs real time
+_ANSWER_S = 0.002  # of the store
+_STEP_S = 0.5
+_FIRST_PID = 2**22 + 1  # proc(5): no process has a higher one
+_LOST_PEER = """\
+Traceback (most recent call last):
+RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:2000
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """One pause of a node's agent, with or without its workers."""
+
+    node: int
+    begin_s: float
+    length_s: float
+    with_workers: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a whole group."""
+
+    at_s: float
+    generation: int
+    nodes: frozenset[str]
+
+
+@dataclass(eq=False)
+class Worker:
+    """The process of a worker, as the agent sees it."""
+
+    pid: int
+    node: str
+    generation: int
+    world_size: int
+    folder: Path
+    returncode: int | None = None
+    because: str = ""
+    was_spare: bool = False
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.end(-number)
+
+    def end(self, code: int) -> None:
+        if self.returncode is None:
+            self.returncode = code
+
+
+@dataclass
+class Nodes:
+    """`count` nodes of one worker each, in a group of at least `least`.
+
+    `breaks`: a worker that loses a peer ends, as with gloo; else it waits for ever, as with NCCL. `crashes`: none makes
+    a step.
+    """
+
+    count: int
+    least: int
+    stops: Sequence[Stop] = ()
+    breaks: bool = True
+    crashes: bool = False
+    max_restarts: int = 0
+    finish_at_s: float = float("inf")  # after which the workers end with success
+    steps: list[Step] = field(default_factory=list)
+    failures: dict[str, Failure | None] = field(default_factory=dict)  # of agents that have ended
+    agents: dict[str, Agent] = field(default_factory=dict)
+    workers: list[Worker] = field(default_factory=list)
+    formed: list[tuple[float, int]] = field(default_factory=list)  # when each generation first started
+
+    def __post_init__(self) -> None:
+        self.clock = Clock([self._pause(stop, f"node-{stop.node}") for stop in self.stops])
+        # Workers are no threads of the clock: whether they are paused is asked of this one.
+        self._of_workers = Clock([self._pause(each, f"node-{each.node}") for each in self.stops if each.with_workers])
+        self._store = Store(self.clock, "node-0", is_gone=lambda: "node-0" in self.failures)
+        self._pids = itertools.count(_FIRST_PID)
+
+    @property
+    def generation(self) -> int:
+        return max((generation for _, generation in self.formed), default=0)
+
+    @property
+    def survived(self) -> int:
+        """Failures that were charged to an agent."""
+        return sum(each.history.failures_survived for each in self.agents.values())
+
+    def run(self, seconds: float) -> None:
+        with _virtual(self.clock):
+            for number in range(self.count):
+                self.clock.spawn(f"node-{number}", self._agent(f"node-{number}", number))
+            self.clock.spawn("training", self._train)
+            try:
+                self.clock.run(self.clock.now_s + seconds)
+            finally:
+                self.clock.end()
+
+    def _pause(self, stop: Stop, node: str) -> Pause:
+        begin_s = 1000.0 + stop.begin_s
+        return Pause(node, begin_s, begin_s + stop.length_s)
+
+    def _agent(self, node: str, seat: int) -> Callable[[], None]:
+        def live() -> None:
+            place = ["--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:1", f"--monitor-interval={LOOK_S}"]
+            flags = parse_flags([f"--nnodes={self.least}:{self.count}", *place, "script.py"])
+            meets = self._rendezvous(Member(node=node, seat=seat, address=node, workers=1), flags.limits)
+            mine = self.agents[node] = Agent(
+                flags,
+                node=node,
+                workers=1,
+                nursery=Crew(self, node),
+                rendezvous=meets,
+                meeting=Meeting("127.0.0.1", 1),
+                record=None,
+                stop_timeout_s=1.0,
+                max_restarts=self.max_restarts,
+            )
+            failure: Failure | None = None
+            try:
+                mine.run()
+                failure = None if mine.succeeded else mine.history.failure
+            except RendezvousFailed as error:
+                failure = None if mine.succeeded else error.failure
+            meets.leave(None if failure is None else failure.message)
+            self.failures[node] = failure
+
+        return live
+
+    def _rendezvous(self, me: Member, limits: Limits) -> Rendezvous:
+        if self.count == 1:
+            return Alone(me)
+        return Shared(lambda: (self._store, me.node == "node-0"), "run", me, limits, Timing())
+
+    def _train(self) -> None:
+        while True:
+            self.clock.sleep(_STEP_S)
+            self._of_workers.now_s = self.clock.now_s
+            for generation in sorted({worker.generation for worker in self.workers}):
+                self._step([worker for worker in self.workers if worker.generation == generation])
+
+    def _step(self, group: Sequence[Worker]) -> None:
+        running = [worker for worker in group if worker.returncode is None]
+        awake = [worker for worker in running if not self._of_workers.is_paused(worker.node)]
+        if self.crashes:
+            for worker in awake:
+                worker.end(1)
+        elif len(group) == group[0].world_size and awake == list(group):
+            nodes = frozenset(worker.node for worker in group)
+            self.steps.append(Step(self.clock.now_s, group[0].generation, nodes))
+            if self.clock.now_s - 1000.0 > self.finish_at_s:
+                for worker in group:
+                    worker.end(0)
+        elif self.breaks and any(worker.returncode not in (None, 0) for worker in group):
+            for worker in awake:
+                (worker.folder / layout.WORKER_LOG).write_text(_LOST_PEER)
+                worker.end(1)
+
+    def start(self, node: str, environ: Mapping[str, str]) -> Worker:
+        generation = int(environ[env.GENERATION])
+        folder = Path(environ["TORCHELASTIC_ERROR_FILE"]).parent
+        worker = Worker(next(self._pids), node, generation, int(environ["WORLD_SIZE"]), folder)
+        if generation not in {known for _, known in self.formed}:
+            self.formed.append((self.clock.now_s, generation))
+        self.workers.append(worker)
+        return worker
+
+
+class Crew:
+    """The fork server of one agent."""
+
+    server_pid = None
+    imported_s, rss_bytes, spare_bytes = 0.0, 0, 0
+
+    def __init__(self, nodes: Nodes, node: str) -> None:
+        self._nodes, self._node = nodes, node
+
+    def start(self, command: Sequence[str], environ: Mapping[str, str], **_: object) -> Worker:
+        return self._nodes.start(self._node, environ)
+
+    def listen(self, timeout_s: float) -> None:
+        self._nodes.clock.sleep(timeout_s)
+
+
+class Store:
+    """A TCPStore in the agent of one node: while that is paused, nobody is answered; once it has ended, it is lost."""
+
+    def __init__(self, clock: Clock, host: str, is_gone: Callable[[], bool]) -> None:
+        self._clock, self._host, self._is_gone = clock, host, is_gone
+        self._values: dict[str, bytes] = {}
+
+    def _await_answer(self) -> None:
+        self._clock.wait_until(self._clock.awake_at(self._host, self._clock.now_s + _ANSWER_S))
+        if self._is_gone():
+            raise RuntimeError("Connection reset by peer")
+
+    def add(self, key: str, amount: int) -> int:
+        self._await_answer()
+        count = int(self._values.get(key, b"0")) + amount
+        self._values[key] = str(count).encode()
+        return count
+
+    def get(self, key: str) -> bytes:
+        self._await_answer()
+        return self._values[key]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        self._await_answer()
+        return [self._values[key] for key in keys]
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        self._await_answer()
+        found = self._values.get(key, b"").decode()
+        if found == expected:
+            self._values[key] = desired.encode()
+        return self._values[key]
+
+
+@contextmanager
+def _virtual(clock: Clock) -> Iterator[None]:
+    stands: list[tuple[Any, str, object]] = [
+        (each, "time", clock.time) for each in (agent, awake, ending, history, rendezvous)
+    ]
+    stands += [(rendezvous, "queue", clock.queue), (rendezvous, "threading", clock.threading)]
+    stands += [(rendezvous, "Future", clock.future), (rendezvous, "_LOOK_EVERY_S", LOOK_S)]
+    with ExitStack() as stack:
+        for module, name, stand in stands:
+            stack.enter_context(patch.object(module, name, stand))
+        yield

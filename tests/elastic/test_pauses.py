@@ -1,0 +1,120 @@
+"""Agents that stand still for a while, as by SIGSTOP, a suspended job or a paused virtual machine.
+
+What holds for pauses of any length, at any moment, of any agent, with or without its workers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.elastic.pauses import Nodes, Stop
+from trainer.contract.failure import FailureKind
+
+SETTLES_S = 60.0  # after the last pause
+
+
+def pauses(nodes: int, *, longest_s: float) -> st.SearchStrategy[list[Stop]]:
+    one = st.builds(
+        Stop,
+        node=st.integers(0, nodes - 1),
+        begin_s=st.floats(0.0, 40.0),
+        length_s=st.floats(0.1, longest_s),
+        with_workers=st.booleans(),
+    )
+    return st.lists(one, min_size=1, max_size=3)
+
+
+def end_s(stops: list[Stop]) -> float:
+    """The last moment at which one is paused, however they follow each other."""
+    return max(stop.begin_s for stop in stops) + sum(stop.length_s for stop in stops)
+
+
+def assert_all_train(nodes: Nodes) -> None:
+    assert nodes.failures == {}
+    assert nodes.survived == 0, "a pause was charged as a failure"
+    last = nodes.steps[-1]
+    assert (last.generation, len(last.nodes)) == (nodes.generation, nodes.count)
+    assert last.at_s >= nodes.clock.now_s - 1.0
+
+
+def assert_no_split(nodes: Nodes) -> None:
+    """Only a paused agent's workers can go on once the next generation trains: nobody is there to end them."""
+    newest = 0
+    for step in nodes.steps:
+        newest = max(newest, step.generation)
+        unwatched = any(nodes.clock.is_or_was_paused(node, step.at_s, 1.5) for node in step.nodes)
+        assert step.generation == newest or unwatched, (step, newest)
+
+
+@given(pauses(1, longest_s=700.0))
+def test_an_agent_alone_keeps_its_workers(stops: list[Stop]) -> None:
+    nodes = Nodes(1, 1, stops)
+    nodes.run(end_s(stops) + SETTLES_S)
+    assert [generation for _, generation in nodes.formed] == [1]
+    assert_all_train(nodes)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 3), st.data(), st.booleans())
+def test_a_group_of_fixed_size_trains_again_after_one_generation_for_each_pause(
+    count: int, data: st.DataObject, breaks: bool
+) -> None:
+    stops = data.draw(pauses(count, longest_s=80.0))
+    nodes = Nodes(count, count, stops, breaks=breaks)
+    nodes.run(end_s(stops) + SETTLES_S)
+    assert nodes.generation <= 1 + len(stops)
+    assert_all_train(nodes)
+    assert_no_split(nodes)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 3), st.data(), st.booleans())
+def test_an_elastic_group_goes_on_without_a_paused_agent_and_takes_it_in_again(
+    count: int, data: st.DataObject, breaks: bool
+) -> None:
+    """One generation without it, and one with it."""
+    stops = data.draw(pauses(count, longest_s=80.0))
+    nodes = Nodes(count, 1, stops, breaks=breaks)
+    nodes.run(end_s(stops) + SETTLES_S)
+    assert nodes.generation <= 1 + 2 * len(stops)
+    assert_all_train(nodes)
+    assert_no_split(nodes)
+
+
+@given(st.data(), st.booleans())
+def test_agents_whose_workers_have_all_succeeded_end_in_success_though_they_were_paused(
+    data: st.DataObject, breaks: bool
+) -> None:
+    stops = data.draw(pauses(2, longest_s=20.0))
+    nodes = Nodes(2, 2, stops, breaks=breaks, finish_at_s=20.0)
+    nodes.run(end_s(stops) + SETTLES_S)
+    assert nodes.failures == {"node-0": None, "node-1": None}
+    assert nodes.survived == 0
+
+
+@pytest.mark.parametrize("paused", [0, 1])
+def test_an_agent_that_is_paused_again_and_again_ends_its_group_and_says_why(paused: int) -> None:
+    """Each pause is too long for the others, and none lets a generation run for a minute."""
+    stops = [Stop(node=paused, begin_s=20.0 + 85.0 * n, length_s=40.0, with_workers=True) for n in range(40)]
+    nodes = Nodes(2, 2, stops)
+    nodes.run(end_s(stops))
+    assert nodes.generation == 21
+    assert nodes.survived == 0
+    failures = [nodes.failures[f"node-{number}"] for number in (0, 1)]
+    assert [failure and failure.kind for failure in failures] == [FailureKind.RENDEZVOUS] * 2
+    # The one that is paused when the group ends finds the store gone.
+    assert any("21 generations in a row got no further" in failure.message for failure in failures if failure)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_that_fail_at_once_are_started_less_and_less_often(count: int) -> None:
+    nodes = Nodes(count, count, crashes=True, max_restarts=9)
+    nodes.run(200.0)
+    assert nodes.generation == 10
+    waits = [after - before for (before, _), (after, _) in pairwise(nodes.formed)]
+    for wait_s, least_s in zip(waits, [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0], strict=True):
+        assert least_s <= wait_s < least_s + 3.0

@@ -73,6 +73,19 @@ def test_a_group_of_fixed_size_trains_again_after_one_generation_for_each_pause(
 
 @settings(max_examples=60)
 @given(st.integers(2, 3), st.data(), st.booleans())
+def test_a_group_of_fixed_size_keeps_its_workers_while_agents_are_paused_for_less_than_its_patience(
+    count: int, data: st.DataObject, breaks: bool
+) -> None:
+    drawn = data.draw(pauses(count, longest_s=25.0))
+    stops = list({stop.node: stop for stop in drawn}.values())  # two pauses of one agent can look like one
+    nodes = Nodes(count, count, stops, breaks=breaks)
+    nodes.run(end_s(stops) + SETTLES_S)
+    assert nodes.generation == 1
+    assert_all_train(nodes)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 3), st.data(), st.booleans())
 def test_an_elastic_group_goes_on_without_a_paused_agent_and_takes_it_in_again(
     count: int, data: st.DataObject, breaks: bool
 ) -> None:
@@ -98,9 +111,9 @@ def test_agents_whose_workers_have_all_succeeded_end_in_success_though_they_were
 
 @pytest.mark.parametrize("paused", [0, 1])
 def test_an_agent_that_is_paused_again_and_again_ends_its_group_and_says_why(paused: int) -> None:
-    """Each pause is too long for the others, and none lets a generation run for a minute."""
-    stops = [Stop(node=paused, begin_s=20.0 + 85.0 * n, length_s=40.0, with_workers=True) for n in range(40)]
-    nodes = Nodes(2, 2, stops)
+    """Each pause is too long for the other, and none lets a generation run for a minute."""
+    stops = [Stop(node=paused, begin_s=20.0 + 60.0 * n, length_s=15.0, with_workers=True) for n in range(40)]
+    nodes = Nodes(2, 1, stops)
     nodes.run(end_s(stops))
     assert nodes.generation == 21
     assert nodes.survived == 0

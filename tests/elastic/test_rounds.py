@@ -16,6 +16,7 @@ from trainer.elastic.rounds import (
     Round,
     Stage,
     WorkersStore,
+    can_do_without,
     close,
     drop,
     find_change,
@@ -278,3 +279,20 @@ def test_agents_part_for_a_change_of_the_group_or_for_one_that_is_given_up_and_n
     assert find_parting(reopen(group, A, LIMITS, grown), group, "b") == "host-d waits to join"
     done = drop(finish(group, group.number, "c"), {"c"})
     assert find_parting(done, group, "a") is None
+
+
+def test_a_group_can_do_without_agents_while_enough_are_left_or_wait() -> None:
+    group = formed(A, B, C)
+    assert can_do_without(group, {"c"}, LIMITS)
+    assert not can_do_without(group, {"b", "c"}, LIMITS)
+    assert can_do_without(join(group, D, LIMITS), {"b", "c"}, LIMITS)
+    assert can_do_without(group, set(), LIMITS)
+    pair = formed(A, B)
+    assert not can_do_without(pair, {"b"}, LIMITS)
+    assert can_do_without(pair, {"somebody who waited"}, LIMITS)
+    assert can_do_without(reopen(pair, A, LIMITS, Ending()), {"b"}, LIMITS)
+
+
+def test_no_group_can_form_again_once_a_member_has_finished() -> None:
+    group = formed(A, B, C)
+    assert not can_do_without(finish(group, group.number, "a"), {"c"}, LIMITS)

@@ -21,6 +21,9 @@ class Timing:
     beat_s: float = 1.0
     beats: int = 5
     read_s: float = 60.0
+    # A paused node comes back, and the workers that wait for it go on. A connection to a silent node breaks after as
+    # long (rendezvous.py).
+    patience_s: float = 30.0
 
     @property
     def silence_s(self) -> float:
@@ -36,6 +39,7 @@ def parse_timing(conf: Mapping[str, str], read_s: float = 60.0) -> Timing:
         beat_s=max(0.05, _number(conf, "keep_alive_interval", Timing.beat_s)),
         beats=int(_number(conf, "keep_alive_max_attempt", Timing.beats)),
         read_s=_number(conf, "read_timeout", _number(conf, "timeout", read_s)),
+        patience_s=_number(conf, "patience", Timing.patience_s),
     )
 
 

@@ -164,7 +164,7 @@ class Shared:
         self, open_store: Callable[[], tuple[Store, bool]], run_id: str, me: Member, limits: Limits, timing: Timing
     ) -> None:
         self._me, self._limits, self._timing = me, limits, timing
-        self._clerk = _Clerk(open_store, f"elasticrun/{run_id}", me.node, timing)
+        self._clerk = _Clerk(open_store, f"elasticrun/{run_id}", me.node, limits, timing)
         self._formed: Round | None = None
         self._silence = _Steady(AwakeClock(timing.silence_s / 2))  # of the store, as the main thread sees it
 
@@ -216,7 +216,7 @@ class Shared:
         if self._formed is None:
             return None
         now, answers = self._clerk.newest()
-        silent_s = self._find_silence(answers)
+        silent_s = self._find_silence(now, answers)
         if silent_s is not None:
             return f"the rendezvous store has not answered for {silent_s:.0f} s"
         return rounds.find_change(now, self._formed, self._me.node, self._limits)
@@ -226,13 +226,16 @@ class Shared:
             return ()
         now, answers = self._clerk.newest()
         # In a job the first member serves the store.
-        return self._formed.members[:1] if self._find_silence(answers) else rounds.find_lost(now, self._formed)
+        return self._formed.members[:1] if self._find_silence(now, answers) else rounds.find_lost(now, self._formed)
 
-    def _find_silence(self, answers: int) -> float | None:
+    def _find_silence(self, now: Round, answers: int) -> float | None:
         """For how long the store has been silent, where that is too long; `answers` is how many it has given."""
         assert self._formed is not None
         silent_s = self._silence.measure_s(answers)
-        return silent_s if len(self._formed.members) > 1 and silent_s > 2 * self._timing.silence_s else None
+        limit_s = 2 * self._timing.silence_s
+        if not rounds.can_do_without(now, {self._me.node}, self._limits):
+            limit_s = max(limit_s, self._timing.patience_s)
+        return silent_s if len(self._formed.members) > 1 and silent_s > limit_s else None
 
     def find_parting(self) -> str | None:
         assert self._formed is not None
@@ -331,9 +334,11 @@ class _Patience:
 class _Clerk:
     """The thread that owns the connection. All agents of a run share the document under `key`."""
 
-    def __init__(self, open_store: Callable[[], tuple[Store, bool]], key: str, node: str, timing: Timing) -> None:
+    def __init__(
+        self, open_store: Callable[[], tuple[Store, bool]], key: str, node: str, limits: Limits, timing: Timing
+    ) -> None:
         self.serves = False
-        self._open_store, self._key, self._node, self._timing = open_store, key, node, timing
+        self._open_store, self._key, self._node, self._limits, self._timing = open_store, key, node, limits, timing
         self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
         self._orders = queue.SimpleQueue()
         self._error: RendezvousFailed | None = None
@@ -451,6 +456,8 @@ class _Clerk:
             heard[node] = before if before is not None and before[0] == count and not was_away else (count, now_s)
         self._heard = heard
         silent = {node for node, (_, since) in heard.items() if now_s - since > self._timing.silence_s}
+        if not rounds.can_do_without(self._round, silent, self._limits):
+            silent = {node for node in silent if now_s - heard[node][1] > self._timing.patience_s}
         if silent:
             self._apply(partial(rounds.drop, nodes=silent))
 

@@ -211,6 +211,14 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
     return frozenset(everybody if everybody[0] == node else everybody[:1]) - {node}
 
 
+def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:
+    """Whether a group can form without these agents. Where none can, nothing is gained by ending workers for them."""
+    if round_.stage is not Stage.FORMED or not round_.nodes & set(nodes):
+        return True
+    left = {member.node for member in (*round_.members, *round_.waiting)} - set(nodes)
+    return not round_.finished and len(left) >= limits.min_nodes
+
+
 def find_change(now: Round, formed: Round, node: str, limits: Limits) -> str | None:
     """Why the group of `formed` is not what it was, seen by its member `node`; None while it is."""
     if now.stage is Stage.CLOSED:

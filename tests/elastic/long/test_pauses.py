@@ -113,6 +113,18 @@ def test_of_two_agents_a_paused_one_comes_back_and_is_charged_nothing(
     assert [agent.events("worker.failed") for agent in agents] == [[], []]
 
 
+@whole
+@pytest.mark.parametrize("paused", [0, 1])
+def test_a_group_of_fixed_size_waits_for_a_paused_agent_with_its_workers(
+    job: Job, tmp_path: Path, paused: int, whole: bool
+) -> None:
+    agents = form(job, tmp_path, "--nnodes=2")
+    pause(agents[paused].process.pid, whole=whole)
+    goes_on(lambda: min(len(agent.progress(1)) for agent in agents), "steps after the pause", by=100)
+    finish(agents, tmp_path)
+    assert [len(agent.events("generation.started")) for agent in agents] == [1, 1]
+
+
 def test_an_agent_that_was_paused_while_the_others_finished_has_succeeded_too(job: Job, tmp_path: Path) -> None:
     """The store has gone with the first agent by then."""
     host, guest = agents = form(job, tmp_path, "--nnodes=2")

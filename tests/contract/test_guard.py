@@ -18,7 +18,7 @@ from trainer.contract.failure import FailureKind
 
 KEY = AttemptKey("job-1", 1)
 MARK = NodeFailure(cluster="local", node="n1", at=NOW, key=KEY, kind=FailureKind.NODE, sentence="the node died")
-READS = {"live", "supervised", "states", "ranks", "node_failures"}
+READS = {"live", "supervised", "states", "ranks", "missed", "node_failures"}
 
 
 def _apply(store: SupervisorStore) -> None:

@@ -138,6 +138,8 @@ def test_what_fits_on_enough_nodes_is_submitted_also_where_others_are_too_small(
     scripted.nodes(n1="idle", n2="down")
     for resources in (Resources(cpus=8), Resources()):
         assert scripted.backend.submit(replace(scripted.plan("2"), resources=resources)) == "17"
+
+
 def test_a_job_that_waits_for_nodes_tells_which_have_room(scripted: Scripted) -> None:
     plan = scripted.plan("1", "n2")
     scripted.nodes(n1="allocated", n2="idle", n3="mixed", n4="idle*", n5="down", n6="drained")

@@ -279,6 +279,8 @@ def test_whatever_goes_on_for_ever_keeps_half_of_its_time_and_fails_ten_times_in
     refund_s = job.spec.supervise.refund_after_s
     assert sum(lost_s for _, lost_s in free) <= sum(kept_s for kept_s, _ in free) + 1e-3
     assert len(free) <= 10 * sum(kept_s for kept_s, _ in free) / refund_s + 1e-6
+
+
 @pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN, FailureKind.LAUNCH])
 def test_what_ends_an_attempt_before_any_worker_began_is_paid_by_the_budget_of_launches(kind: FailureKind) -> None:
     failure = date_failure(a_job(), Failure(kind=kind, message="its image cannot be pulled"), began=False)

@@ -352,7 +352,10 @@ def test_the_owner_of_a_job_that_can_never_start_is_told_to_change_it() -> None:
     reason = "waits in Slurm's queue as job 12: PartitionConfig (it can never start: no node has so much)"
     advice = "`orchestrator cancel job-1`, then submit it with other resources, topology or placement"
     assert tell(make_job(state=JobState.STARTING, reason=reason), [], []).next == advice
-    assert tell(make_job(state=JobState.STARTING, reason="waits: Resources"), [], []).next == "nothing: it begins by itself"
+    assert (
+        tell(make_job(state=JobState.STARTING, reason="waits: Resources"), [], []).next
+        == "nothing: it begins by itself"
+    )
 
 
 def test_an_unknown_error_gets_no_remedy() -> None:

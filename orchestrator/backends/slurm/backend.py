@@ -31,8 +31,8 @@ from orchestrator.backends.slurm.render import (
 )
 from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
 from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
+from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.launch import LaunchPlan, NativeRequest

@@ -79,6 +79,8 @@ def least_cpus(plan: LaunchPlan, site: SlurmSite) -> int:
     """How many CPUs a node must have to hold a replica; 0 where none are asked for."""
     whole = effective_placement(plan, site).exclusive and plan.resources.cpus is None
     return 0 if whole else _cpus(plan)
+
+
 def render_exclude(plan: LaunchPlan, site: SlurmSite) -> str:
     """The nodes that the job must not get: its owner's demand, and those with a record."""
     return ",".join(dict.fromkeys((*effective_placement(plan, site).exclude, *plan.excluded_nodes)))

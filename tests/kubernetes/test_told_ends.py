@@ -143,7 +143,7 @@ def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_
             lambda: not any(each.startswith(job) for each in store.objects["jobs"]), timeout=60
         )
     world.service.kill()
-    world.service.start()
+    world.service.start(timeout_s=120)
     world.until(job, lambda seen: seen.state == "SUSPENDED")
     first = next(iter(world.client.attempts(job)))
     assert (first.state, first.failure) == ("CANCELLED", None)

@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,11 @@ ROUNDS = 150
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet() -> Iterator[None]:
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    yield
+    structlog.configure(**before)
 
 
 @given(PLANTED, USED, st.booleans())

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.kubernetes.fake_api import Json, Store, now_text
 
-NODE = "node-1"
+_NOT_READY_S = 46.0  # so long after a power cut a Kubernetes with default times called a node not ready (seen)
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _TRACKED = "batch.kubernetes.io/job-tracking"
 
@@ -39,15 +39,16 @@ class FakeCluster:
     running: dict[str, Running] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)  # pods: when their grace period is over
     begun: set[tuple[str, int]] = field(default_factory=set)  # (a Job's uid, index): it had its pod
+    nodes: tuple[str, ...] = ("node-1",)  # pods go to those that are ready, in turn
+    dark: dict[str, float] = field(default_factory=dict)  # nodes without power, each with when the cluster notices
     closing: threading.Event = field(default_factory=threading.Event)
     held: Json = field(default_factory=dict)  # the status of each pod that does not start: as the kubelet tells it
 
     def __post_init__(self) -> None:
         self.store.on_delete = self._delete
         self.store.on_evict = self.evict
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        node = {"metadata": {"name": NODE, "uid": f"uid-{NODE}"}, "status": {"conditions": [ready]}}
-        self.store.put("nodes", node, "ADDED")
+        for name in self.nodes:
+            self._put_node(name, "ADDED", status="True", reason="KubeletReady")
         self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
 
     def start(self) -> None:
@@ -65,8 +66,12 @@ class FakeCluster:
             for job in self.store.all("jobs"):
                 if not job["spec"].get("suspend") and not _over(job):
                     self._control(job)
+            for name, at in list(self.dark.items()):
+                if time.monotonic() >= at and self._is_ready(name):
+                    self._put_node(name, "MODIFIED", status="Unknown", reason="NodeStatusUnknown")
             for pod in self.store.all("pods"):
-                self._keep(pod)
+                if _node_of(pod) not in self.dark:
+                    self._keep(pod)
 
     def _control(self, job: Json) -> None:
         pods = {each["metadata"]["labels"][_INDEX]: each for each in self._pods_of(job)}
@@ -101,7 +106,8 @@ class FakeCluster:
         owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
         meta = {"name": name, "uid": f"uid-{name}", "labels": labels, "ownerReferences": [owner]}
         meta |= {"creationTimestamp": now_text(), "finalizers": [_TRACKED]}
-        spec = {**job["spec"]["template"]["spec"], "nodeName": NODE}
+        ready = [node for node in self.nodes if self._is_ready(node)]
+        spec = {**job["spec"]["template"]["spec"], "nodeName": ready[index % len(ready)]}
         return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
 
     def _keep(self, pod: Json) -> None:
@@ -164,7 +170,7 @@ class FakeCluster:
             **given,
             "JOB_COMPLETION_INDEX": pod["metadata"]["labels"][_INDEX],
             "ORCHESTRATOR_POD_IP": "127.0.0.1",
-            "ORCHESTRATOR_NODE": NODE,
+            "ORCHESTRATOR_NODE": pod["spec"]["nodeName"],
             "ORCHESTRATOR_HEAD": "127.0.0.1",  # there is no DNS of a cluster's here
             "ORCHESTRATOR_JOB_UID": pod["metadata"]["ownerReferences"][0]["uid"],
             "ORCHESTRATOR_LAST_WORDS": str(words),
@@ -218,10 +224,29 @@ class FakeCluster:
         """As the scheduler does, for a pod of that uid."""
         words = "default-scheduler: preempting to accommodate a higher priority pod"
         self.disrupt(name, "PreemptionByScheduler", words, by="kube-scheduler")
-        about = {"kind": "Pod", "name": name}
-        event = {"type": "Normal", "reason": "Preempted", "message": f"Preempted by pod {by} on node {NODE}"}
+        about, pod = {"kind": "Pod", "name": name}, self.store.get("pods", name)
+        node = None if pod is None else _node_of(pod)
+        event = {"type": "Normal", "reason": "Preempted", "message": f"Preempted by pod {by} on node {node}"}
         meta = {"name": f"{name}.preempted", "uid": f"uid-{name}.preempted"}
         self.store.put("events", {"metadata": meta, "involvedObject": about, **event, "eventTime": now_text()}, "ADDED")
+
+    def cut_power(self, node: str) -> None:
+        """Nothing on it moves any more, and no connection to it breaks. The cluster notices later."""
+        self.dark[node] = time.monotonic() + _NOT_READY_S
+        for pod in self.store.all("pods"):
+            running = self.running.get(pod["metadata"]["name"])
+            if _node_of(pod) == node and running is not None:
+                for pid in (running.process.pid, *_descendants(running.process.pid)):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+
+    def _is_ready(self, name: str) -> bool:
+        node = self.store.get("nodes", name)
+        return node is not None and node["status"]["conditions"][0]["status"] == "True"
+
+    def _put_node(self, name: str, kind: str, **condition: str) -> None:
+        meta = {"name": name, "uid": f"uid-{name}"}
+        self.store.put("nodes", {"metadata": meta, "status": {"conditions": [{"type": "Ready", **condition}]}}, kind)
 
     def evict(self, name: str) -> None:
         """As a drain does."""
@@ -233,7 +258,7 @@ class FakeCluster:
         self.store.put("pods", {**pod, "metadata": meta}, "MODIFIED")
         self.deleted[name] = grace_s
         running = self.running.get(name)
-        if running is not None:
+        if running is not None and _node_of(pod) not in self.dark:
             running.kill_at = min(running.kill_at or float("inf"), time.monotonic() + grace_s)
             if running.process.poll() is None:
                 running.process.send_signal(signal.SIGTERM)
@@ -255,6 +280,11 @@ def _ended(pod: Json, running: Running) -> Json:
         "containerStatuses": [{"name": "agent", "state": {"terminated": state}}],
     }
     return {**pod, "status": status}
+
+
+def _node_of(pod: Json) -> str | None:
+    node: str | None = pod.get("spec", {}).get("nodeName")
+    return node
 
 
 def stamp() -> str:

@@ -2,73 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
-import yaml
 
-from deploy.dev.service import ThrowawayService
-from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
-from tests.jobs import python_job, until
-from tests.kubernetes.fake_api import FakeApi, Store
-from tests.kubernetes.fake_cluster import FakeCluster
-from tests.kubernetes.pretend import kubeconfig
+from tests.kubernetes.whole import World, whole
 
 pytestmark = pytest.mark.timeout(300)
 
-_CLUSTER = """
-[clusters.live]
-backend = "kubernetes"
-namespace = "training"
-image = "trainer:1"
-python = "{python}"
-host_path = "/srv/shared"
-service_root = "{runs}"
-"""
-_SCRIPT = "import os, time; print('I am rank', os.environ['RANK'], flush=True); time.sleep(600)"
 _UNTOLD = "Kubernetes does not record who deletes"
-
-
-@dataclass
-class World:
-    cluster: FakeCluster
-    service: ThrowawayService
-    client: Client
-
-    def running(self, *, pods: int) -> tuple[str, list[str]]:
-        """A job whose workers run, and the names of its pods."""
-        topology = {"nodes": str(pods), "workers_per_node": 1}
-        spec = python_job(_SCRIPT, cluster="live", topology=topology)
-        job = self.client.submit(spec).id
-        self.until(job, lambda seen: seen.state == "RUNNING")
-        names = [str(pod["metadata"]["name"]) for pod in self.cluster.store.all("pods")]
-        return job, sorted(name for name in names if name.startswith(job))
-
-    def until(self, job: str, holds: Callable[[JobView], bool]) -> JobView:
-        return until(self.client, job, holds, timeout_s=120)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("cluster")
-    store = Store()
-    api, cluster = FakeApi(store), FakeCluster(store, folder)
-    api.start()
-    cluster.start()
-    (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
-    config = _CLUSTER.format(python=sys.executable, runs=folder / "runs")
-    (folder / "orchestrator.toml").write_text(config)
-    settings = {
-        "KUBECONFIG": str(folder / "kubeconfig"),
-        "ORCHESTRATOR_CONFIG": str(folder / "orchestrator.toml"),
-    }
-    with ThrowawayService(folder / "service", settings) as service, Client(service.url) as client:
-        yield World(cluster, service, client)
-    cluster.close()
-    api.close()
+    with whole(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
 
 
 def preempt(world: World, job: str, pods: list[str]) -> None:

@@ -66,7 +66,9 @@ def test_a_drained_node_finishes_its_job_and_takes_no_other(lab: Lab) -> None:
         assert "down, drained or reserved" in seen.reason
         lab.succeeded(running)
         partition = next(part for part in lab.client.clusters()[0].partitions if part.name == "main")
-        assert (partition.idle, partition.broken["n1"]) == (0, "drained: disk")
+        # The agent's record may be there before Slurm has ended its job.
+        assert partition.idle == 0
+        assert partition.broken["n1"] in ("draining: disk", "drained: disk")
     finally:
         for node in lab.slurm.shape.names:
             lab.slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)

@@ -128,7 +128,7 @@ def test_an_hour_of_the_same_trouble_is_a_few_lines_in_the_log(api: FakeApi, wor
     with capture_logs() as logs:
         world.go_on(120, seconds=30)
     told = [(one["event"], one.get("times")) for one in logs if one["log_level"] == "warning"]
-    assert 4 <= len(told) <= 20, told
+    assert 1 <= len(told) <= 20, told
     assert len(repr(logs)) < 20_000
 
 
@@ -146,7 +146,7 @@ def test_while_the_api_server_is_away_a_job_that_cannot_start_says_since_when(
         world.until(lambda job: "Insufficient nvidia.com/gpu" in job.reason)
     api.close()
     while world.answers:
-        world.go_on(1)
+        world.go_on(1, seconds=0.0)  # hours of passes would end on another day
     if state is JobState.QUEUED:
         world.add()
     world.until(lambda job: "does not answer since" in job.reason)

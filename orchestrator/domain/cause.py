@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.node import GRAVE
+from orchestrator.domain.observation import ReplicaSighting
 from orchestrator.domain.watched import Watched, is_lost_peer
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
@@ -65,9 +66,7 @@ def find_cut_off(live: Watched) -> Cause | None:
     missed = [one for one in live.unreachable() if one.replica in live.seen.missed]
     if len(missed) <= live.nodes - live.attempt.min_nodes:
         return None
-    evidence = "; ".join(one.evidence for one in missed)
-    nodes = tuple(sorted({one.node for one in missed if one.node is not None}))
-    return Cause(Failure(kind=FailureKind.NODE, message=f"{evidence}, and its peers have lost it"), nodes)
+    return _of_nodes(missed, ", and its peers have lost it")
 
 
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
@@ -108,12 +107,16 @@ def _from_outside(live: Watched, loss: str | None) -> Cause | None:
     if word is not None and (word.kind is FailureKind.NODE or not live.stopping):
         return _from_cluster(live, word)
     if unreachable:
-        evidence = "; ".join(one.evidence for one in unreachable)
-        nodes = tuple(sorted({one.node for one in unreachable if one.node is not None}))
-        return Cause(Failure(kind=FailureKind.NODE, message=evidence), nodes)
+        return _of_nodes(unreachable)
     if loss is None or live.stopping:
         return None  # whom we stop vanishes by our own doing, and explains nothing
     return _from_cluster(live, Failure(kind=FailureKind.NODE, message=loss))
+
+
+def _of_nodes(lost: Sequence[ReplicaSighting], witness: str = "") -> Cause:
+    evidence = "; ".join(f"{one.evidence}{witness}" for one in lost)
+    nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
+    return Cause(Failure(kind=FailureKind.NODE, message=evidence), nodes)
 
 
 def _from_cluster(live: Watched, failure: Failure) -> Cause:

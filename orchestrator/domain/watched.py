@@ -53,8 +53,7 @@ class Watched:
     def bad_exits(self) -> list[ExitRecord]:
         """The records that speak against the attempt: no success, and not of a replica that the group can spare."""
         spared = self._spared()
-        bad = [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in spared]
-        return sorted(bad, key=lambda record: record.at)
+        return [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in spared]
 
     def _spared(self) -> list[ExitRecord]:
         """The bad ends without which the group went on, or may yet: so many others are at work.
@@ -93,8 +92,7 @@ class Watched:
 
     def gone(self) -> list[ReplicaSighting]:
         """The replicas that are dead and left no record; that a second start was refused is no end of the first."""
-        told = {replica for replica, end in self.seen.exits.items() if end.outcome is not Outcome.REFUSED}
-        replicas = self.seen.sighting.replicas
+        told, replicas = self._told(), self.seen.sighting.replicas
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
 
     def unreachable(self) -> list[ReplicaSighting]:

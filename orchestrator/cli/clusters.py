@@ -32,7 +32,7 @@ nodes = typer.Typer(rich_markup_mode=None, add_completion=False)
 @nodes.callback(invoke_without_command=True)
 def _list_nodes(
     context: typer.Context,
-    cluster: Annotated[str | None, typer.Option(help="Only the nodes of this one.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Show only the nodes of this cluster.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the nodes with failures in their record, or clear the record of one."""
@@ -53,8 +53,8 @@ def _list_nodes(
 
 @nodes.command()
 def clear(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="One that `orchestrator nodes` lists.")],
-    cluster: Annotated[str | None, typer.Option(help="Where several clusters have a node of that name.")] = None,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that `orchestrator nodes` lists.")],
+    cluster: Annotated[str | None, typer.Option(help="Needed if several clusters have a node of that name.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clear the record of a node that is well again: attempts use it from now on."""

@@ -153,8 +153,8 @@ def _clear(cluster: Cluster, plan: LaunchPlan, patience: Patience, pause: Callab
     with suppress(BackendUnavailable, LaunchRefused, OSError):
         cluster.backend.cancel(plan.key, force=True)
         while time.monotonic() < deadline:
-            if cluster.backend.observe({plan.key: 1})[plan.key].presence in (Presence.GONE, Presence.ABSENT):
-                cluster.backend.observe({plan.key: 1})  # a backend collects its ended processes when it looks
+            seen = cluster.backend.observe({plan.key: 1})[plan.key]
+            if seen.presence in (Presence.GONE, Presence.ABSENT) and not seen.leftovers:
                 break
             pause(_LOOK_S)
     drop(cluster.folder(plan.key.job_id))

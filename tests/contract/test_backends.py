@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
-from tests.contract.backend_contract import BackendContract
-from tests.contract.backends import BackendWorld, FakeWorld, local_world
+from orchestrator.domain.observation import Presence
+from tests.contract.backend_contract import BackendContract, look, until
+from tests.contract.backends import BackendWorld, FakeWorld, RealWorld, local_world
 
 
 class TestFake(BackendContract):
@@ -28,4 +30,13 @@ class TestLocal(BackendContract):
                 world.backend.cancel(world.plan(folder.name).key, force=True)
         assert isinstance(world.backend, LocalBackend)
         for child in world.backend._children:  # a killed process is collected by whoever started it
-            child.wait(timeout=60)
+            child.process.wait(timeout=60)
+
+    def test_a_process_of_ours_that_shows_no_mark_is_there_until_it_is_collected(self, world: RealWorld) -> None:
+        """As one that is just ending: its memory is gone, and with it the mark, before it is a zombie."""
+        plan = replace(world.plan("bare"), commands=(("/usr/bin/env", "-i", "sleep", "1"),))
+        world.backend.submit(plan)
+        assert look(world, plan).presence is Presence.RUNNING
+        until(world, plan, lambda seen: seen.presence is Presence.ABSENT)
+        assert isinstance(world.backend, LocalBackend)
+        assert world.backend._children == []

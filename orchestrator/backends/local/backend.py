@@ -7,7 +7,7 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import rundir
@@ -24,6 +24,15 @@ from trainer.contract import env, layout
 _LAST_WORDS_BYTES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A process that this service started and has not collected yet."""
+
+    key: AttemptKey
+    replica: int
+    process: subprocess.Popen[bytes]
+
+
 class LocalBackend:
     """Agents are detached: they outlive the service, and the next one finds them by their records and their mark."""
 
@@ -31,7 +40,7 @@ class LocalBackend:
         self._root = root
         self._slots = slots
         self._machine = Machine(client.host_name(), client.boot_id())
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[_Child] = []
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         return render_processes(plan)
@@ -48,7 +57,7 @@ class LocalBackend:
                     log = layout.replica_dir(Path(), plan.key.number, replica) / layout.AGENT_LOG
                     with folder.append(log) as output:
                         started = client.spawn(command, environment, cwd=plan.workdir, output=output)
-                    self._children.append(started)
+                    self._children.append(_Child(plan.key, replica, started))
         except OSError as error:
             raise BackendUnavailable(f"could not start {plan.key} on this machine: {error}") from error
         return f"local:{plan.key}"
@@ -84,9 +93,9 @@ class LocalBackend:
             with rundir.open_attempt(self._job(key), key.number) as attempt:
                 found = rundir.incarnations(attempt, range(replicas))
                 lives = {life.replica: life for life in found}  # the last of each
-                marks = [process.replica for process in client.marked(key, self._job_dir(key))] if search else None
+                left = self._left(key) if search else None
                 traces = [
-                    _traces(replica, lives.get(replica), None if marks is None else marks.count(replica))
+                    _traces(replica, lives.get(replica), None if left is None else left.count(replica))
                     for replica in range(replicas)
                 ]
                 sighting = sight(key, traces, claimed=rundir.was_claimed(attempt), machine=self._machine)
@@ -96,12 +105,18 @@ class LocalBackend:
         except OSError as error:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
 
+    def _left(self, key: AttemptKey) -> list[int]:
+        """The replica of each process of the attempt. One that is just ending has no mark any more."""
+        marked = {process.pid: process.replica for process in client.marked(key, self._job_dir(key))}
+        children = {child.process.pid: child.replica for child in self._children if child.key == key}
+        return list((children | marked).values())
+
     def _agents(self, key: AttemptKey, replicas: Collection[int]) -> set[int]:
         """Pids of the attempt's agents, as recorded and as started by this service."""
         with rundir.open_attempt(self._job(key), key.number) as attempt:
             records = [life.agent() for life in rundir.incarnations(attempt, replicas)]
         recorded = {record.process.pid for record in records if record is not None}
-        return recorded | {child.pid for child in self._children}
+        return recorded | {child.process.pid for child in self._children}
 
     def _job(self, key: AttemptKey) -> JobFolder:
         return JobFolder(self._root, key.job_id)
@@ -111,7 +126,7 @@ class LocalBackend:
 
     def _reap(self) -> None:
         """Collect ended children, so that a dead agent is not seen as a zombie for ever."""
-        self._children = [child for child in self._children if child.poll() is None]
+        self._children = [child for child in self._children if child.process.poll() is None]
 
 
 def _traces(replica: int, life: rundir.Incarnation | None, processes: int | None) -> ReplicaTraces:

@@ -99,6 +99,11 @@ class Agent:
         path = self.folder / f"g{generation}" / f"local-{local_rank}" / "log"
         return path.read_text() if path.exists() else ""
 
+    def say(self, line: str) -> None:
+        """As if the agent had printed it."""
+        with (self.folder.parent / "agent.log").open("a") as log:
+            log.write(f"{line}\n")
+
     def printed(self) -> str:
         return (self.folder.parent / "agent.log").read_text()
 

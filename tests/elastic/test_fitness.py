@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import SCRIPTS, Job, alive, wait_for
+from tests.elastic.harness import SCRIPTS, Job, wait_for
 from trainer.contract.failure import FailureKind
 from trainer.elastic.fitness import Unfit, await_fitness, find_full_disk, find_want_of_memory
 from trainer.elastic.postmortem import Death, find_failure
@@ -33,10 +32,10 @@ def test_a_restart_waits_while_the_disk_is_full(small_disk: Path, tmp_path: Path
         agent = job.policy(max_restarts=1).start(FAST, str(SCRIPTS / "steady.py"), str(tmp_path / "finish"))
         pid = agent.pids(1)[0]
         wait_for(lambda: agent.progress(1), "first step")
+        agent.say("a line of the log has its page before the disk is full")
         ballast = fill(small_disk)
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not alive(pid), "end of the worker")
-        time.sleep(1.5)
+        wait_for(lambda: "waiting, " in agent.printed(), "word that it waits")
         assert agent.process.poll() is None
         assert len(agent.events("generation.started")) == 1
         ballast.unlink()

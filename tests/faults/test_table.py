@@ -1,0 +1,21 @@
+"""The tables of faults are whole, and are read as they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.cells import CLUSTERS, FAULTS, PAGE, Cell, read, render
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_every_fault_has_its_row(cluster: str) -> None:
+    assert tuple(read(PAGE.read_text(), cluster)) == FAULTS
+
+
+def test_what_is_written_is_read_again() -> None:
+    cells = {
+        FAULTS[0]: Cell(said="a | b", done="nothing", costs="node 1", seconds=1.5),
+        FAULTS[1]: Cell(said="c", done="d", costs="e"),
+    }
+    page = f"<!-- made: faults-local -->\n\n{render(cells)}\n\n<!-- end: faults-local -->\n"
+    assert read(page, "local") == cells

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from trainer.contract.exit_record import EventKind
-from trainer.contract.failure import Failure, is_collateral, render_failure
+from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
 from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S, RestartSituation, Setback, decide_restart
 from trainer.elastic.formation import Formation, describe_change, tell_change, tell_failure
 from trainer.elastic.record import Record
@@ -51,11 +51,16 @@ class History:
         self._noticed_s = self._noticed_s or time.monotonic()
 
     def end(self, *, change: str, step: int | None) -> Ending:
-        """A generation is over. `change` is empty after a failure; `step` is the highest that was ever reported."""
+        """A generation is over. `change` is empty after a failure; `step` is the highest that was ever reported.
+
+        That somebody killed a worker, or its peer's, says nothing against the next start: it lasted as far as it could.
+        """
         ran_s, self._started_s = time.monotonic() - self._started_s, float("inf")
         gained = step is not None and (self._best_step is None or step > self._best_step)
         self._best_step = step if gained else self._best_step
-        return Ending(change=change, lasted=gained or ran_s >= UPTIME_AS_PROGRESS_S)
+        failure = None if change else self.failure
+        killed = failure is not None and (failure.kind is FailureKind.UNKNOWN or is_collateral(failure))
+        return Ending(change=change, lasted=gained or killed or ran_s >= UPTIME_AS_PROGRESS_S)
 
     def judge(
         self,

@@ -1,6 +1,6 @@
 """`python -m trainer.rollcall` under a launcher: the workers form a group on their CPUs and count each other.
 
-`orchestrator doctor` starts it as a job would be started. It needs torch and nothing else of this package's needs.
+`orchestrator doctor` starts it as a job would be started. It needs torch and no other dependency of this package.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _list_nodes(
         return
     print_nodes(found)
     if any(node.excluded_until is not None for node in found):
-        echo("`orchestrator nodes clear NODE` lets attempts use one again.", err=True)
+        echo("`orchestrator nodes clear NODE` lets attempts use a node again.", err=True)
 
 
 @nodes.command()
@@ -57,21 +57,21 @@ def clear(
     cluster: Annotated[str | None, typer.Option(help="Needed if several clusters have a node of that name.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Clear the record of a node that is well again: attempts use it from now on."""
+    """Clear the record of a node that is healthy again: attempts may use it from now on."""
     with writing() as client:
         where = _find_cluster(client, node) if cluster is None else cluster
         client.clear_node(where, node)
     if as_json:
         print_json({"cluster": where, "node": node})
     else:
-        echo(f"the record of node {node} of cluster {where} is cleared")
+        echo(f"cleared the record of node {node} of cluster {where}")
 
 
 def _find_cluster(client: Client, node: str) -> str:
     """Of a node with a record. Raises NotFound, Refused."""
     where = [each.cluster for each in client.nodes() if each.name == node]
     if not where:
-        raise NotFound(f"node {node} has no failure in its record; `orchestrator nodes` lists those that have")
+        raise NotFound(f"node {node} has no failure in its record; `orchestrator nodes` lists the nodes that have one")
     if len(where) > 1:
         raise Refused(f"clusters {', '.join(where)} each have a node {node} with a record; choose one with --cluster")
     return where[0]

@@ -25,8 +25,8 @@ def doctor(
 ) -> None:
     """Check that the service is set up well and its clusters can carry jobs.
 
-    On Slurm it runs one short task on a node, on Kubernetes two short pods, and on every cluster two workers that are
-    started as a job's are. Exit status 2: something has failed.
+    On Slurm it runs one short task on a node, on Kubernetes two short pods. Then it starts two workers on every cluster
+    by the same command that jobs get. Exit status 2: something has failed.
     """
     found: list[Finding] = []
     for finding in examine(load_settings(config), cluster):

@@ -1,4 +1,4 @@
-"""Clearing the record of a node that is well again."""
+"""Clearing the record of a node that is healthy again."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class NodeRecords:
         self._cooldown_s = cooldown_s
 
     def clear(self, cluster: str, node: str, *, by: Principal) -> None:
-        """From now on jobs may use the node again. Doing it again changes nothing. Raises NotFound for a node without
-        a record."""
+        """From now on jobs may use the node again. Idempotent. Raises NotFound for a node without a record."""
         now = self._clock.now()
         reports = self._reader.node_failures(since=record_begins(now, cooldown_s=self._cooldown_s))
         if not any((report.cluster, report.node) == (cluster, node) for report in reports):

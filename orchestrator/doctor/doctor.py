@@ -2,7 +2,7 @@
 allowed, and which times are too short.
 
 On a Slurm it starts one job of a minute on one compute node, on a Kubernetes one of two pods. On every cluster it then
-starts two workers as a job's are started (`group`). It leaves nothing behind but what jobs share.
+starts two workers as in a job (`group`). All that it leaves behind is what jobs share.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]
         for check, verdict, sentence in _examine_cluster(given, settings):
             failed |= verdict is Verdict.FAILED
             yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
-        if not failed:  # else it would fail of the same once more
+        if not failed:  # else it would fail for the same reason again
             for check, verdict, sentence in _try_group(name, given, settings):
                 yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
 
@@ -109,12 +109,12 @@ def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[_Wo
 
 
 def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[_Word]:
-    """Without a device: one that is taken would have to be waited for."""
+    """Without a device, because it would have to wait for one that is in use."""
     if isinstance(given, KubernetesClusterSettings) and given.image is None:
         return  # said before
     if not isinstance(given, LocalClusterSettings):
         given = given.model_copy(update={"gpus_per_node": 0})
-    temporary = (Path(tempfile.gettempdir()),)  # from where its empty working directory is copied
+    temporary = (Path(tempfile.gettempdir()),)  # its empty working directory is copied from there
     alone = settings.model_copy(update={"clusters": {name: given}, "workdirs": temporary})
     (place,) = build_places(alone, 0, b"")
     fresh = not settings.root.exists()

@@ -1,7 +1,7 @@
-"""Starts two workers as a job's are started: by the same plan, the same backend and so the same command.
+"""Starts two workers as in a job: by the same plan, the same backend and so the same command.
 
-What only shows when an agent begins (a torch that it cannot run with, a port or a name that is not reached, a folder
-that it may not write) shows here, before a job meets it. It leaves nothing behind but what all jobs share: the agent's
+So it finds what only shows when an agent starts, before a job does: a torch that the agent cannot run with, a port or a
+name that it does not reach, a folder that it may not write. All that it leaves behind is what jobs share: the agent's
 package in the run directory.
 """
 
@@ -38,7 +38,7 @@ _LAST_WORDS_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """In seconds: until the cluster has begun it, and from then on until the workers have met."""
+    """In seconds: until the cluster has started the agent, and from then until the workers have formed a group."""
 
     begin_s: float = 180.0
     meet_s: float = 120.0
@@ -48,7 +48,7 @@ class Patience:
 def try_group(
     cluster: Cluster, site: Site, patience: Patience = Patience(), *, pause: Callable[[float], None] = time.sleep
 ) -> Word:
-    """`site`: as it is given to a job's plan. Blocks until the workers have met, have failed, or had their time."""
+    """`site`: as in a job's plan. Blocks until the workers have formed a group, have failed, or had their time."""
     with tempfile.TemporaryDirectory() as workdir:
         plan = build_group_plan(cluster, site, workdir=workdir if cluster.shares_files else "/")
         began = time.monotonic()
@@ -58,7 +58,7 @@ def try_group(
         except LaunchRefused as error:
             return CHECK, Verdict.FAILED, f"two workers could not be started: {error}"
         except (BackendUnavailable, OSError) as error:
-            return CHECK, Verdict.FAILED, f"two workers could not be tried: {error}"
+            return CHECK, Verdict.FAILED, f"the test with two workers could not run: {error}"
         finally:
             _clear(cluster, plan, patience, pause)
 
@@ -113,7 +113,7 @@ def _judge(
             why = seen.evidence if seen.cause is None else seen.cause.message
             return CHECK, Verdict.FAILED, f"two workers did not start: {why}{_last_words(cluster, plan)}"
         if now > deadline and not runs:
-            waits = f"two workers were not begun within {patience.begin_s:.0f} s: {seen.evidence}"
+            waits = f"two workers were not started within {patience.begin_s:.0f} s: {seen.evidence}"
             return CHECK, Verdict.WARNING, f"{waits}; try again when there is room"
         if now > deadline:
             words = f"two workers formed no group within {patience.meet_s:.0f} s of their agent's start"
@@ -124,9 +124,9 @@ def _judge(
 def _judge_record(record: ExitRecord, node: str | None, seconds: float) -> Word:
     if record.outcome is Outcome.SUCCEEDED:
         where = "" if node is None else f" on {node}"
-        return CHECK, Verdict.OK, f"two workers met{where} after {seconds:.0f} s, started as a job's are"
+        return CHECK, Verdict.OK, f"two workers formed a group{where} after {seconds:.0f} s, started as in a job"
     why = record.outcome.value if record.failure is None else record.failure.message
-    return CHECK, Verdict.FAILED, f"two workers that were started as a job's are did not meet: {why}"
+    return CHECK, Verdict.FAILED, f"two workers, started as in a job, formed no group: {why}"
 
 
 def _find_record(cluster: Cluster, plan: LaunchPlan) -> ExitRecord | None:

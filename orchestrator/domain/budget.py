@@ -34,13 +34,13 @@ BUDGET_OF: dict[FailureKind, str] = {
     FailureKind.RENDEZVOUS: "node",  # but a taken port costs nothing, see budget_of
 }
 
-# What of these ends an attempt before any worker of the job has begun is a failure to launch. A lost node, a preemption
-# and a rendezvous that fails are not: the next attempt may find other nodes, or the same ones well again.
+# A failure of these kinds that ends an attempt before any worker of the job has begun is a failure to launch. A lost
+# node, a preemption and a failed rendezvous are not: the next attempt may find other nodes, or the same ones healthy.
 _OF_A_LAUNCH = frozenset({FailureKind.LAUNCH, FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN})
 
 # An attempt of a program that tells no steps counts as fruitful when it lived this long.
 FRUITFUL_S = 60.0
-# So many failures at most are earned back in each `refund_after_s` of training that is kept.
+# At most so many attempts cost nothing in each `refund_after_s` of kept training.
 EARNED_AT_MOST = 10
 # Taken ports are counted beside the budgets: after a few in a row it is no bad luck any more, and a pause is due.
 _PORTS, _PORTS_AT_ONCE = "port", 3
@@ -54,9 +54,9 @@ def budget_of(failure: Failure) -> str | None:
 
 
 def date_failure(job: Job, failure: Failure, *, began: bool) -> Failure:
-    """The failure, marked where no worker of the job has begun yet; `began`: a worker of the attempt that ends did.
+    """The failure, marked as one at launch if the attempt ended before any worker had begun. `began`: a worker had.
 
-    A job that has trained can start: an outage that meets its next attempts is no reason to give it up early.
+    A job that has made a step can start. An outage during its next attempts is no reason to give it up early.
     """
     return replace(failure, at_launch=not began and job.farthest_step is None and failure.kind in _OF_A_LAUNCH)
 
@@ -84,8 +84,11 @@ def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | No
 
 
 def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Counter[str]:
-    """What the attempt costs, by budget: a restart in place was a failure of the application, a shrink one of a node,
-    the end is one of its own class. A scheduler's limit that leaves steps costs nothing, nor does what was earned back.
+    """What the attempt costs, by budget.
+
+    A restart in place counts as a failure of the application, a shrink as one of a node, the end as one of its own
+    class. An end by a time limit costs nothing if the attempt kept steps. An attempt that earned its charge back costs
+    nothing at all.
     """
     kept_s = _keep(job, attempt, training, now)
     cost = Counter({_PORTS: 1} if failure is not None and is_taken_port(failure) else {})
@@ -132,10 +135,12 @@ def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure |
 
 
 def _keep(job: Job, attempt: Attempt, training: Training, now: datetime) -> float | None:
-    """Seconds of training that the attempt leaves in a snapshot which is newer than what it began with, and than any
-    before it: one that turned out damaged earns nothing twice. None where it leaves none.
+    """Seconds of training that the attempt keeps, by its newest snapshot; None if no snapshot keeps new steps.
 
-    By the agents' clocks: what they did while nobody listened is read in one moment. No longer than it ran by ours.
+    New steps are later than the step that the attempt began with, and than every earlier snapshot of the job: steps
+    that are repeated because a snapshot was damaged do not count twice. Times are of the agents' clocks, because
+    journals that were written during an outage of the service arrive all at once. At most the attempt's time by our
+    clock.
     """
     before = max(training.began_step or 0, job.kept_step or 0)
     if training.kept_step is None or training.kept_step <= before:
@@ -146,11 +151,11 @@ def _keep(job: Job, attempt: Attempt, training: Training, now: datetime) -> floa
 
 
 def _earns_back(job: Job, kept_s: float, ran_s: float) -> bool:
-    """Whether an attempt that kept steps has done enough for its failures: the training that it keeps took no less time
-    than all the rest of it, and a tenth of `refund_after_s`.
+    """Whether an attempt costs nothing because of the training that it keeps: at least half of its time, and at least a
+    tenth of `refund_after_s`.
 
-    So a job that fails after each snapshot, for ever, does at least as much work as it loses, and no more than ten
-    attempts in each `refund_after_s`; one that fails faster is charged.
+    So a job that fails after every snapshot keeps at least as much work as it loses, and makes at most ten attempts in
+    each `refund_after_s` of kept training. A job that fails faster is charged.
     """
     return kept_s >= ran_s - kept_s and kept_s >= job.spec.supervise.refund_after_s / EARNED_AT_MOST
 

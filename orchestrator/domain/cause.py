@@ -1,12 +1,12 @@
 """Why a live attempt ends: the first cause among what agents recorded, the scheduler says and nodes show. Pure.
 
-Most of what is seen of an end follows from something else. An agent that loses its peer fails too, an agent that we
-stop leaves a record of that, and a record may arrive minutes after the others. So each sign has a place, and time
-decides only among signs of the same place:
+Most signs of an end are consequences of something else. An agent that loses its peer fails too, an agent that we stop
+leaves a record of that, and a record may arrive minutes after the others. So each sign has a rank, and time decides
+only among signs of the same rank:
 
 1. what we stopped the attempt for, unless that was itself only a lost peer;
 2. an agent's record of a failure of its own, or of a signal that we did not send;
-3. the scheduler's word, a node that it does not reach, or an agent that is gone without a record;
+3. the scheduler's word, a node that the scheduler does not reach, or an agent that is gone without a record;
 4. a lost peer.
 """
 
@@ -31,7 +31,7 @@ class Cause:
 
     failure: Failure | None
     blames: tuple[str, ...] = ()  # nodes
-    recorded: bool = False  # by an agent: the record will tell it again after a stop. The scheduler may not
+    recorded: bool = False  # by an agent: its record is still there after a stop, while a scheduler may forget
 
     @property
     def state(self) -> AttemptState:
@@ -70,9 +70,9 @@ def find_cut_off(live: Watched) -> Cause | None:
 
 
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
-    """The earliest bad end on record, and a lost peer only where there is no other.
+    """The earliest exit record of a bad end. One that tells of a lost peer counts only if there is no other.
 
-    Our own stop does not count. A signal before the first complaint of a lost peer was not ours.
+    Our own stop does not count. A signal before the first record of a lost peer was not ours.
     """
     complained_at = min((record.at for record in bad if _is_lost_peer(record)), default="")
     ours = [one for one in bad if live.stopped_for_fault and _is_word_of_stop(one) and one.at >= complained_at]
@@ -92,7 +92,7 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
         case Outcome.CANCELLED if live.stopping:
             return Cause(None)
         case Outcome.CANCELLED:
-            message = "its agent was told to end, and this service did not ask for it"
+            message = "its agent was told to stop, but not by this service"
             return Cause(Failure(kind=FailureKind.INFRASTRUCTURE, message=message), recorded=True)
     unnamed = Failure(kind=FailureKind.UNKNOWN, message="the agent recorded a failure without a cause")
     failure = record.failure or unnamed
@@ -109,7 +109,7 @@ def _from_outside(live: Watched, loss: str | None) -> Cause | None:
     if unreachable:
         return _of_nodes(unreachable)
     if loss is None or live.stopping:
-        return None  # whom we stop vanishes by our own doing, and explains nothing
+        return None  # an agent that we stop is gone because of us, which explains nothing
     return _from_cluster(live, Failure(kind=FailureKind.NODE, message=loss))
 
 

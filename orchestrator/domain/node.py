@@ -14,14 +14,14 @@ from trainer.contract.failure import FailureKind
 GRAVE = frozenset({FailureKind.NODE, FailureKind.INFRASTRUCTURE})
 _OTHERS_NEEDED = 2
 _MOST_DOUBLINGS = 5
-# Jobs of one node learn of its end one after the other: an elastic group within seconds, Kubernetes in up to five
-# minutes, Slurm after its SlurmdTimeout (300 s in slurm.conf(5)) and what we wait for late records. Twice the slowest.
+# Jobs on one node notice its loss one after the other: an elastic group within seconds, Kubernetes in up to five
+# minutes, Slurm after its SlurmdTimeout (300 s in slurm.conf(5)) and our wait for late records. Twice the slowest.
 INCIDENT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
-    """What one attempt reports of a node: it failed there, for a reason that may lie in the node."""
+    """What one attempt reports about a node: the attempt failed there, for a reason that may lie in the node."""
 
     cluster: str
     node: str
@@ -29,7 +29,7 @@ class NodeFailure:
     key: AttemptKey
     kind: FailureKind
     sentence: str
-    cleared_at: datetime | None = None  # when somebody last cleared the record that it stands in
+    cleared_at: datetime | None = None  # when somebody last cleared the node's record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Incident:
 
     @property
     def is_cleared(self) -> bool:
-        """Whether it was known when the record was cleared: what is reported of it later does not bring it back."""
+        """Whether its first report came before the record was cleared. Later reports do not bring it back."""
         first = self.reports[0]
         return first.cleared_at is not None and first.at <= first.cleared_at
 
@@ -57,7 +57,7 @@ class Exclusion:
 
 
 def describe(exclusion: Exclusion) -> str:
-    """For every owner of a job: what happened on the node, and to whose job, is told in its record alone."""
+    """For every owner of a job. What happened on the node, and to whose job, stays in the node's record."""
     return (
         f"node {exclusion.node} is avoided after a failure until {exclusion.until:%Y-%m-%d %H:%M:%S} UTC, "
         f"or until `orchestrator nodes clear {exclusion.node}`"
@@ -82,10 +82,11 @@ def record_begins(now: datetime, *, cooldown_s: float) -> datetime:
 
 
 def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list[Incident]:
-    """The incidents of one node that were not cleared, oldest first. Reports within INCIDENT_S of an incident's first
-    one belong to it, whatever they call it: to one job its node was lost, to another it could not be prepared.
+    """The incidents of one node that were not cleared, oldest first.
 
-    A node that fails after its cool-down was given back and failed again, however short the cool-down is.
+    Reports within INCIDENT_S of an incident's first one belong to it, whatever kind of failure they name: one job lost
+    the node, another could not be started there. A cool-down shorter than INCIDENT_S shortens this window: a node that
+    fails after its cool-down was in use again and has failed again.
     """
     window = timedelta(seconds=min(INCIDENT_S, cooldown_s))
     groups: list[list[NodeFailure]] = []

@@ -12,7 +12,7 @@ from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
 from trainer.contract.silence import Pace
 
-NEVER = "it can never start"  # in the evidence of what waits for something that its cluster does not have
+NEVER = "it can never start"  # in the evidence of an attempt that waits for something that its cluster does not have
 UNHEARD_AFTER = timedelta(seconds=30)  # agents report every two seconds, with news or without
 
 
@@ -53,10 +53,10 @@ class Sighting:
     cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
     nodes: int | None = None  # how many the cluster gave it, where that may be fewer than were asked for
     halted: str | None = None  # the cluster's word on why it stands still, a clause: an administrator has suspended it
-    # Of one that runs: free now for a larger attempt. Of one that waits for nodes: those with anything free. None: the
-    # cluster cannot tell, or it waits for something else.
+    # Of a running attempt: the nodes that are free for a larger one. Of one that waits for nodes: the nodes with any
+    # free resource. None: the cluster cannot tell, or the attempt waits for something else.
     spare_nodes: tuple[str, ...] | None = None
-    avoids_strictly: bool = False  # it waits, and never starts on a node that it avoids until it is told to avoid less
+    avoids_strictly: bool = False  # it waits, and the cluster never starts it on a node that it avoids
 
     @property
     def leftovers(self) -> bool:
@@ -77,7 +77,7 @@ class RankWord:
 
 
 def replicas_told(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
-    """The replicas that events name under "replicas". What is no number names none."""
+    """The replica numbers that events list under "replicas". Anything else in the list is ignored."""
     named = [number for each in evidence if isinstance(told := each.get("replicas"), list) for number in told]
     return frozenset(number for number in named if isinstance(number, int) and not isinstance(number, bool))
 

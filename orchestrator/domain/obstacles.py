@@ -1,7 +1,7 @@
-"""What a job that has not started waits for, and what happens next. The first that fits is told. Pure data.
+"""What a job that has not started waits for, and what happens next. The first obstacle that matches counts. Pure data.
 
-The obstacle itself stands in the job's reason, in the words of whoever told of it: the scheduler, the kubelet, the API
-server. These are the words of Kubernetes 1.36 (kube-scheduler, kubelet, quota and RBAC of the API server).
+The job's reason quotes the scheduler, the kubelet or the API server. The patterns match the words of Kubernetes 1.36
+(kube-scheduler, kubelet, quota and RBAC of the API server).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         name="no right",
         pattern=r"service has no right to do this|cannot (create|list|watch) resource",
-        next="the service asks again by itself, at most a minute after the right is granted; `orchestrator doctor "
+        next="the service tries again by itself, at most a minute after the right is granted; `orchestrator doctor "
         "{cluster}` names each right that is missing",
     ),
     Obstacle(
         name="no answer",
-        pattern=r"does not answer since",
-        next="it begins by itself once the cluster answers; until then nothing of it is started or ended",
+        pattern=r"has not answered since",
+        next="it starts by itself once the cluster answers; until then nothing of it is started or stopped",
     ),
     Obstacle(
         name="missing claim",
         pattern=r'persistentvolumeclaim "[^"]*" (is )?not found|unbound immediate PersistentVolumeClaims',
-        next="the scheduler tries again by itself once that claim is there and bound; whoever runs the cluster creates "
-        "it, or corrects the cluster's `claim`",
+        next="the scheduler tries again by itself once that claim exists and is bound; ask whoever runs the cluster "
+        "to create it, or to correct the cluster's `claim`",
     ),
     Obstacle(
         name="image",
         pattern=r"ErrImagePull|ImagePullBackOff|RegistryUnavailable|ImageInspectError",
-        next="the node pulls again by itself; after some minutes another attempt begins, until the budget of launches "
-        f"is spent. With another image: {_CHANGE.replace('{field}', 'run.image')}",
+        next="the node pulls again by itself; after some minutes another attempt starts, until the launch budget is "
+        f"spent. To use another image: {_CHANGE.replace('{field}', 'run.image')}",
     ),
     Obstacle(
         name="container",
@@ -57,12 +57,12 @@ OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         name="volume",
         pattern=r"FailedMount|FailedAttachVolume",
-        next="the node tries again by itself; whoever runs the cluster looks after the volume that is named",
+        next="the node tries again by itself; ask whoever runs the cluster to check the volume that is named",
     ),
     Obstacle(
         name="full quota",
         pattern=r"exceeded quota|quota of the namespace is reached",
-        next="it begins by itself once others in the namespace have ended, or its quota is raised",
+        next="it starts by itself once others in the namespace have ended, or its quota is raised",
     ),
     Obstacle(
         name="refused pods",
@@ -78,13 +78,13 @@ OBSTACLES: tuple[Obstacle, ...] = (
     Obstacle(
         name="node labels",
         pattern=r"untolerated taint|didn't match (Pod's )?node (affinity|selector)",
-        next="the scheduler tries again when a node changes; none that is there may take it: look at `placement` and "
-        "at the cluster's overlay",
+        next="no node may take it now, and the scheduler tries again when a node changes: check `placement` and the "
+        "cluster's overlay",
     ),
     Obstacle(
         name="no node",
         pattern=r"Unschedulable|has no node \(",
-        next="the scheduler tries again when something changes that it waits for, for as long as the job waits",
+        next="the scheduler tries again whenever the cluster changes, for as long as the job waits",
     ),
     Obstacle(name="Kueue", pattern=r"waits for Kueue", next="Kueue admits it once its queue has room"),
 )
@@ -97,7 +97,7 @@ def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] =
         return found.next.format(job=job.id, cluster=job.spec.cluster)
     live = attempt is not None and not attempt.state.terminal
     if job.state is JobState.RECOVERING and not live:
-        return "nothing: the next attempt begins by itself"
+        return "nothing to do; the next attempt starts by itself"
     if live and attempt is not None and attempt.state is AttemptState.PENDING:
         return f"the cluster starts it once it has room; `orchestrator cancel {job.id}` takes it out of the queue"
-    return "nothing: it begins by itself"
+    return "nothing to do; it starts by itself"

@@ -169,7 +169,7 @@ REMEDIES: tuple[Remedy, ...] = (
         kinds=frozenset({FailureKind.PREEMPTED}),
         pattern=r"was (cancelled|requeued) in Slurm",
         cause="a person or a program ended it with Slurm's own commands, and no other job took its nodes",
-        fix="nothing: the job goes on from its snapshot; `orchestrator cancel` ends it for good",
+        fix="the job goes on by itself from its snapshot; `orchestrator cancel` ends it for good",
     ),
     Remedy(
         name="hang",
@@ -189,8 +189,8 @@ REMEDIES: tuple[Remedy, ...] = (
         kinds=frozenset({FailureKind.PREEMPTED}),
         pattern=r"was (deleted|suspended) in the cluster",
         cause="a person, or a controller, deleted or suspended a pod or the Job in Kubernetes",
-        fix="the job goes on by itself; `orchestrator cancel` ends it for good. The API server's audit log tells who "
-        "deletes",
+        fix="the job goes on by itself; `orchestrator cancel` ends it for good. The API server's audit log "
+        "records who did it",
     ),
     Remedy(
         name="preemption",

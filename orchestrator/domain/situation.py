@@ -78,8 +78,8 @@ class Situation:
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=self.submit_timeout_s)
 
     def submit_again_at(self, attempt: Attempt) -> datetime:
-        """From when on an attempt that does not show may be submitted again, whether it was under way or not. Where
-        none was permitted so far, the pause grows."""
+        """From when on an attempt that does not show may be submitted again, whether an earlier submission is under way
+        or not. As long as no submission was permitted, the pause grows."""
         if attempt.not_permitted is not None:
             tried_at = attempt.tried_at or attempt.created_at
             pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, tried_at - attempt.created_at))

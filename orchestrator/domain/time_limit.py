@@ -13,7 +13,7 @@ _START_S = 60.0  # from a node to the first step, as a rule: imports, the rendez
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """How a cluster tells its jobs that their time limit is near. In `before_s` they take their last snapshot."""
+    """How a cluster tells its jobs that their time limit is near: `before_s` ahead, time for a last snapshot."""
 
     before_s: float
     default_limit_s: float | None = None  # of jobs that name none
@@ -26,7 +26,7 @@ def find_limit_problem(spec: JobSpec, notice: Notice | None) -> FieldProblem | N
         return None
     message = (
         f"is {limit_s:g} s, and the cluster tells a job to end {notice.before_s:g} s before its limit: no attempt "
-        f"would make a step; give it {_least(notice):g} s or more"
+        f"would make a step; use {_least(notice):g} s or more"
     )
     return FieldProblem("/placement/time_limit_s", message)
 
@@ -39,8 +39,8 @@ def list_limit_warnings(spec: JobSpec, notice: Notice | None) -> list[str]:
     if limit_s is None or limit_s >= _least(notice):
         return []
     return [
-        f"placement.time_limit_s of {limit_s:g} s may end attempts before their first step: the cluster tells a job to "
-        f"end {notice.before_s:g} s before its limit, Slurm up to {_EARLY_S:g} s earlier, and a start takes about "
+        f"placement.time_limit_s of {limit_s:g} s may end attempts before their first step: the notice comes "
+        f"{notice.before_s:g} s before the limit, or up to {_EARLY_S:g} s earlier, and a start takes about "
         f"{_START_S:g} s; an attempt that keeps no step counts as a hang; use {_least(notice):g} s or more"
     ]
 

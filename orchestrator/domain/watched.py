@@ -38,8 +38,8 @@ class Watched:
         return self.stopping and self.attempt.failure is not None
 
     def all_succeeded(self) -> bool:
-        """Enough replicas left a record of success, none of those that went on another, and no agent is alive or out of
-        sight.
+        """Enough replicas left a record of success, no record speaks against the attempt, and no agent is alive or
+        unknown.
 
         Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
         """
@@ -56,7 +56,7 @@ class Watched:
         return [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in spared]
 
     def _spared(self) -> list[ExitRecord]:
-        """The bad ends without which the group went on, or may yet: so many others are at work.
+        """The records of bad ends after which the group went on, or still may because enough other agents are alive.
 
         An agent whose program failed closes the group for all. One that lost its peers, its node or its place does not.
         """
@@ -96,9 +96,9 @@ class Watched:
         return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
 
     def unreachable(self) -> list[ReplicaSighting]:
-        """The replicas on nodes that their scheduler does not reach, or has given up, unless they ended of themselves.
+        """The replicas on nodes that the scheduler does not reach or has given up, unless they recorded an own end.
 
-        An agent that is cut off loses its peers, and says so once it is heard again.
+        A record of a lost peer is no such end: an agent that is cut off loses its peers.
         """
         told = self._told()
         ended = {number for number, record in told.items() if not (record.failure and is_lost_peer(record.failure))}

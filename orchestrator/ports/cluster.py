@@ -33,11 +33,11 @@ class Backend(Protocol):
 
 @runtime_checkable
 class StrictBackend(Protocol):
-    """The power of a cluster that never starts a waiting attempt on a node that it avoids. To others that is a wish."""
+    """A cluster that never starts a waiting attempt on a node that it avoids. On other clusters that is a wish."""
 
     def avoid_only(self, plan: LaunchPlan) -> None:
         """Let the attempt, while it waits in the cluster's queue, avoid the plan's excluded nodes and no others.
-        Idempotent; one that waits no more is no error."""
+        Idempotent; an attempt that no longer waits is no error."""
 
 
 class RunDirectories(Protocol):

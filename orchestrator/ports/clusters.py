@@ -37,4 +37,4 @@ class NodeStore(Protocol):
     """The records of nodes, as people change them. Raises StoreUnavailable."""
 
     def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
-        """What was reported of the node until `at` speaks against it no more. Idempotent."""
+        """Reports about the node until `at` no longer count against it. Idempotent."""

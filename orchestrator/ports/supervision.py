@@ -62,7 +62,7 @@ class SupervisorStore(Protocol):
         """The newest word of every rank of the attempt."""
 
     def missed(self, key: AttemptKey) -> frozenset[int]:
-        """The replicas that their peers have lost, by what the agents journalled last: since the newest generation."""
+        """The replicas that their peers have lost, as the agents journalled since the newest generation started."""
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         """What stands in the records of the cluster's nodes."""

@@ -75,8 +75,8 @@ def stopping(attempt: Attempt, decision: Decision, now: datetime) -> list[Event]
 
 
 def ended(s: Situation, attempt: Attempt, decision: Decision, cost: Mapping[str, int], kept_step: int | None) -> Event:
-    """The end, with what each source said of the attempt at that moment, what it cost, by budget, and the step of the
-    snapshot that it leaves, where that is the newest of all."""
+    """The end of an attempt: what each source said at that moment, the cost by budget, and `kept_step`, the step of its
+    newest snapshot if that keeps new steps."""
     sources = {source.value: liveness.value for source, liveness in weigh(s).items()}
     evidence: dict[str, object] = {"sources": sources, "cost": dict(cost)}
     words = f"ended {attempt.state}"

@@ -138,7 +138,7 @@ class Actor:
         self._submit(replace(s, job=job, attempt=attempt), decision, refused_so_far="")
 
     def _submit_again(self, s: Situation, decision: Decision) -> None:
-        """What becomes of it is not known until it is answered, whatever was answered before."""
+        """Until this submission is answered its outcome is unknown, whatever was answered before."""
         refused_so_far = _live(s).not_permitted
         attempt = replace(_live(s), tried_at=s.now, not_permitted=None)
         self._apply(s.job, attempt, [])
@@ -147,7 +147,7 @@ class Actor:
     def _submit(self, s: Situation, decision: Decision, *, refused_so_far: str | None) -> None:
         """Submit the intended attempt. When the cluster does not answer it stays intended: a later look tells.
 
-        `refused_so_far`: None if an earlier submission may have been taken; else what was said of the last one.
+        `refused_so_far`: what was answered to the last submission; None if an earlier one may have been accepted.
         """
         attempt = _live(s)
         self._in_office()
@@ -168,7 +168,7 @@ class Actor:
         self._apply(s.job, submitted, [event])
 
     def _note_not_permitted(self, s: Situation, decision: Decision, words: str, *, news: bool) -> None:
-        """No submission of it was ever taken: it waits for the right, and its owner may end it at once."""
+        """No submission of it was ever accepted: it waits for the permission, and its owner may cancel it at once."""
         attempt = replace(_live(s), not_permitted=words)
         event = account.attempt_event(attempt, decision, s.now, f"was not permitted: {words}", {})
         if news:
@@ -189,7 +189,7 @@ class Actor:
         self._apply(s.job.to(s.job.state, reason=decision.sentence, now=s.now), attempt, [event])
 
     def _avoid_only(self, s: Situation, decision: Decision, action: AvoidOnly) -> None:
-        """Tell the cluster, then write down: what is told twice is the same."""
+        """Tell the cluster first, then write it down: to tell it twice changes nothing."""
         attempt = replace(_live(s), excluded_nodes=action.nodes)
         if isinstance(self._backend, StrictBackend):
             self._in_office()
@@ -225,7 +225,7 @@ class Actor:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
         job, attempt = s.job, _live(s)
         first = attempt.stopping_since is None
-        changes = first or decision.sentence != attempt.reason  # the job's own may tell of trouble with the last try
+        changes = first or decision.sentence != attempt.reason  # the job's reason may name a failed try
         if changes:
             log.info("decided", job=job.id, rule=decision.rule, sentence=decision.sentence, force=action.force)
             stopping = attempt.to(attempt.state, reason=decision.sentence, now=s.now)

@@ -1,6 +1,6 @@
-"""Failures that come again with every pass: the first is logged, then one line after a minute, after two, four, ...
+"""Logs a failure that repeats with every pass at once, then again after a minute, after two, four, ...
 
-Nothing else is left out: what a job's owner reads is written in every pass.
+Only log lines are left out. What a job's owner reads is written in every pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 log = structlog.get_logger()
 
 _FIRST, _LONGEST = timedelta(minutes=1), timedelta(hours=1)
-_LULL = timedelta(minutes=5)  # after it the failure is a new one, unless its next line is due later
+_LULL = timedelta(minutes=5)  # without the failure; then it is a new one, unless its pause is longer
 _MOST = 10_000  # failures remembered at a time
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
@@ -29,13 +29,13 @@ class _Series:
 
 
 class Repeats:
-    """Of one cluster. It outlives the supervision under one lease: an outage does. Used by one thread."""
+    """The failures of one cluster. They are kept across leases, because an outage is. Used by one thread."""
 
     def __init__(self) -> None:
         self._series: dict[str, _Series] = {}
 
     def warn(self, event: str, reason: str, now: datetime, *, exc_info: bool = False, **about: str) -> None:
-        """Log the failure, unless the same one was logged of the same thing a while ago. Numbers in `reason` may
+        """Log the failure, unless the same one was logged about the same thing recently. Numbers in `reason` may
         differ."""
         key, words = " ".join((event, *about.values())), _VARIABLE.sub("#", reason)
         series = self._series.get(key)

@@ -154,7 +154,7 @@ def test_the_record_of_a_node_is_cleared_where_it_is(run: Run, service: FakeServ
     listed = run("nodes", "--cluster", "lab")
     assert "n1" in listed.stdout
     assert "`orchestrator nodes clear NODE`" in listed.stderr
-    assert run("nodes", "clear", "n1").stdout == "the record of node n1 of cluster lab is cleared\n"
+    assert run("nodes", "clear", "n1").stdout == "cleared the record of node n1 of cluster lab\n"
     assert service.requests[-1] == ("POST", "/api/v1/nodes/lab/n1/clear")
     several = run("nodes", "clear", "n2")
     assert (several.returncode, "--cluster" in several.stderr) == (2, True)

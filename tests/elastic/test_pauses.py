@@ -120,7 +120,7 @@ def test_an_agent_that_is_paused_again_and_again_ends_its_group_and_says_why(pau
     failures = [nodes.failures[f"node-{number}"] for number in (0, 1)]
     assert [failure and failure.kind for failure in failures] == [FailureKind.RENDEZVOUS] * 2
     # The one that is paused when the group ends finds the store gone.
-    assert any("21 generations in a row got no further" in failure.message for failure in failures if failure)
+    assert any("21 generations in a row made no progress" in failure.message for failure in failures if failure)
 
 
 @pytest.mark.parametrize("count", [1, 2])

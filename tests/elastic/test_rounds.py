@@ -255,7 +255,7 @@ def test_a_group_that_never_lasts_forms_less_and_less_often_and_in_the_end_no_mo
         pauses.append(pause_s(round_.unsettled))
         round_ = form(join(round_, B, LIMITS), LIMITS, time_is_up=False)
     assert pauses == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, *[30.0] * 12]
-    assert round_.reason == "21 generations in a row got no further; the last ended because the group lost host-b"
+    assert round_.reason == "21 generations in a row made no progress; the last ended because the group lost host-b"
 
 
 def test_failures_have_a_budget_of_their_own_and_only_pause() -> None:

@@ -34,7 +34,7 @@ def test_two_workers_meet_here_and_nothing_is_left(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     (found,) = examine(Settings(root=root), "local")
     assert (found.cluster, found.check, found.verdict) == ("local", "group", Verdict.OK), found.sentence
-    assert "two workers met" in found.sentence
+    assert "two workers formed a group" in found.sentence
     assert not root.exists()
 
 

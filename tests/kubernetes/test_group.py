@@ -39,7 +39,7 @@ def test_two_workers_meet_in_a_pod_and_nothing_is_left(
 ) -> None:
     given = site_of(tmp_path)
     _, verdict, sentence = try_group(cluster_of(backend, tmp_path, given, shares_files=True), given)
-    assert (verdict, "two workers met" in sentence) == (Verdict.OK, True), sentence
+    assert (verdict, "two workers formed a group" in sentence) == (Verdict.OK, True), sentence
     assert api.store.all("jobs") == []
     own = [each.name for each in tmp_path.glob("doctor-*") if "-a1-" not in each.name]  # the others are the pods'
     assert own == []

@@ -150,9 +150,9 @@ def test_while_the_api_server_is_away_a_job_that_cannot_start_says_since_when(
         world.go_on(1, seconds=0.0)  # hours of passes would end on another day
     if state is JobState.QUEUED:
         world.add()
-    world.until(lambda job: "does not answer since" in job.reason)
+    world.until(lambda job: "has not answered since" in job.reason)
     told = re.fullmatch(
-        r"waits: the Kubernetes API server does not answer since (\d\d:\d\d) UTC: .+", world.job().reason
+        r"waits: the Kubernetes API server has not answered since (\d\d:\d\d) UTC: .+", world.job().reason
     )
     assert told is not None, world.job().reason
     assert world.job().state is state
@@ -168,7 +168,7 @@ def test_a_service_that_begins_while_the_api_server_is_away_starts_nothing(api: 
     world.add()
     world.go_on(2)
     assert (world.job().state, world.attempts()) == (JobState.QUEUED, [])
-    assert "the Kubernetes API server does not answer since" in world.job().reason
+    assert "the Kubernetes API server has not answered since" in world.job().reason
 
 
 # Pods that do not start

@@ -29,7 +29,7 @@ RIGHT = (
 )
 TAINT = "pod x has no node (Unschedulable: 0/2 nodes are available: 2 node(s) had untolerated taint {gpu: true})"
 MIXED = TAINT.replace("2 node(s) had", "1 Insufficient cpu, 1 node(s) had")
-AWAY = "waits: the Kubernetes API server does not answer since 14:02 UTC: [Errno 111] Connection refused"
+AWAY = "waits: the Kubernetes API server has not answered since 14:02 UTC: [Errno 111] Connection refused"
 
 
 def recorded(stream: str, t: float) -> str:
@@ -49,13 +49,13 @@ def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState 
     [
         (recorded("07-unschedulable-gpu", 5.0), "the scheduler places it once enough of that is free"),
         (recorded("06-image-registry-unreachable", 5.0), "`orchestrator retry train-1 --set run.image=...`"),
-        (recorded("06-image-registry-unreachable", 20.0), "until the budget of launches is spent"),
-        (CLAIM, "once that claim is there and bound"),
+        (recorded("06-image-registry-unreachable", 20.0), "until the launch budget is spent"),
+        (CLAIM, "once that claim exists and is bound"),
         (CONFIG, "then the job fails with these words"),
         (QUOTA, "once others in the namespace have ended"),
         (REFUSED, "then the job fails with these words"),
         (RIGHT, "`orchestrator doctor k8s` names each right that is missing"),
-        (TAINT, "none that is there may take it"),
+        (TAINT, "no node may take it now"),
         (MIXED, "the scheduler places it once enough of that is free"),
         (AWAY, "once the cluster answers"),
     ],
@@ -73,5 +73,7 @@ def test_a_queued_job_reads_the_same_while_its_cluster_does_not_answer() -> None
 
 def test_where_no_obstacle_is_known_it_is_told_who_goes_on() -> None:
     assert why("Slurm job 7 waits (Priority)").next.startswith("the cluster starts it once it has room")
-    assert why("starting", attempt=AttemptState.SUBMITTED).next == "nothing: it begins by itself"
-    assert why("pauses", JobState.RECOVERING, AttemptState.LOST).next == "nothing: the next attempt begins by itself"
+    assert why("starting", attempt=AttemptState.SUBMITTED).next == "nothing to do; it starts by itself"
+    assert (
+        why("pauses", JobState.RECOVERING, AttemptState.LOST).next == "nothing to do; the next attempt starts by itself"
+    )

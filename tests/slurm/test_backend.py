@@ -118,9 +118,9 @@ def test_what_is_refused_without_avoiding_anything_is_asked_for_once(scripted: S
 @pytest.mark.parametrize(
     ("nodes", "resources", "says"),
     [
-        ("1", {"cpus": 64}, "needs 1 node with 64 CPUs; partition main has none, and 8 CPUs on its largest node"),
-        ("2", {"cpus": 8.5}, "needs 2 nodes with 9 CPUs; partition main has none, and 8 CPUs on its largest node"),
-        ("2:3", {"cpus": 64}, "needs 2 nodes with 64 CPUs; partition main has none, and 8 CPUs on its largest node"),
+        ("1", {"cpus": 64}, "needs 1 node with 64 CPUs; partition main has none: its largest node has 8 CPUs"),
+        ("2", {"cpus": 8.5}, "needs 2 nodes with 9 CPUs; partition main has none: its largest node has 8 CPUs"),
+        ("2:3", {"cpus": 64}, "needs 2 nodes with 64 CPUs; partition main has none: its largest node has 8 CPUs"),
         ("3", {"cpus": 8}, "needs 3 nodes; partition main has 2"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_number_that_another_job_has_now_says_nothing_of_ours(scripted: Script
     reuse_number(scripted, books=False)
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.cause) == (Presence.GONE, None)
-    assert seen.evidence == "Slurm knows job 1 no more: another job has that number now"
+    assert seen.evidence == "Slurm no longer knows job 1: another job has that id now"
 
 
 def test_agents_that_still_write_are_not_gone_because_their_number_is_another_jobs(scripted: Scripted) -> None:
@@ -269,12 +269,12 @@ def cancel_by(scripted: Scripted, plan: LaunchPlan, *, books: str | None, **fiel
 @pytest.mark.parametrize(
     ("books", "who"),
     [
-        (None, "by other hands, and without accounting Slurm does not tell whose"),
+        (None, "by somebody else; without accounting Slurm does not tell by whom"),
         (f"CANCELLED by {os.getuid()}", "by {me}, the user that the service runs as"),
         ("CANCELLED by 987654", "by the user with id 987654"),
         ("CANCELLED by 987654|disk | swap", "by the user with id 987654; the administrator's comment: disk | swap"),
         ("CANCELLED", "by Slurm itself: its accounting names no user"),
-        ("RUNNING", "by other hands, and accounting does not tell whose"),
+        ("RUNNING", "by somebody else; accounting does not tell by whom"),
     ],
     ids=["no accounting", "ourselves", "another", "comment", "Slurm", "late"],
 )

@@ -89,7 +89,7 @@ def test_a_requeued_job_whose_second_run_we_ended_was_requeued_all_the_same() ->
     terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
     seen = sight(KEY, a_job("CANCELLED", restarts=1), traces(recorded=frozenset({0, 1})), terms)
     assert seen.cause is not None
-    assert seen.cause.message == "it was requeued in Slurm by other hands (job 12)"
+    assert seen.cause.message == "it was requeued in Slurm by somebody else (job 12)"
 
 
 def test_records_that_are_missing_are_waited_for() -> None:

@@ -45,7 +45,7 @@ def test_the_stop_of_what_is_left_remembers_the_lost_peer_that_it_follows() -> N
     observation = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits={0: LOST_PEER})
     decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
     assert decision.action == Stop(force=False, failure=RENDEZVOUS)
-    assert decision.sentence == f"{RENDEZVOUS.message}; ending what is left of the attempt"
+    assert decision.sentence == f"{RENDEZVOUS.message}; stopping what still runs of the attempt"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.PREEMPTED])

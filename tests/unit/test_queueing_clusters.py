@@ -103,7 +103,7 @@ def test_the_last_free_node_that_fits_is_avoided_for_five_minutes_at_most() -> N
     assert decide(waiting(("n2",), age_s=299)).action == Wait()
     decision = decide(waiting(("n2",), age_s=300))
     assert decision.action == AvoidOnly(("n1",))
-    assert decision.sentence == "no longer avoids n2: nothing else that fits became free in five minutes"
+    assert decision.sentence == "no longer avoids n2: no other node that fits became free in five minutes"
     assert decision.settles
     for else_why in (waiting((), age_s=900), waiting(None, age_s=900), waiting(("n2",), age_s=900, nodes="2")):
         assert decide(else_why).action == Wait(), "the avoidance is not what keeps it waiting"
@@ -171,7 +171,7 @@ def test_a_machine_that_died_first_is_the_cause_though_the_rest_was_stopped_by_u
 
 
 def test_an_attempt_that_was_stopped_for_a_preemption_ends_preempted() -> None:
-    failure = Failure(kind=FailureKind.PREEMPTED, message="it was requeued by other hands")
+    failure = Failure(kind=FailureKind.PREEMPTED, message="it was requeued by somebody else")
     attempt = an_attempt(nodes="1:3", stopping_since=ago(5), failure=failure)
     gone = seen(Presence.GONE, on(None, 0, Liveness.DEAD))
     ended = decide(a_situation(a_job(spec=ELASTIC), attempt, gone))
@@ -199,7 +199,7 @@ def test_a_notice_is_told_as_the_cluster_told_it_before_the_stop_takes_its_words
     noticed = seen(Presence.RUNNING, *alive, exits=told, cause=evicted)
     stopped = decide(a_situation(a_job(), an_attempt(nodes="2"), noticed))
     assert stopped.action == Stop(force=False, failure=evicted)
-    assert stopped.sentence == "it was evicted; ending what is left of the attempt"
+    assert stopped.sentence == "it was evicted; stopping what still runs of the attempt"
     # From then on the cluster may say nothing, or something that came of the stop.
     attempt = an_attempt(nodes="2", stopping_since=ago(1), failure=evicted)
     gone = tuple(replace(one, liveness=Liveness.DEAD) for one in alive)

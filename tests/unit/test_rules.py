@@ -97,17 +97,17 @@ SUSPENDED = "an administrator has suspended it"
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        ({"progress_at": ago(31)}, "its state is unknown: it is unknown; last heard 2026-11-20 11:59:29 UTC"),
+        ({"progress_at": ago(31)}, "its state is unknown: it is unknown; last report 2026-11-20 11:59:29 UTC"),
         ({"progress_at": ago(90), "heard_at": ago(1)}, "so far"),
         ({"progress_at": ago(1)}, "so far"),
-        ({"progress_at": None}, "its state is unknown: it is unknown; it has reported nothing yet"),
+        ({"progress_at": None}, "its state is unknown: it is unknown; no report yet"),
         (
             {"progress_at": ago(90), "heard_at": ago(31)},
-            "its state is unknown: it is unknown; last heard 2026-11-20 11:59:29 UTC",
+            "its state is unknown: it is unknown; last report 2026-11-20 11:59:29 UTC",
         ),
         (
             {"progress_at": ago(1), "halted": SUSPENDED},
-            f"it stands still: {SUSPENDED}; last heard 2026-11-20 11:59:59 UTC",
+            f"it is paused: {SUSPENDED}; last report 2026-11-20 11:59:59 UTC",
         ),
     ],
     ids=["silent", "heard", "progress", "never", "heard before", "halted"],

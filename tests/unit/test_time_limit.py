@@ -35,7 +35,7 @@ def test_both_name_the_field_what_eats_the_time_and_how_much_is_enough() -> None
     assert problem is not None
     assert problem.pointer == "/placement/time_limit_s"
     assert problem.message.startswith("is 60 s, and the cluster tells a job to end 60 s before its limit")
-    assert problem.message.endswith("give it 180 s or more")
+    assert problem.message.endswith("use 180 s or more")
     (warning,) = list_limit_warnings(make_spec(placement={"time_limit_s": 90}), SLURM)
     assert warning.startswith("placement.time_limit_s of 120 s may end attempts before their first step")
 

@@ -236,7 +236,7 @@ def test_a_recovering_job_has_nothing_to_do_but_wait() -> None:
     ended = make_attempt(state=AttemptState.LOST, ended_at=at(9), failure=ODD)
     why = tell(make_job(state=JobState.RECOVERING, reason="the next attempt starts in 5 s"), [ended], [])
     assert why.verdict.startswith("the next attempt starts in 5 s. The first cause: application, rank 1 after step 30")
-    assert why.next == "nothing: the next attempt begins by itself"
+    assert why.next == "nothing to do; the next attempt starts by itself"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_the_owner_of_a_job_that_can_never_start_is_told_to_change_it() -> None:
     assert tell(make_job(state=JobState.STARTING, reason=reason), [], []).next == advice
     assert (
         tell(make_job(state=JobState.STARTING, reason="waits: Resources"), [], []).next
-        == "nothing: it begins by itself"
+        == "nothing to do; it starts by itself"
     )
 
 

@@ -47,7 +47,7 @@ _ASK_S = 2.0  # for one answer, where it is not waited for
 _LOOKS_PER_S = 2000  # of all agents of a large group together
 _PARTING_S = 2.0  # for the store's last answer, and again for the thread's end
 _TELL_AFTER_S = 3.0
-_RESTS = "waiting before the workers start again: the last generations got no further"
+_RESTS = "waiting before the workers start again: the last generations made no progress"
 _LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
 _SILENT_STORE_S = 30
 # tcp(7): what was sent is acknowledged within this time, and when nothing is sent the kernel asks every five seconds.

@@ -113,7 +113,9 @@ def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
         return close(round_, "another node has finished its part")
     unsettled = 0 if ending.lasted else round_.unsettled + 1
     if ending.change and unsettled > _MOST_UNSETTLED:
-        return close(round_, f"{unsettled} generations in a row got no further; the last ended because {ending.change}")
+        return close(
+            round_, f"{unsettled} generations in a row made no progress; the last ended because {ending.change}"
+        )
     room = limits.max_nodes - len(round_.nodes | {me.node})
     return Round(
         number=round_.number + 1,

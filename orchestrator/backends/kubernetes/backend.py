@@ -165,7 +165,7 @@ class KubernetesBackend:
                 self._client.delete_pod(pod.name, grace_s=_FORCE_GRACE_S)
 
     def slots(self) -> None:
-        """The cluster queues by itself. Raises BackendUnavailable while it is known that it does not answer."""
+        """The cluster queues by itself. Raises BackendUnavailable while the API server is known not to answer."""
         if self._started:
             self._require_fresh()
 
@@ -188,7 +188,9 @@ class KubernetesBackend:
                 raise Forbidden(problem)
             if problem is not None:
                 since = tell_moment(watcher.answered_at, self._now())
-                raise BackendUnavailable(f"{SILENT} since {since}: {problem.removeprefix(f'{SILENT}: ')}")
+                raise BackendUnavailable(
+                    f"the Kubernetes API server has not answered since {since}: {problem.removeprefix(f'{SILENT}: ')}"
+                )
 
     def _pods_by_job(self) -> dict[str, list[PodObject]]:
         told = {event.name: event.message for event in self._preemptions.objects()}

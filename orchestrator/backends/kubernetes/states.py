@@ -85,7 +85,7 @@ DISRUPTIONS: dict[str, Meaning] = {
     ),
     "TerminationByKubelet": Meaning(FailureKind.PREEMPTED, "its node was shut down or short of a resource"),
     "DeletionByTaintManager": Meaning(
-        FailureKind.NODE, "its node did not answer, or has a taint that it does not bear"
+        FailureKind.NODE, "its node did not answer, or has a taint that it does not tolerate"
     ),
     "DeletionByPodGC": Meaning(FailureKind.NODE, "its node is gone"),
 }
@@ -289,7 +289,9 @@ def _tainted(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Meaning | N
     node = None if nodes is None or pod.node is None else nodes.get(pod.node)
     if node is None or not node.ready or not node.evicting:
         return None
-    return Meaning(FailureKind.PREEMPTED, f"its node has the taint {', '.join(node.evicting)}, which it does not bear")
+    return Meaning(
+        FailureKind.PREEMPTED, f"its node has the taint {', '.join(node.evicting)}, which it does not tolerate"
+    )
 
 
 def _was_killed(container: ContainerObject, pod: PodObject) -> bool:

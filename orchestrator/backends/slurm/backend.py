@@ -254,7 +254,7 @@ class SlurmBackend:
             self._memory.asked[key] = (now, seen[key])
         for key in lost.keys() - seen.keys():
             seen[key] = Sighting(
-                key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it, and is asked for it later"
+                key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it; it is looked up by its id later"
             )
         return seen
 

@@ -90,7 +90,7 @@ def explain_shortage(members: Sequence[SlurmNode], *, needed: int, cpus: int) ->
     where = f"partition {members[0].partition} has"
     if len(members) < needed:
         return f"needs {counted(needed, 'node')}; {where} {len(members)}"
-    largest = f"none, and {counted(max(node.cpus for node in members), 'CPU')} on its largest node"
+    largest = f"none: its largest node has {counted(max(node.cpus for node in members), 'CPU')}"
     return f"needs {counted(needed, 'node')} with {counted(cpus, 'CPU')}; {where} {len(large) or largest}"
 
 

@@ -115,11 +115,11 @@ def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: boo
 
     `reused`: another job has its number now.
     """
-    evidence = f"Slurm knows job {max(traces.known)} no more"
+    evidence = f"Slurm no longer knows job {max(traces.known)}"
     if reused:
-        evidence += ": another job has that number now"
+        evidence += ": another job has that id now"
     if not quiet:
-        words = f"{evidence}; its agents wrote lately and may still run"
+        words = f"{evidence}; its agents wrote recently and may still run"
         return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
     if traces.claim is None:
         return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and no agent of it ever came up")
@@ -149,7 +149,7 @@ def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
 
 
 def _by_other_hands(job: SlurmJob) -> Failure:
-    return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by other hands (job {job.id})")
+    return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by somebody else (job {job.id})")
 
 
 def _zombie(sighting: Sighting, job: SlurmJob, nodes: Sequence[str]) -> Sighting | None:

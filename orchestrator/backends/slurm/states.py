@@ -47,7 +47,7 @@ STATES: dict[str, Meaning] = {
     "FAILED": Meaning(Standing.OVER),
     "TIMEOUT": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its time limit is over"),
     "DEADLINE": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its deadline has passed"),
-    "CANCELLED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was cancelled in Slurm by other hands"),
+    "CANCELLED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was cancelled in Slurm by somebody else"),
     "REVOKED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was revoked by Slurm"),
     "PREEMPTED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "Slurm gave its place to another job"),
     "NODE_FAIL": Meaning(Standing.OVER, FailureKind.NODE, "Slurm lost one of its nodes"),
@@ -77,7 +77,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("PartitionConfig", f"{NEVER}: its partition has no such node; change resources or partition"),
     ("PartitionDown", "its partition is down"),
     ("PartitionInactive", "its partition is inactive"),
-    ("BadConstraints", f"{NEVER}: no node satisfies it"),
+    ("BadConstraints", f"{NEVER}: no node satisfies its constraints"),
     ("Reservation", "it waits for its reservation"),
     ("QOS", "a limit of its QOS is reached"),
     ("MaxJobsPerAccount", "a limit of its account is reached"),
@@ -111,9 +111,9 @@ def explain_wait(job: SlurmJob) -> str:
 def explain_hands(row: SlurmJob | None, user: str) -> str:
     """Who cancelled a job, by its row in accounting; `user` is what the one with that id is called."""
     if row is None:
-        return "by other hands, and without accounting Slurm does not tell whose"
+        return "by somebody else; without accounting Slurm does not tell by whom"
     if row.state != "CANCELLED":
-        return "by other hands, and accounting does not tell whose"
+        return "by somebody else; accounting does not tell by whom"
     who = "by Slurm itself: its accounting names no user" if row.cancelled_by is None else f"by {user}"
     return f"{who}; the administrator's comment: {row.comment[:_COMMENT_LETTERS]}" if row.comment else who
 
@@ -147,7 +147,7 @@ def find_cause(
     if found.kind is not None:
         return Failure(kind=found.kind, message=f"{found.words} ({name}, {job.state})")
     if job.exit_code == EXIT_REQUEUED:
-        return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by other hands ({name})")
+        return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by somebody else ({name})")
     if job.state == "FAILED" and (job.exit_signal == _SIGNAL_OF_LAUNCH or job.exit_code in (126, 127, EXIT_UNPREPARED)):
         why = last_words or f"its log or folder cannot be opened on {job.batch_host}"
         return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not begin: {why}")

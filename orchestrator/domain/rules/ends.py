@@ -25,7 +25,7 @@ def end_leftovers(s: Situation, live: Watched) -> Decision | None:
         return Decision(action=Stop(force=s.overdue(live)), sentence="finished; what it left running is being ended")
     # Without a living agent nobody passes a polite word on to orphaned workers.
     orphans = live.presence is Presence.GONE
-    force, sentence = orphans or s.overdue(live), "ending what is left of the attempt"
+    force, sentence = orphans or s.overdue(live), "stopping what still runs of the attempt"
     if cause is None or cause.failure is None or cause.recorded:
         return Decision(action=Stop(force=force), sentence=sentence)
     stop = Stop(force=force, failure=cause.failure)
@@ -44,7 +44,7 @@ def adopt_success(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def adopt_end(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that has ended badly ends with its first cause."""
+    """An attempt that is over without success ends with its first cause."""
     cause = find_cause(live)
     return None if cause is None else end(s, cause)
 

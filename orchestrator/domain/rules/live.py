@@ -22,11 +22,11 @@ from orchestrator.domain.rules.kinds import while_live
 from orchestrator.domain.situation import Situation
 from orchestrator.domain.watched import Watched
 
-# For so long a waiting attempt hopes for another node than a free one that it avoids. In five minutes Slurm finds out
-# that a node which it calls free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
+# For so long a waiting attempt waits for another node than the free one that it avoids. Within five minutes Slurm
+# notices that a node which it lists as free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
 AVOIDS_FOR = timedelta(minutes=5)
 _UNHEARD = "nobody hears its agents"
-_HALTED, _UNKNOWN = "it stands still", "its state is unknown"
+_HALTED, _UNKNOWN = "it is paused", "its state is unknown"
 
 
 @while_live
@@ -58,8 +58,8 @@ def submit_intended(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def avoid_less(s: Situation, live: Watched) -> Decision | None:
-    """An attempt that waits in its cluster's queue no longer avoids a node that has come back, nor, after five minutes,
-    a free one without which it cannot start."""
+    """An attempt in its cluster's queue may use an avoided node once its cool-down is over or its record is cleared, or
+    after five minutes if it could start there."""
     attempt = live.attempt
     if attempt.state is not AttemptState.PENDING or not live.seen.sighting.avoids_strictly:
         return None
@@ -69,7 +69,7 @@ def avoid_less(s: Situation, live: Watched) -> Decision | None:
     held_up = [each.node for each in _hold_up(s, live)]
     if not held_up or s.now < attempt.created_at + AVOIDS_FOR:
         return None
-    return _let_in(live, held_up, "nothing else that fits became free in five minutes")
+    return _let_in(live, held_up, "no other node that fits became free in five minutes")
 
 
 @while_live
@@ -126,8 +126,8 @@ def _let_in(live: Watched, nodes: list[str], why: str) -> Decision:
 
 
 def hearing(s: Situation) -> str | None:
-    """What to tell while an attempt that has run cannot be seen, or its agents cannot be heard where reports are all
-    that tells of them, and when they can be again; None where there is nothing to tell."""
+    """The reason of a job whose attempt has run and is in an unknown state, or whose agents are not heard although
+    reports are all that tells of them; and the reason once that is over. None where there is nothing to say."""
     if s.live is None or s.live.attempt.started_at is None:
         return None
     again = _stand(s.live) if s.job.reason.startswith((_UNHEARD, _HALTED, _UNKNOWN)) else None
@@ -145,12 +145,12 @@ def hearing(s: Situation) -> str | None:
 
 
 def _out_of_sight(live: Watched, now: datetime) -> str | None:
-    """The cluster's word, and since when nothing was heard. While the attempt is heard, only a halt is told."""
+    """What the cluster says, and when the last report came. While reports come, only a pause is told."""
     heard_at, halted = live.seen.training.last_heard_at, live.seen.sighting.halted
     silent_since = heard_at or live.attempt.started_at
     if halted is None and silent_since is not None and now - silent_since <= UNHEARD_AFTER:
         return None
-    since = "it has reported nothing yet" if heard_at is None else f"last heard {heard_at:%Y-%m-%d %H:%M:%S} UTC"
+    since = "no report yet" if heard_at is None else f"last report {heard_at:%Y-%m-%d %H:%M:%S} UTC"
     told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if halted is None else f"{_HALTED}: {halted}"
     return f"{told}; {since}"
 

@@ -89,8 +89,8 @@ def start(s: Situation) -> Decision | None:
 
 
 def wait(s: Situation) -> Decision:
-    """Nothing to do, but to say so while nobody sees the attempt, or hears its agents or the cluster that is to start
-    them."""
+    """Nothing is done, but the job's reason says if the attempt's state is unknown, its agents are not heard, or its
+    cluster does not answer."""
     starting = s.live is not None and s.live.attempt.state is not AttemptState.RUNNING
     unanswered = _await_answer(s) if starting else None
     return unanswered or Decision(action=Wait(), sentence=hearing(s) or s.job.reason)

@@ -55,7 +55,7 @@ def stop_overlong(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def stop_cut_off(s: Situation, live: Watched) -> Decision | None:
-    """A group that needs a node which neither its scheduler nor its peers reach is stopped, to begin elsewhere."""
+    """A group that cannot go on without a node that neither the scheduler nor its peers reach is stopped."""
     cause = find_cut_off(live)
     if cause is None or cause.failure is None or live.stopping:
         return None

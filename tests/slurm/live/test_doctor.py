@@ -45,7 +45,7 @@ def test_a_healthy_cluster_passes_and_an_unreachable_service_is_only_told(
     assert "through the run directory" in found["reports"][1]
     assert found["shared"][0] == found["torch"][0] == found["clock"][0] == found["delay"][0] == "ok"
     assert found["version"][1].startswith("Slurm 2")
-    assert found["group"][1].startswith("two workers met on n")
+    assert found["group"][1].startswith("two workers formed a group on n")
     assert {path.name for path in (tmp_path / "runs").iterdir()} <= {".agents", ".workdirs"}, "what jobs share"
 
 

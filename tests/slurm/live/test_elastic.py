@@ -67,7 +67,7 @@ def test_a_job_that_waits_beside_a_free_node_with_a_record_gets_it_once_the_reco
     assert "(no nodes are free for it); node n4 is avoided" in waits.reason
     (told,) = lab.client.why(job).avoids
     assert told.endswith("or until `orchestrator nodes clear n4`")
-    assert lab.cli("nodes", "clear", "n4").stdout == "the record of node n4 of cluster slurm is cleared\n"
+    assert lab.cli("nodes", "clear", "n4").stdout == "cleared the record of node n4 of cluster slurm\n"
     done = lab.succeeded(job)
     assert done.attempts == 1, "the job kept its place in the queue"
     assert "no longer avoids n4: its cool-down is over, or its record was cleared" in lab.sentences(job)

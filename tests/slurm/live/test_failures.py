@@ -119,7 +119,7 @@ CASES = (
         spec=job_of(FOREVER),
         strike=cancel,
         kind="preempted",
-        says="it was cancelled in Slurm by other hands, and without accounting Slurm does not tell whose "
+        says="it was cancelled in Slurm by somebody else; without accounting Slurm does not tell by whom "
         "(Slurm job {id}, CANCELLED)",
         remedy="cancelled in Slurm",
     ),
@@ -128,7 +128,7 @@ CASES = (
         spec=job_of(FOREVER),
         strike=requeue,
         kind="preempted",
-        says="it was requeued in Slurm by other hands",
+        says="it was requeued in Slurm by somebody else",
         remedy="cancelled in Slurm",
     ),
     Case(

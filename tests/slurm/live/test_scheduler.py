@@ -121,7 +121,7 @@ def test_a_job_that_an_administrator_requeues_is_trained_once(lab: Lab) -> None:
     lab.slurm.run("scontrol", "requeue", number)
     done = lab.succeeded(job)
     assert done.attempts == 2
-    assert "requeued in Slurm by other hands" in lab.sentences(job)
+    assert "requeued in Slurm by somebody else" in lab.sentences(job)
     assert ("restored" in lab.kinds(job), sorted(set(lab.steps(job)))) == (True, list(range(1, 151)))
     # Its second run refuses to work; it is cancelled before that or just has.
     assert {state for number_, _, state in lab.slurm_jobs(job) if number_ == number} <= {"CANCELLED", "FAILED"}
@@ -142,7 +142,7 @@ def test_a_job_whose_number_is_another_users_after_all_state_was_lost_comes_back
         done = lab.succeeded(job)
         first = next(iter(lab.client.attempts(job)))
         assert (done.attempts, first.state) == (2, "LOST"), lab.sentences(job)
-        assert f"Slurm knows job {number} no more: another job has that number now" in first.reason
+        assert f"Slurm no longer knows job {number}: another job has that id now" in first.reason
         assert "restored" in lab.kinds(job)
     finally:
         lab.slurm.run("scancel", *strangers[1:])
@@ -155,7 +155,7 @@ def test_a_job_that_is_cancelled_in_slurm_comes_back(lab: Lab) -> None:
     done = lab.succeeded(job)
     first = next(iter(lab.client.attempts(job)))
     assert (done.attempts, first.state) == (2, "PREEMPTED")
-    assert "cancelled in Slurm by other hands" in first.reason
+    assert "cancelled in Slurm by somebody else" in first.reason
 
 
 def test_a_held_job_says_how_to_release_it(lab: Lab) -> None:
@@ -177,7 +177,7 @@ def test_a_job_that_no_node_can_hold_fails_with_the_numbers(lab: Lab) -> None:
     job = lab.submit(resources={"cpus": 64})
     ended = lab.until(job, lambda job: job.ended)
     assert ended.failure is not None
-    says = "needs 2 nodes with 64 CPUs; partition main has none, and 4 CPUs on its largest node"
+    says = "needs 2 nodes with 64 CPUs; partition main has none: its largest node has 4 CPUs"
     assert (ended.state, ended.failure.kind, says in ended.reason) == ("FAILED", "launch", True), ended.reason
     remedy = lab.client.why(job).remedy
     assert remedy is not None
@@ -204,11 +204,11 @@ def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
     number = lab.slurm_id(job)
     lab.slurm.run("scontrol", "suspend", number)
     halted = (
-        f"it stands still: an administrator has suspended Slurm job {number}; `scontrol resume {number}` lets it go on"
+        f"it is paused: an administrator has suspended Slurm job {number}; `scontrol resume {number}` lets it go on"
     )
-    lab.until(job, lambda job: job.reason.startswith(f"{halted}; last heard 20"))
+    lab.until(job, lambda job: job.reason.startswith(f"{halted}; last report 20"))
     assert lab.client.why(job).verdict.startswith(halted)
-    assert "it stands still" in lab.cli("ls").stdout
+    assert "it is paused" in lab.cli("ls").stdout
     time.sleep(6)
     assert lab.client.job(job).attempts == 1
     lab.slurm.run("scontrol", "resume", number)

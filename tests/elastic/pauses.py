@@ -14,11 +14,12 @@ from unittest.mock import patch
 from tests.elastic.virtual import Clock, Pause
 from trainer.contract import env, layout
 from trainer.contract.failure import Failure
-from trainer.elastic import agent, awake, ending, history, rendezvous
+from trainer.elastic import agent, awake, ending, history, rendezvous, store_thread, waits
 from trainer.elastic.agent import Agent
 from trainer.elastic.flags import parse_flags
 from trainer.elastic.rdzv_conf import Timing
-from trainer.elastic.rendezvous import Alone, Rendezvous, RendezvousFailed, Shared
+from trainer.elastic.rendezvous import Alone, Rendezvous, Shared
+from trainer.elastic.rendezvous_failed import RendezvousFailed
 from trainer.elastic.rounds import Limits, Member
 from trainer.elastic.workers import Meeting
 
@@ -250,10 +251,10 @@ class Store:
 @contextmanager
 def _virtual(clock: Clock) -> Iterator[None]:
     stands: list[tuple[Any, str, object]] = [
-        (each, "time", clock.time) for each in (agent, awake, ending, history, rendezvous)
+        (each, "time", clock.time) for each in (agent, awake, ending, history, rendezvous, store_thread, waits)
     ]
-    stands += [(rendezvous, "queue", clock.queue), (rendezvous, "threading", clock.threading)]
-    stands += [(rendezvous, "Future", clock.future), (rendezvous, "_LOOK_EVERY_S", LOOK_S)]
+    stands += [(store_thread, "queue", clock.queue), (store_thread, "threading", clock.threading)]
+    stands += [(store_thread, "Future", clock.future), (store_thread, "_LOOK_EVERY_S", LOOK_S)]
     with ExitStack() as stack:
         for module, name, stand in stands:
             stack.enter_context(patch.object(module, name, stand))

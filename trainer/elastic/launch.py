@@ -15,6 +15,7 @@ import torch
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
+from trainer.elastic.endpoint import find_address, open_store
 from trainer.elastic.files import say
 from trainer.elastic.fitness import Unfit
 from trainer.elastic.flags import Flags
@@ -22,14 +23,8 @@ from trainer.elastic.nursery import Nursery
 from trainer.elastic.program import OURS, Program, parse_program
 from trainer.elastic.rdzv_conf import parse_endpoint, parse_is_host, parse_timing
 from trainer.elastic.record import Record, now
-from trainer.elastic.rendezvous import (
-    Alone,
-    Rendezvous,
-    RendezvousFailed,
-    Shared,
-    find_address,
-    open_store,
-)
+from trainer.elastic.rendezvous import Alone, Rendezvous, Shared
+from trainer.elastic.rendezvous_failed import RendezvousFailed
 from trainer.elastic.rounds import Member
 from trainer.elastic.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest

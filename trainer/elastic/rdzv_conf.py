@@ -22,7 +22,7 @@ class Timing:
     beats: int = 5
     read_s: float = 60.0
     # A paused node comes back, and the workers that wait for it go on. A connection to a silent node breaks after as
-    # long (rendezvous.py).
+    # long (endpoint.py).
     patience_s: float = 30.0
 
     @property

@@ -11,11 +11,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-_PATIENCE = timedelta(seconds=60)
+_TIMEOUT = timedelta(seconds=60)
 
 
 def main() -> int:
-    dist.init_process_group("gloo", timeout=_PATIENCE)
+    dist.init_process_group("gloo", timeout=_TIMEOUT)
     try:
         present = torch.ones(1)
         dist.all_reduce(present)

@@ -37,7 +37,7 @@ _LAST_WORDS_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """In seconds: until the cluster has started the agent, and from then until the workers have formed a group."""
 
     begin_s: float = 180.0
@@ -46,7 +46,7 @@ class Patience:
 
 
 def try_group(
-    cluster: Cluster, site: Site, patience: Patience = Patience(), *, pause: Callable[[float], None] = time.sleep
+    cluster: Cluster, site: Site, timeouts: Timeouts = Timeouts(), *, pause: Callable[[float], None] = time.sleep
 ) -> Word:
     """`site`: as in a job's plan. Blocks until the workers have formed a group, have failed, or had their time."""
     with tempfile.TemporaryDirectory() as workdir:
@@ -54,13 +54,13 @@ def try_group(
         began = time.monotonic()
         try:
             cluster.backend.submit(plan)
-            return _judge(cluster, plan, patience, began, pause)
+            return _judge(cluster, plan, timeouts, began, pause)
         except LaunchRefused as error:
             return CHECK, Verdict.FAILED, f"two workers could not be started: {error}"
         except (BackendUnavailable, OSError) as error:
             return CHECK, Verdict.FAILED, f"the test with two workers could not run: {error}"
         finally:
-            _clear(cluster, plan, patience, pause)
+            _clear(cluster, plan, timeouts, pause)
 
 
 def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPlan:
@@ -98,25 +98,25 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
 
 
 def _judge(
-    cluster: Cluster, plan: LaunchPlan, patience: Patience, began: float, pause: Callable[[float], None]
+    cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, began: float, pause: Callable[[float], None]
 ) -> Word:
-    deadline, runs = began + patience.begin_s, False
+    deadline, runs = began + timeouts.begin_s, False
     while True:
         seen = cluster.backend.observe({plan.key: 1})[plan.key]
         record, now = _find_record(cluster, plan), time.monotonic()
         if record is not None:
             return _judge_record(record, _node_of(seen), now - began)
         if seen.presence is Presence.RUNNING and not runs:
-            runs, deadline = True, now + patience.meet_s
+            runs, deadline = True, now + timeouts.meet_s
         gone = seen.presence is Presence.GONE or (seen.presence is Presence.ABSENT and now - began > _ABSENT_S)
         if gone:
             why = seen.evidence if seen.cause is None else seen.cause.message
             return CHECK, Verdict.FAILED, f"two workers did not start: {why}{_last_words(cluster, plan)}"
         if now > deadline and not runs:
-            waits = f"two workers were not started within {patience.begin_s:.0f} s: {seen.evidence}"
+            waits = f"two workers were not started within {timeouts.begin_s:.0f} s: {seen.evidence}"
             return CHECK, Verdict.WARNING, f"{waits}; try again when there is room"
         if now > deadline:
-            words = f"two workers formed no group within {patience.meet_s:.0f} s of their agent's start"
+            words = f"two workers formed no group within {timeouts.meet_s:.0f} s of their agent's start"
             return CHECK, Verdict.FAILED, f"{words}{_last_words(cluster, plan)}"
         pause(_LOOK_S)
 
@@ -147,9 +147,9 @@ def _last_words(cluster: Cluster, plan: LaunchPlan) -> str:
     return ""
 
 
-def _clear(cluster: Cluster, plan: LaunchPlan, patience: Patience, pause: Callable[[float], None]) -> None:
+def _clear(cluster: Cluster, plan: LaunchPlan, timeouts: Timeouts, pause: Callable[[float], None]) -> None:
     """End what is left; its folder goes last, when nobody writes into it any more."""
-    deadline = time.monotonic() + patience.end_s
+    deadline = time.monotonic() + timeouts.end_s
     with suppress(BackendUnavailable, LaunchRefused, OSError):
         cluster.backend.cancel(plan.key, force=True)
         while time.monotonic() < deadline:

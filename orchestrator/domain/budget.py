@@ -53,7 +53,7 @@ def budget_of(failure: Failure) -> str | None:
     return "launch" if failure.at_launch else BUDGET_OF[failure.kind]
 
 
-def date_failure(job: Job, failure: Failure, *, began: bool) -> Failure:
+def mark_at_launch(job: Job, failure: Failure, *, began: bool) -> Failure:
     """The failure, marked as one at launch if the attempt ended before any worker had begun. `began`: a worker had.
 
     A job that has made a step can start. An outage during its next attempts is no reason to give it up early.
@@ -63,7 +63,7 @@ def date_failure(job: Job, failure: Failure, *, began: bool) -> Failure:
 
 def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | None, now: datetime) -> Job:
     """The job with its account after an attempt that ends now: what is spent, and when the next attempt may start."""
-    ran_s, kept_s = _ran(attempt, now), _keep(job, attempt, training, now)
+    ran_s, kept_s = _measure_ran_s(attempt, now), _measure_kept_s(job, attempt, training, now)
     all_kept_s = job.kept_s + (kept_s or 0.0)
     enough = all_kept_s >= job.spec.supervise.refund_after_s
     refunded = enough or _refunded(job, attempt, training, failure, ran_s)
@@ -90,9 +90,9 @@ def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure |
     class. An end by a time limit costs nothing if the attempt kept steps. An attempt that earned its charge back costs
     nothing at all.
     """
-    kept_s = _keep(job, attempt, training, now)
+    kept_s = _measure_kept_s(job, attempt, training, now)
     cost = Counter({_PORTS: 1} if failure is not None and is_taken_port(failure) else {})
-    if kept_s is not None and _earns_back(job, kept_s, _ran(attempt, now)):
+    if kept_s is not None and _earns_back(job, kept_s, _measure_ran_s(attempt, now)):
         return cost
     cost += Counter(application=training.restarts, node=training.shrinks)
     budget = None if failure is None else budget_of(failure)
@@ -134,7 +134,7 @@ def _refunded(job: Job, attempt: Attempt, training: Training, failure: Failure |
     return farther and healthy_s >= job.spec.supervise.refund_after_s
 
 
-def _keep(job: Job, attempt: Attempt, training: Training, now: datetime) -> float | None:
+def _measure_kept_s(job: Job, attempt: Attempt, training: Training, now: datetime) -> float | None:
     """Seconds of training that the attempt keeps, by its newest snapshot; None if no snapshot keeps new steps.
 
     New steps are later than the step that the attempt began with, and than every earlier snapshot of the job: steps
@@ -147,7 +147,7 @@ def _keep(job: Job, attempt: Attempt, training: Training, now: datetime) -> floa
         return None
     if training.kept_at is None or training.formed_at is None:
         return 0.0
-    return min(max(0.0, (training.kept_at - training.formed_at).total_seconds()), _ran(attempt, now))
+    return min(max(0.0, (training.kept_at - training.formed_at).total_seconds()), _measure_ran_s(attempt, now))
 
 
 def _earns_back(job: Job, kept_s: float, ran_s: float) -> bool:
@@ -160,7 +160,7 @@ def _earns_back(job: Job, kept_s: float, ran_s: float) -> bool:
     return kept_s >= ran_s - kept_s and kept_s >= job.spec.supervise.refund_after_s / EARNED_AT_MOST
 
 
-def _ran(attempt: Attempt, now: datetime) -> float:
+def _measure_ran_s(attempt: Attempt, now: datetime) -> float:
     return 0.0 if attempt.started_at is None else (now - attempt.started_at).total_seconds()
 
 

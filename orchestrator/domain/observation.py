@@ -12,7 +12,8 @@ from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
 from trainer.contract.silence import Pace
 
-NEVER = "it can never start"  # in the evidence of an attempt that waits for something that its cluster does not have
+# In the evidence of an attempt that waits for something that its cluster does not have.
+CAN_NEVER_START = "it can never start"
 UNHEARD_AFTER = timedelta(seconds=30)  # agents report every two seconds, with news or without
 
 
@@ -52,7 +53,7 @@ class Sighting:
     replicas: tuple[ReplicaSighting, ...] = ()
     cause: Failure | None = None  # the cluster's own word on why it ended: preempted, out of memory, its time over
     nodes: int | None = None  # how many the cluster gave it, where that may be fewer than were asked for
-    halted: str | None = None  # the cluster's word on why it stands still, a clause: an administrator has suspended it
+    pause_reason: str | None = None  # the cluster's word, a clause, such as: an administrator has suspended it
     # Of a running attempt: the nodes that are free for a larger one. Of one that waits for nodes: the nodes with any
     # free resource. None: the cluster cannot tell, or the attempt waits for something else.
     spare_nodes: tuple[str, ...] | None = None
@@ -76,7 +77,7 @@ class RankWord:
     heard_at: datetime
 
 
-def replicas_told(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
+def parse_replicas(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
     """The replica numbers that events list under "replicas". Anything else in the list is ignored."""
     named = [number for each in evidence if isinstance(told := each.get("replicas"), list) for number in told]
     return frozenset(number for number in named if isinstance(number, int) and not isinstance(number, bool))

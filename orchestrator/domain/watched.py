@@ -52,10 +52,10 @@ class Watched:
 
     def bad_exits(self) -> list[ExitRecord]:
         """The records that speak against the attempt: no success, and not of a replica that the group can spare."""
-        spared = self._spared()
-        return [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in spared]
+        tolerated = self._tolerated_exits()
+        return [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in tolerated]
 
-    def _spared(self) -> list[ExitRecord]:
+    def _tolerated_exits(self) -> list[ExitRecord]:
         """The records of bad ends after which the group went on, or still may because enough other agents are alive.
 
         An agent whose program failed closes the group for all. One that lost its peers, its node or its place does not.
@@ -64,13 +64,13 @@ class Watched:
         newest = max([self.seen.training.generation or 0, *(record.generation for record in told.values())])
         at_work = sum(seen.liveness is Liveness.ALIVE for seen in self.seen.sighting.replicas)
         may_go_on = at_work >= self.attempt.min_nodes and not self.stopping
-        spared = [
+        tolerated = [
             record
             for record in told.values()
             if record.outcome is not Outcome.SUCCEEDED
             and (record.generation < newest or (may_go_on and _leaves_group_open(record)))
         ]
-        return spared if self.nodes - len(spared) >= self.attempt.min_nodes else []
+        return tolerated if self.nodes - len(tolerated) >= self.attempt.min_nodes else []
 
     def _told(self) -> dict[int, ExitRecord]:
         """The exit records by replica, refused double starts aside."""
@@ -85,7 +85,7 @@ class Watched:
     def vanished(self) -> str | None:
         """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
         gone = self.gone()
-        spare = self.nodes - self.attempt.min_nodes - len(self._spared())
+        spare = self.nodes - self.attempt.min_nodes - len(self._tolerated_exits())
         if not gone or (len(gone) <= spare and self.presence is not Presence.GONE):
             return None
         return "; ".join(seen.evidence for seen in gone)

@@ -11,14 +11,14 @@ from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.lease import Lease, LeaseStanding
 from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, Training, replicas_told
+from orchestrator.domain.observation import RankWord, Training, parse_replicas
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.tables import Tables, exits_of
 from trainer.contract.exit_record import EventKind
 
-_UNTOLD = Training()
+_NO_TRAINING = Training()
 
 
 class MemoryLeaseStore:
@@ -118,7 +118,7 @@ class MemorySupervisorStore:
         ]
         started = [one.generation or 0 for one in events if one.kind == EventKind.GENERATION_STARTED.value]
         newest = max(started, default=0)
-        return replicas_told(
+        return parse_replicas(
             one.evidence for one in events if one.kind == EventKind.PEER_LOST.value and (one.generation or 0) >= newest
         )
 
@@ -153,6 +153,6 @@ class MemorySupervisorStore:
 def _supervised(tables: Tables, job: Job) -> Supervised:
     attempt = tables.attempt_of(job.id)
     if attempt is None:
-        return Supervised(job=job, attempt=None, training=_UNTOLD, exits={})
+        return Supervised(job=job, attempt=None, training=_NO_TRAINING, exits={})
     training = tables.told[attempt.key].training()
     return Supervised(job=job, attempt=attempt, training=training, exits=exits_of(tables, attempt.key))

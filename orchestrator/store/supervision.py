@@ -15,7 +15,7 @@ from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job import JobState
 from orchestrator.domain.lease import Lease
 from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, replicas_told
+from orchestrator.domain.observation import RankWord, parse_replicas
 from orchestrator.domain.told import Told
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.store.engine import Database
@@ -127,7 +127,7 @@ class SqlSupervisorStore:
                     mine, EventRow.kind == EventKind.PEER_LOST.value, EventRow.generation >= (newest or 0)
                 )
             )
-            return replicas_told(told)
+            return parse_replicas(told)
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:

@@ -16,7 +16,7 @@ from typing import assert_never
 import structlog
 
 from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.budget import charge, date_failure, find_cost, recognise
+from orchestrator.domain.budget import charge, find_cost, mark_at_launch, recognise
 from orchestrator.domain.decision import (
     AvoidOnly,
     BeginRetry,
@@ -258,7 +258,7 @@ class Actor:
         attempt, training = _live(s), Training() if s.live is None else s.live.seen.training
         failure = action.failure
         if failure is not None:
-            failure = date_failure(s.job, failure, began=s.live is not None and s.live.began())
+            failure = mark_at_launch(s.job, failure, began=s.live is not None and s.live.began())
         if failure is not None and attempt.started_at is not None:
             failure = recognise(s.job, failure, ran_s=(s.now - attempt.started_at).total_seconds())
         attempt = _marked(attempt, decision).to(action.state, reason=decision.sentence, now=s.now, failure=failure)

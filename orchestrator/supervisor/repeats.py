@@ -25,7 +25,7 @@ class _Series:
     next_at: datetime
     last_at: datetime
     pause: timedelta = _FIRST
-    untold: int = 0  # since the last line
+    unlogged: int = 0  # since the last line
 
 
 class Repeats:
@@ -45,12 +45,12 @@ class Repeats:
             self._series[key] = _Series(words, next_at=now + _FIRST, last_at=now)
             log.warning(event, reason=reason, exc_info=exc_info, **about)
             return
-        series.untold, series.last_at = series.untold + 1, now
+        series.unlogged, series.last_at = series.unlogged + 1, now
         if now < series.next_at:
             return
-        log.warning(event, reason=reason, times=series.untold, exc_info=exc_info, **about)
+        log.warning(event, reason=reason, times=series.unlogged, exc_info=exc_info, **about)
         series.pause = min(_LONGEST, 2 * series.pause)
-        series.next_at, series.untold = now + series.pause, 0
+        series.next_at, series.unlogged = now + series.pause, 0
 
 
 def _is_new(series: _Series, now: datetime) -> bool:

@@ -90,7 +90,7 @@ class Tally:
             failure = _failure(event)
             self._metrics.attempts_ended.labels(state, _FREE if failure is None else failure.kind.value).inc()
             if goes_on and failure is not None:
-                self._metrics.restarts.labels(_NEW_ATTEMPT, _payer(event, failure)).inc()
+                self._metrics.restarts.labels(_NEW_ATTEMPT, _paying_budget(event, failure)).inc()
 
 
 def _restarts() -> Iterator[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _number(event: Event, name: str) -> float | None:
     return float(value) if math.isfinite(value) and value >= 0 else None
 
 
-def _payer(event: Event, failure: Failure) -> str:
+def _paying_budget(event: Event, failure: Failure) -> str:
     """The budget that paid for the end of an attempt."""
     budget, cost = budget_of(failure), event.evidence.get("cost")
     free = budget is None or (isinstance(cost, Mapping) and budget not in cost)

@@ -19,10 +19,10 @@ from trainer.elastic.rounds import (
     can_do_without,
     close,
     drop,
+    explain_lost_peers,
     find_change,
     find_lost,
-    find_parting,
-    find_still,
+    find_stillness,
     finish,
     form,
     join,
@@ -31,7 +31,7 @@ from trainer.elastic.rounds import (
     pause_s,
     render_round,
     reopen,
-    tell_still,
+    report_stillness,
     watched_by,
 )
 
@@ -130,20 +130,22 @@ def test_a_member_that_has_finished_may_leave_and_no_group_forms_without_it() ->
 
 def test_a_group_is_still_when_every_member_whose_workers_run_has_told_so() -> None:
     group = formed(A, B, C)
-    assert find_still(group) is None
-    one = tell_still(group, group.number, "a", "x")
-    assert find_still(one) is None
-    all_told = tell_still(finish(tell_still(one, group.number, "b", "y"), group.number, "c"), group.number, "b", "z")
-    assert find_still(parse_round(render_round(all_told))) == ("x", "z")
-    assert find_still(tell_still(all_told, group.number, "a", None)) is None
-    assert find_still(drop(all_told, {"b"})) == ("x",)
+    assert find_stillness(group) is None
+    one = report_stillness(group, group.number, "a", "x")
+    assert find_stillness(one) is None
+    all_told = report_stillness(
+        finish(report_stillness(one, group.number, "b", "y"), group.number, "c"), group.number, "b", "z"
+    )
+    assert find_stillness(parse_round(render_round(all_told))) == ("x", "z")
+    assert find_stillness(report_stillness(all_told, group.number, "a", None)) is None
+    assert find_stillness(drop(all_told, {"b"})) == ("x",)
 
 
 def test_nobody_is_still_in_a_round_that_it_is_not_part_of() -> None:
     group = formed(A, B)
-    assert tell_still(group, group.number, "d", "x") == group
-    assert tell_still(group, group.number + 1, "a", "x") == group
-    assert reopen(tell_still(group, group.number, "a", "x"), A, LIMITS, Ending()).still == ()
+    assert report_stillness(group, group.number, "d", "x") == group
+    assert report_stillness(group, group.number + 1, "a", "x") == group
+    assert reopen(report_stillness(group, group.number, "a", "x"), A, LIMITS, Ending()).still == ()
 
 
 def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason() -> None:
@@ -269,16 +271,16 @@ def test_failures_have_a_budget_of_their_own_and_only_pause() -> None:
 
 def test_agents_part_for_a_change_of_the_group_or_for_one_that_is_given_up_and_not_for_a_failure() -> None:
     group = formed(A, B, C)
-    assert find_parting(group, group, "a") is None
+    assert explain_lost_peers(group, group, "a") is None
     seen = drop(group, {"c"})
-    assert find_parting(seen, group, "a") == "the group lost host-c"
-    assert find_parting(seen, group, "c") == "the other nodes have given this one up"
-    assert find_parting(reopen(group, A, LIMITS, Ending()), group, "b") is None
-    assert find_parting(reopen(seen, A, LIMITS, Ending()), group, "b") == "the group lost host-c"
+    assert explain_lost_peers(seen, group, "a") == "the group lost host-c"
+    assert explain_lost_peers(seen, group, "c") == "the other nodes have given this one up"
+    assert explain_lost_peers(reopen(group, A, LIMITS, Ending()), group, "b") is None
+    assert explain_lost_peers(reopen(seen, A, LIMITS, Ending()), group, "b") == "the group lost host-c"
     grown = Ending(change="host-d waits to join")
-    assert find_parting(reopen(group, A, LIMITS, grown), group, "b") == "host-d waits to join"
+    assert explain_lost_peers(reopen(group, A, LIMITS, grown), group, "b") == "host-d waits to join"
     done = drop(finish(group, group.number, "c"), {"c"})
-    assert find_parting(done, group, "a") is None
+    assert explain_lost_peers(done, group, "a") is None
 
 
 def test_a_group_can_do_without_agents_while_enough_are_left_or_wait() -> None:

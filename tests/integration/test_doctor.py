@@ -12,7 +12,7 @@ from orchestrator.bootstrap.machine import build_places
 from orchestrator.bootstrap.places import Place
 from orchestrator.doctor.doctor import examine
 from orchestrator.doctor.finding import Verdict
-from orchestrator.doctor.group import Patience, build_group_plan, try_group
+from orchestrator.doctor.group import Timeouts, build_group_plan, try_group
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.launch import build_plan
 from orchestrator.settings import Settings
@@ -57,7 +57,7 @@ def test_an_agent_that_cannot_start_is_told_with_its_reason(place: Place, tmp_pa
 
 def test_what_does_not_come_to_an_end_is_ended_and_told(place: Place, tmp_path: Path) -> None:
     site = replace(place.site, python=str(write_python_that_never_begins(tmp_path)))
-    _, verdict, sentence = try_group(place.cluster, site, Patience(meet_s=0.5))
+    _, verdict, sentence = try_group(place.cluster, site, Timeouts(meet_s=0.5))
     assert verdict is Verdict.FAILED
     assert "formed no group within" in sentence
     assert list(processes_of(place.cluster.job_root)) == []

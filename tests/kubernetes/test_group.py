@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.clusters import Cluster
 from orchestrator.doctor.finding import Verdict
-from orchestrator.doctor.group import Patience, try_group
+from orchestrator.doctor.group import Timeouts, try_group
 from orchestrator.domain.launch import Site, build_plan
 from tests.contract.backends import site
 from tests.kubernetes.fake_api import FakeApi
@@ -59,7 +59,7 @@ def test_a_cluster_without_room_is_no_failure(api: FakeApi, backend: KubernetesB
     api.cluster.held = recorded_status("07-unschedulable-gpu", 2.0)
     given = site_of(tmp_path)
     cluster = cluster_of(backend, tmp_path, given, shares_files=True)
-    _, verdict, sentence = try_group(cluster, given, Patience(begin_s=2))
+    _, verdict, sentence = try_group(cluster, given, Timeouts(begin_s=2))
     assert verdict is Verdict.WARNING
     assert "Insufficient nvidia.com/gpu" in sentence
     assert api.store.all("jobs") == []
@@ -71,5 +71,5 @@ def test_an_image_that_cannot_be_pulled_is_told_in_the_kubelets_words(
     api.cluster.held = recorded_status("06-image-registry-unreachable", 2.0)
     given = site_of(tmp_path)
     cluster = cluster_of(backend, tmp_path, given, shares_files=True)
-    _, _, sentence = try_group(cluster, given, Patience(begin_s=2))
+    _, _, sentence = try_group(cluster, given, Timeouts(begin_s=2))
     assert "no such host" in sentence

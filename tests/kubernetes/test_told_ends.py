@@ -10,7 +10,7 @@ from tests.kubernetes.whole import World, whole
 
 pytestmark = pytest.mark.timeout(300)
 
-_UNTOLD = "Kubernetes does not record who deletes"
+_NOT_RECORDED = "Kubernetes does not record who deletes"
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
             ],
         ),
         (shut_down, 1, ["TerminationByKubelet", "imminent node shutdown"]),
-        (delete_pod, 2, ["a pod of it was deleted in the cluster", _UNTOLD]),
-        (delete_job, 1, ["its Job was deleted in the cluster", _UNTOLD]),
+        (delete_pod, 2, ["a pod of it was deleted in the cluster", _NOT_RECORDED]),
+        (delete_job, 1, ["its Job was deleted in the cluster", _NOT_RECORDED]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -24,7 +24,7 @@ from orchestrator.backends.slurm.listing import (
     parse_exit_code,
     parse_listing,
 )
-from orchestrator.backends.slurm.states import explain_halt, find_cause, meaning
+from orchestrator.backends.slurm.states import explain_pause, find_cause, meaning
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.spec import Placement
 
@@ -155,11 +155,11 @@ def test_who_suspended_a_job_is_told_by_its_priority() -> None:
         0,
         1795619754,
     )
-    assert explain_halt(suspended) == ("an administrator has suspended Slurm job 1; `scontrol resume 1` lets it go on")
-    by_slurm = explain_halt(replace(suspended, priority=4294901759))
+    assert explain_pause(suspended) == ("an administrator has suspended Slurm job 1; `scontrol resume 1` lets it go on")
+    by_slurm = explain_pause(replace(suspended, priority=4294901759))
     assert by_slurm == "Slurm has suspended job 1 to let another one run, and resumes it by itself"
-    assert explain_halt(replace(suspended, priority=None)) == "Slurm job 1 is suspended"
-    assert explain_halt(replace(suspended, state="RUNNING")) is None
+    assert explain_pause(replace(suspended, priority=None)) == "Slurm job 1 is suspended"
+    assert explain_pause(replace(suspended, state="RUNNING")) is None
 
 
 def test_a_listing_with_other_columns_says_nothing() -> None:

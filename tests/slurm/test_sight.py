@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.slurm.listing import SlurmJob
-from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
+from orchestrator.backends.slurm.sight import (
+    Submission,
+    Terms,
+    Traces,
+    choose,
+    matches_submission,
+    sight,
+    sight_forgotten,
+)
 from orchestrator.backends.slurm.states import STATES, Standing, explain_wait
 from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import NEVER, Presence, Sighting
+from orchestrator.domain.observation import CAN_NEVER_START, Presence, Sighting
 from trainer.contract.node import Departure
 
 KEY = AttemptKey("train-abc", 2)
@@ -76,7 +84,7 @@ def test_fewer_nodes_than_asked_for_are_no_loss() -> None:
 def test_a_state_that_says_nothing_is_unknown(state: str) -> None:
     seen = sight(KEY, a_job(state), traces(), TERMS)
     assert (seen.presence, seen.evidence) == (Presence.UNKNOWN, f"Slurm job 12 is {state}")
-    assert (seen.halted is not None) == (state in ("SUSPENDED", "STOPPED"))
+    assert (seen.pause_reason is not None) == (state in ("SUSPENDED", "STOPPED"))
 
 
 def test_a_requeued_job_is_no_attempt_of_ours_any_more() -> None:
@@ -201,14 +209,14 @@ MADE = Submission(name=str(KEY), user=4242, noted_at=NOW)
 def test_a_job_of_our_number_is_ours_by_its_name_its_user_and_its_submit_time(
     fields: dict[str, Any], *, ours: bool
 ) -> None:
-    assert is_ours(a_job(**{"user": 4242, "submitted_at": NOW - 1, **fields}), MADE) is ours
+    assert matches_submission(a_job(**{"user": 4242, "submitted_at": NOW - 1, **fields}), MADE) is ours
 
 
 def test_without_a_note_of_when_it_was_submitted_name_and_user_tell() -> None:
     made = Submission(name=str(KEY), user=4242, noted_at=None)
     job = a_job(user=4242, submitted_at=NOW - 86400)
-    assert is_ours(job, made)
-    assert not is_ours(a_job(name="allocation", user=4242, submitted_at=NOW), made)
+    assert matches_submission(job, made)
+    assert not matches_submission(a_job(name="allocation", user=4242, submitted_at=NOW), made)
 
 
 def test_limits_are_told_in_slurms_words_and_ours() -> None:
@@ -221,8 +229,8 @@ def test_limits_are_told_in_slurms_words_and_ours() -> None:
 def test_what_can_never_start_is_told_so(reason: str) -> None:
     """The words of 22.05, 24.11 and 26.05."""
     told = explain_wait(a_job("PENDING", reason=reason))
-    assert told.startswith(f"waits in Slurm's queue as job 12: {reason} ({NEVER}")
-    assert NEVER not in explain_wait(a_job("PENDING", reason="Resources"))
+    assert told.startswith(f"waits in Slurm's queue as job 12: {reason} ({CAN_NEVER_START}")
+    assert CAN_NEVER_START not in explain_wait(a_job("PENDING", reason="Resources"))
 
 
 def test_only_an_end_is_an_end() -> None:

@@ -79,7 +79,7 @@ def seen(
     unheard: bool = False,
     ranks: tuple[RankWord, ...] = (),
     cause: Failure | None = None,
-    halted: str | None = None,
+    pause_reason: str | None = None,
     **training: Any,
 ) -> Observation:
     sighting = Sighting(
@@ -88,7 +88,7 @@ def seen(
         evidence=f"it is {presence.value}",
         replicas=replicas,
         cause=cause,
-        halted=halted,
+        pause_reason=pause_reason,
     )
     told = {"generation": 1, "step": 40, "formed_at": ago(70), "progress_at": ago(1), **training}
     return Observation(

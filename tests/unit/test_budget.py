@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.budget import BUDGET_OF, backoff_s, charge, date_failure, find_cost, overspent, recognise
+from orchestrator.domain.budget import BUDGET_OF, backoff_s, charge, find_cost, mark_at_launch, overspent, recognise
 from orchestrator.domain.job import Job
 from orchestrator.domain.observation import Training
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
@@ -283,7 +283,7 @@ def test_whatever_goes_on_for_ever_keeps_half_of_its_time_and_fails_ten_times_in
 
 @pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN, FailureKind.LAUNCH])
 def test_what_ends_an_attempt_before_any_worker_began_is_paid_by_the_budget_of_launches(kind: FailureKind) -> None:
-    failure = date_failure(a_job(), Failure(kind=kind, message="its image cannot be pulled"), began=False)
+    failure = mark_at_launch(a_job(), Failure(kind=kind, message="its image cannot be pulled"), began=False)
     assert spent_after(a_job(), failure) == {"launch": 1}
     assert overspent(a_job(spent={"launch": 4}), failure) == "its budget of 3 launch failures is spent"
     assert parse_failure(render_failure(failure)) == failure
@@ -303,13 +303,13 @@ def test_what_ends_an_attempt_before_any_worker_began_is_paid_by_the_budget_of_l
 )
 def test_a_cause_of_its_own_is_no_failure_to_launch_however_early_it_came(kind: FailureKind, budget: str) -> None:
     failure = Failure(kind=kind, message="early")
-    assert date_failure(a_job(), failure, began=False) == failure
+    assert mark_at_launch(a_job(), failure, began=False) == failure
     assert spent_after(a_job(), failure) == {budget: 1}
 
 
 def test_a_job_that_has_trained_can_start_and_an_outage_is_paid_by_its_own_budget() -> None:
     failure = Failure(kind=FailureKind.INFRASTRUCTURE, message="its image cannot be pulled")
-    assert date_failure(a_job(), failure, began=True) == failure
+    assert mark_at_launch(a_job(), failure, began=True) == failure
     trained = a_job(farthest_step=400)
-    assert date_failure(trained, failure, began=False) == failure
+    assert mark_at_launch(trained, failure, began=False) == failure
     assert spent_after(trained, failure) == {"node": 1}

@@ -106,11 +106,11 @@ SUSPENDED = "an administrator has suspended it"
             "its state is unknown: it is unknown; last report 2026-11-20 11:59:29 UTC",
         ),
         (
-            {"progress_at": ago(1), "halted": SUSPENDED},
+            {"progress_at": ago(1), "pause_reason": SUSPENDED},
             f"it is paused: {SUSPENDED}; last report 2026-11-20 11:59:59 UTC",
         ),
     ],
-    ids=["silent", "heard", "progress", "never", "heard before", "halted"],
+    ids=["silent", "heard", "progress", "never", "heard before", "pause_reason"],
 )
 def test_unknown_is_told_with_the_word_of_the_cluster_and_since_when_nothing_was_heard(
     told: dict[str, Any], sentence: str
@@ -125,7 +125,9 @@ def test_who_has_just_started_and_cannot_be_seen_has_half_a_minute_too() -> None
     assert decision.sentence == "so far"
 
 
-@pytest.mark.parametrize("told", [{"progress_at": ago(31)}, {"halted": SUSPENDED}], ids=["silent", "halted"])
+@pytest.mark.parametrize(
+    "told", [{"progress_at": ago(31)}, {"pause_reason": SUSPENDED}], ids=["silent", "pause_reason"]
+)
 def test_who_is_heard_again_is_told_so_while_the_cluster_still_says_nothing(told: dict[str, Any]) -> None:
     reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told))).sentence
     decision = decide(a_situation(a_job(reason=reason), an_attempt(), seen(Presence.UNKNOWN, heard_at=ago(1))))
@@ -138,7 +140,9 @@ def test_what_has_never_run_is_not_told_to_stand_still() -> None:
     assert decide(a_situation(a_job(JobState.STARTING), waiting, unseen)).sentence == "so far"
 
 
-@pytest.mark.parametrize("told", [{"progress_at": ago(31)}, {"halted": SUSPENDED}], ids=["silent", "halted"])
+@pytest.mark.parametrize(
+    "told", [{"progress_at": ago(31)}, {"pause_reason": SUSPENDED}], ids=["silent", "pause_reason"]
+)
 def test_what_is_seen_again_is_told_so(told: dict[str, Any]) -> None:
     reason = decide(a_situation(a_job(), an_attempt(), seen(Presence.UNKNOWN, **told))).sentence
     decision = decide(a_situation(a_job(reason=reason), an_attempt(), seen(Presence.RUNNING, ALIVE)))

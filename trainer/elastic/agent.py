@@ -251,10 +251,10 @@ class Agent:
         self.history.notice()
         steps = self._read_steps()
         failure = first_cause(self._explain(deaths, team, steps))
-        parting = self._rendezvous.find_parting() if is_collateral(failure) else None
-        if parting is not None:
-            self._tell_lost(parting)
-            return self._follow(True, change=parting)
+        reason = self._rendezvous.explain_lost_peers() if is_collateral(failure) else None
+        if reason is not None:
+            self._tell_lost(reason)
+            return self._follow(True, change=reason)
         return self._follow(self._judge(failure, team, max(steps.values(), default=None)))
 
     def _read_steps(self) -> dict[int, int]:

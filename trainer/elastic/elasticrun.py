@@ -26,6 +26,7 @@ from contextlib import suppress
 
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
+from trainer.elastic.agent_error import explain_exception
 from trainer.elastic.claim import ClaimRefused
 from trainer.elastic.files import say
 from trainer.elastic.flags import parse_flags
@@ -35,7 +36,6 @@ from trainer.elastic.program import Program, parse_program
 from trainer.elastic.record import Record, now, open_record
 from trainer.elastic.report import start_reporter
 from trainer.elastic.stop import StopRequest
-from trainer.elastic.unstarted import explain_exception
 from trainer.elastic.wishes import Wishes
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}

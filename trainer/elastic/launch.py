@@ -15,6 +15,7 @@ import torch
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
+from trainer.elastic.agent_error import explain_exception
 from trainer.elastic.endpoint import find_address, open_store
 from trainer.elastic.files import say
 from trainer.elastic.fitness import Unfit
@@ -28,7 +29,6 @@ from trainer.elastic.rendezvous_failed import RendezvousFailed
 from trainer.elastic.rounds import Member
 from trainer.elastic.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
-from trainer.elastic.unstarted import explain_exception
 from trainer.elastic.workers import Meeting
 
 # What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.

@@ -51,16 +51,16 @@ class Rendezvous(Protocol):
     def find_lost(self) -> Sequence[Member]:
         """The members that the group of this agent has lost since it formed. Never blocks."""
 
-    def find_parting(self) -> str | None:
-        """Why workers may have lost their peers though none of them failed: the group changed, or was out of touch.
+    def explain_lost_peers(self) -> str | None:
+        """Why workers may have lost their peers although none failed: the group changed, or this node was out of touch.
 
-        None where nothing is known of that. Takes two seconds at most.
+        None if nothing is known of that. Takes two seconds at most.
         """
 
-    def tell_still(self, words: str | None) -> None:
+    def report_stillness(self, words: str | None) -> None:
         """Report to the group that this agent's workers stand still; None withdraws it."""
 
-    def find_still(self) -> Sequence[str] | None:
+    def find_stillness(self) -> Sequence[str] | None:
         """The reports of all agents whose workers run; None while one of them has none. Never blocks."""
 
     def finish(self) -> None:
@@ -103,14 +103,14 @@ class Alone:
     def find_lost(self) -> Sequence[Member]:
         return ()
 
-    def find_parting(self) -> str | None:
+    def explain_lost_peers(self) -> str | None:
         return None
 
-    def tell_still(self, words: str | None) -> None:
-        self._round = rounds.tell_still(self._round, self._round.number, self._me.node, words)
+    def report_stillness(self, words: str | None) -> None:
+        self._round = rounds.report_stillness(self._round, self._round.number, self._me.node, words)
 
-    def find_still(self) -> Sequence[str] | None:
-        return rounds.find_still(self._round)
+    def find_stillness(self) -> Sequence[str] | None:
+        return rounds.find_stillness(self._round)
 
     def finish(self) -> None:
         return
@@ -199,23 +199,23 @@ class Shared:
             limit_s = max(limit_s, self._timing.patience_s)
         return silent_s if len(self._formed.members) > 1 and silent_s > limit_s else None
 
-    def find_parting(self) -> str | None:
+    def explain_lost_peers(self) -> str | None:
         assert self._formed is not None
         with suppress(RendezvousFailed):
-            parting = rounds.find_parting(self._store.look(_ASK_S), self._formed, self._me.node)
-            if parting is not None:
-                return parting
+            reason = rounds.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
+            if reason is not None:
+                return reason
         away_s = self._store.find_absence()
         return None if away_s is None else f"this node was out of touch with the others for {away_s:.0f} s"
 
-    def tell_still(self, words: str | None) -> None:
+    def report_stillness(self, words: str | None) -> None:
         assert self._formed is not None
         number, node = self._formed.number, self._me.node
-        self._store.amend(partial(rounds.tell_still, number=number, node=node, words=words))
+        self._store.amend(partial(rounds.report_stillness, number=number, node=node, words=words))
 
-    def find_still(self) -> Sequence[str] | None:
+    def find_stillness(self) -> Sequence[str] | None:
         now, _ = self._store.newest()
-        return rounds.find_still(now)
+        return rounds.find_stillness(now)
 
     def finish(self) -> None:
         assert self._formed is not None

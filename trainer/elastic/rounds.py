@@ -182,7 +182,7 @@ def finish(round_: Round, number: int, node: str) -> Round:
     return replace(round_, finished=round_.finished | {node}) if is_current else round_
 
 
-def tell_still(round_: Round, number: int, node: str, words: str | None) -> Round:
+def report_stillness(round_: Round, number: int, node: str, words: str | None) -> Round:
     """The report of a member of round `number` that its workers stand still; None withdraws it."""
     if round_.stage is not Stage.FORMED or round_.number != number or not round_.has(node):
         return round_
@@ -190,7 +190,7 @@ def tell_still(round_: Round, number: int, node: str, words: str | None) -> Roun
     return replace(round_, still=others if words is None else (*others, (node, words)))
 
 
-def find_still(round_: Round) -> tuple[str, ...] | None:
+def find_stillness(round_: Round) -> tuple[str, ...] | None:
     """The reports of all members whose workers still run; None while one of them has none."""
     told = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
     return tuple(told.values()) if told and told.keys() == round_.nodes - round_.finished else None
@@ -247,8 +247,8 @@ def find_lost(now: Round, formed: Round) -> list[Member]:
     return [member for member in formed.members if not (now.has(member.node) or member.node in now.finished)]
 
 
-def find_parting(now: Round, formed: Round, node: str) -> str | None:
-    """For what other reason than a failure agents end the workers of `formed`; None where none is known.
+def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
+    """Why agents have ended workers of `formed` although none failed; None if nothing is known of that.
 
     Workers that lose their peers then have done nothing wrong.
     """

@@ -64,10 +64,10 @@ class Impasse:
 class Board(Protocol):
     """Where the agents of a group report that their workers stand still."""
 
-    def tell_still(self, words: str | None) -> None:
+    def report_stillness(self, words: str | None) -> None:
         """Replace this agent's report; None withdraws it."""
 
-    def find_still(self) -> Sequence[str] | None:
+    def find_stillness(self) -> Sequence[str] | None:
         """The reports of all agents whose workers run; None while one of them has none."""
 
 
@@ -189,7 +189,7 @@ class Stillness:
                 )
             )
         if len(standings) == len(running):
-            self._board.tell_still(render_standings(standings))
+            self._board.report_stillness(render_standings(standings))
             self._told = True
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
@@ -202,14 +202,14 @@ class Stillness:
 
     def _withdraw(self) -> None:
         if self._told:
-            self._board.tell_still(None)
+            self._board.report_stillness(None)
         for track in self._tracks.values():
             track.stack = None
         self._told, self._agreed_s = False, None
 
     def _agree(self, still_s: float, now_s: float) -> Impasse | None:
         """Wait for the other nodes, and for one more look in which they can withdraw."""
-        told = self._board.find_still()
+        told = self._board.find_stillness()
         if told is None:
             self._agreed_s = None
             return None

@@ -187,7 +187,7 @@ class KubernetesBackend:
             if problem is not None and watcher.forbidden:
                 raise Forbidden(problem)
             if problem is not None:
-                since = tell_moment(watcher.answered_at, self._now())
+                since = render_moment(watcher.answered_at, self._now())
                 raise BackendUnavailable(
                     f"the Kubernetes API server has not answered since {since}: {problem.removeprefix(f'{SILENT}: ')}"
                 )
@@ -246,7 +246,7 @@ class KubernetesBackend:
         )
 
 
-def tell_moment(at: float, now: float) -> str:
+def render_moment(at: float, now: float) -> str:
     """In UTC; with its date, where that is not today's. Both in seconds since the epoch."""
     then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
     return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"

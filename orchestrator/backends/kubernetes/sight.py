@@ -20,7 +20,7 @@ from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting,
 from trainer.contract.failure import Failure, FailureKind
 
 _RECORDS = frozenset({0, 1, 143})  # with these codes an agent ends that has left its record (elasticrun)
-_BY_NOBODY_KNOWN = "and not by this service; Kubernetes does not record who deletes"
+_NOT_BY_US = "and not by this service; Kubernetes does not record who deletes"
 _TELLING = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")  # of a Job, of a pod
 
 
@@ -87,12 +87,12 @@ def _nothing(key: AttemptKey, traces: Traces, terms: Terms) -> Sighting:
         words = "its Job was deleted, or could not be made, before any agent came up"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
     words = "its Job and its pods are gone from the cluster"
-    hands = None if terms.ours else _deleted()
+    cause = None if terms.ours else _deleted()
     replicas = tuple(
         ReplicaSighting(replica=number, liveness=Liveness.DEAD, evidence=f"replica {number}: {words}")
         for number in range(traces.replicas)
     )
-    return Sighting(key=key, presence=Presence.GONE, evidence=words, replicas=replicas, cause=hands)
+    return Sighting(key=key, presence=Presence.GONE, evidence=words, replicas=replicas, cause=cause)
 
 
 def _look(number: int, view: View, terms: Terms) -> _Replica:
@@ -245,7 +245,7 @@ def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure 
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster{by}")
-    words = f"a pod of it was deleted in the cluster, {_BY_NOBODY_KNOWN} ({told.word.evidence})"
+    words = f"a pod of it was deleted in the cluster, {_NOT_BY_US} ({told.word.evidence})"
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 
@@ -264,7 +264,7 @@ def _ended_at(pod: PodObject) -> float:
 
 
 def _deleted() -> Failure:
-    words = f"its Job was deleted in the cluster, {_BY_NOBODY_KNOWN}"
+    words = f"its Job was deleted in the cluster, {_NOT_BY_US}"
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends import ship
+from orchestrator.backends.slurm.cancellations import Cancellations
 from orchestrator.backends.slurm.capacity import (
     SlurmNode,
     choose_avoided,
@@ -19,7 +20,6 @@ from orchestrator.backends.slurm.capacity import (
     summarise,
 )
 from orchestrator.backends.slurm.client import SlurmClient
-from orchestrator.backends.slurm.hands import Hands
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import (
     effective_placement,
@@ -29,7 +29,15 @@ from orchestrator.backends.slurm.render import (
     render_node_launch,
     render_request,
 )
-from orchestrator.backends.slurm.sight import Submission, Terms, Traces, choose, is_ours, sight, sight_forgotten
+from orchestrator.backends.slurm.sight import (
+    Submission,
+    Terms,
+    Traces,
+    choose,
+    matches_submission,
+    sight,
+    sight_forgotten,
+)
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
 from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
@@ -78,7 +86,7 @@ class SlurmBackend:
         self._now = now
         self._monotonic = monotonic
         self._memory = _Memory()
-        self._hands = Hands(self._books, user=client.user)
+        self._cancellations = Cancellations(self._books, user=client.user)
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         return render_native(render_request(plan, self._site))
@@ -98,7 +106,7 @@ class SlurmBackend:
 
     def observe(self, launched: Mapping[AttemptKey, int]) -> Mapping[AttemptKey, Sighting]:
         jobs = self._list() if launched else {}
-        self._hands.ask({str(key): jobs.get(str(key), ()) for key in launched}, ours=self._memory.cancelled)
+        self._cancellations.ask({str(key): jobs.get(str(key), ()) for key in launched}, ours=self._memory.cancelled)
         seen: dict[AttemptKey, Sighting] = {}
         missing: dict[AttemptKey, Traces] = {}
         for key, replicas in launched.items():
@@ -215,7 +223,7 @@ class SlurmBackend:
 
     def _sight(self, key: AttemptKey, jobs: Sequence[SlurmJob], traces: Traces) -> Sighting:
         job = choose(jobs, traces)
-        if self._hands.may_still_be_told(job, now=self._now(), settle_s=self._site.settle_s):
+        if self._cancellations.awaits_accounting(job, now=self._now(), settle_s=self._site.settle_s):
             job = replace(job, state="COMPLETING")
         if meaning(job).standing is Standing.OVER:
             traces = look_closely(traces, self._job(key), key, job.id)
@@ -263,13 +271,13 @@ class SlurmBackend:
         job, found = self._job(key), self._client.job(number)
         noted = noted_at(job, key.number, number)
         made = Submission(name=str(key), user=self._client.user, noted_at=noted)
-        if found is not None and is_ours(found, made):
+        if found is not None and matches_submission(found, made):
             words = f"Slurm knows job {number}, though its listing does not show it"
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
         traces = look_closely(traces, job, key, number)
-        booked = [one for one in books if one.id == number and is_ours(one, made)]
+        booked = [one for one in books if one.id == number and matches_submission(one, made)]
         if booked and meaning(booked[-1]).standing is Standing.OVER:
-            self._hands.learn(str(key), booked[-1])
+            self._cancellations.learn(str(key), booked[-1])
             return self._judge(key, booked[-1], traces)
         sign = last_sign(job, key, traces.replicas)
         quiet = sign is None or self._now() - sign >= 2 * self._site.settle_s
@@ -316,7 +324,7 @@ class SlurmBackend:
             settle_s=self._site.settle_s,
             notice_s=self._site.notice_s,
             ours=frozenset(self._memory.cancelled.get(str(key), ())),
-            hands=self._hands.explain(str(key)),
+            canceller=self._cancellations.explain(str(key)),
             broken=broken or {},
         )
 

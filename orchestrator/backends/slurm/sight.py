@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.backends.slurm.listing import SlurmJob
-from orchestrator.backends.slurm.states import Standing, explain_halt, explain_wait, find_cause, meaning
+from orchestrator.backends.slurm.states import Standing, explain_pause, explain_wait, find_cause, meaning
 from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind, signal_name
@@ -50,7 +50,7 @@ class Terms:
     settle_s: float
     notice_s: float
     ours: frozenset[int] = frozenset()  # Slurm jobs that we ended ourselves
-    hands: str = ""  # who cancelled it, where it was cancelled by others
+    canceller: str = ""  # who cancelled it, where it was cancelled by others
     broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, and its words
 
 
@@ -63,10 +63,10 @@ class Submission:
     noted_at: float | None  # when its number was written down, by the file system's clock; None: it was not
 
 
-def is_ours(job: SlurmJob, made: Submission) -> bool:
-    """Whether a job with that number is the one that was submitted. A Slurm that lost its state gives numbers again.
+def matches_submission(job: SlurmJob, made: Submission) -> bool:
+    """Whether the job that has the id now is the one that was submitted: a Slurm that lost its state gives ids again.
 
-    A requeue moves the submit time on; nothing moves it back.
+    A requeue makes the submit time later. Nothing makes it earlier.
     """
     if job.user not in (None, made.user):
         return False
@@ -95,7 +95,7 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sight
     """Judge an attempt that Slurm lists."""
     found, evidence = meaning(job), f"Slurm job {job.id} is {job.state}"
     if found.standing is Standing.UNKNOWN:
-        return Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence, halted=explain_halt(job))
+        return Sighting(key=key, presence=Presence.UNKNOWN, evidence=evidence, pause_reason=explain_pause(job))
     if found.standing is not Standing.OVER and job.restarts > 0:
         return _requeued(key, job, traces)
     if found.standing is Standing.WAITS:
@@ -215,7 +215,7 @@ def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str],
     ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
     if settled and not ours and not began and job.id not in traces.allocations and down:
         return _unprepared(job, down)
-    told = {"last_words": traces.last_words, "memory_words": traces.memory_words, "hands": terms.hands}
+    told = {"last_words": traces.last_words, "memory_words": traces.memory_words, "canceller": terms.canceller}
     found = None if ours else find_cause(job, notice_s=terms.notice_s, **told)
     if found is None and settled and not ours and not began:
         return _never_began(job, traces)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import EXIT_REQUEUED, EXIT_UNPREPARED
-from orchestrator.domain.observation import NEVER
+from orchestrator.domain.observation import CAN_NEVER_START
 from trainer.contract.failure import Failure, FailureKind
 
 
@@ -71,13 +71,13 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("Nodes required for job are DOWN", "nodes that it needs are down, drained or reserved"),
     (
         "PartitionNodeLimit",
-        f"{NEVER} with more nodes than its partition has or allows; scale it or have the limit raised",
+        f"{CAN_NEVER_START} with more nodes than its partition has or allows; scale it or have the limit raised",
     ),
-    ("PartitionTimeLimit", f"{NEVER} with a time limit above the partition's; lower placement.time_limit_s"),
-    ("PartitionConfig", f"{NEVER}: its partition has no such node; change resources or partition"),
+    ("PartitionTimeLimit", f"{CAN_NEVER_START} with a time limit above the partition's; lower placement.time_limit_s"),
+    ("PartitionConfig", f"{CAN_NEVER_START}: its partition has no such node; change resources or partition"),
     ("PartitionDown", "its partition is down"),
     ("PartitionInactive", "its partition is inactive"),
-    ("BadConstraints", f"{NEVER}: no node satisfies its constraints"),
+    ("BadConstraints", f"{CAN_NEVER_START}: no node satisfies its constraints"),
     ("Reservation", "it waits for its reservation"),
     ("QOS", "a limit of its QOS is reached"),
     ("MaxJobsPerAccount", "a limit of its account is reached"),
@@ -108,7 +108,7 @@ def explain_wait(job: SlurmJob) -> str:
     return f"waits in Slurm's queue as job {job.id}{told}" + (f" ({words.format(id=job.id)})" if words else "")
 
 
-def explain_hands(row: SlurmJob | None, user: str) -> str:
+def explain_canceller(row: SlurmJob | None, user: str) -> str:
     """Who cancelled a job, by its row in accounting; `user` is what the one with that id is called."""
     if row is None:
         return "by somebody else; without accounting Slurm does not tell by whom"
@@ -118,8 +118,8 @@ def explain_hands(row: SlurmJob | None, user: str) -> str:
     return f"{who}; the administrator's comment: {row.comment[:_COMMENT_LETTERS]}" if row.comment else who
 
 
-def explain_halt(job: SlurmJob) -> str | None:
-    """By whom a job was made to stand still; None where it was not."""
+def explain_pause(job: SlurmJob) -> str | None:
+    """Who or what paused a job; None if it is not paused."""
     if job.state == "STOPPED":
         return f"SIGSTOP has stopped Slurm job {job.id}; `scancel --signal=CONT {job.id}` lets it go on"
     if job.state != "SUSPENDED":
@@ -134,16 +134,16 @@ def explain_halt(job: SlurmJob) -> str | None:
 
 
 def find_cause(
-    job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "", hands: str = ""
+    job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "", canceller: str = ""
 ) -> Failure | None:
     """Slurm's word on why a job is over; None where its agents' own records must tell.
 
     `memory_words`: what it printed where it killed a step for its memory, which the job's state does not tell.
-    `hands`: whose they were that cancelled it, as explain_hands says.
+    `canceller`: who cancelled it, as explain_canceller says.
     """
     found, name = meaning(job), f"Slurm job {job.id}"
-    if job.state == "CANCELLED" and found.kind is not None and hands:
-        return Failure(kind=found.kind, message=f"it was cancelled in Slurm {hands} ({name}, {job.state})")
+    if job.state == "CANCELLED" and found.kind is not None and canceller:
+        return Failure(kind=found.kind, message=f"it was cancelled in Slurm {canceller} ({name}, {job.state})")
     if found.kind is not None:
         return Failure(kind=found.kind, message=f"{found.words} ({name}, {job.state})")
     if job.exit_code == EXIT_REQUEUED:

@@ -26,7 +26,7 @@ from orchestrator.domain.watched import Watched
 # notices that a node which it lists as free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
 AVOIDS_FOR = timedelta(minutes=5)
 _UNHEARD = "nobody hears its agents"
-_HALTED, _UNKNOWN = "it is paused", "its state is unknown"
+_PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
 
 
 @while_live
@@ -65,11 +65,11 @@ def avoid_less(s: Situation, live: Watched) -> Decision | None:
         return None
     back = [node for node in attempt.excluded_nodes if node not in s.avoided]
     if back:
-        return _let_in(live, back, "its cool-down is over, or its record was cleared")
-    held_up = [each.node for each in _hold_up(s, live)]
-    if not held_up or s.now < attempt.created_at + AVOIDS_FOR:
+        return _stop_avoiding(live, back, "its cool-down is over, or its record was cleared")
+    blocking = [each.node for each in _find_blocking(s, live)]
+    if not blocking or s.now < attempt.created_at + AVOIDS_FOR:
         return None
-    return _let_in(live, held_up, "no other node that fits became free in five minutes")
+    return _stop_avoiding(live, blocking, "no other node that fits became free in five minutes")
 
 
 @while_live
@@ -77,11 +77,11 @@ def note_pending(s: Situation, live: Watched) -> Decision | None:
     """Write down that the cluster holds the attempt in its own queue, and for what it waits there."""
     if live.presence is not Presence.PENDING:
         return None
-    held_up = _hold_up(s, live)
-    sentence = "; ".join([live.seen.sighting.evidence, *(describe(each) for each in held_up)])
+    blocking = _find_blocking(s, live)
+    sentence = "; ".join([live.seen.sighting.evidence, *(describe(each) for each in blocking)])
     if live.attempt.state in (AttemptState.INTENDED, AttemptState.SUBMITTED):
         return Decision(action=NotePending(), sentence=sentence)
-    gives_up_at = live.attempt.created_at + AVOIDS_FOR if held_up else None
+    gives_up_at = live.attempt.created_at + AVOIDS_FOR if blocking else None
     later = gives_up_at if gives_up_at is not None and gives_up_at > s.now else None
     waits = Decision(action=Wait(), sentence=sentence, look_again_at=later)
     return waits if live.attempt.state is AttemptState.PENDING else None
@@ -109,7 +109,7 @@ def tell_agents(s: Situation, live: Watched) -> Decision | None:
     return Decision(action=TellAgents(), sentence=s.job.reason)
 
 
-def _hold_up(s: Situation, live: Watched) -> list[Exclusion]:
+def _find_blocking(s: Situation, live: Watched) -> list[Exclusion]:
     """The nodes that the waiting attempt avoids and with which it could start now."""
     sighting = live.seen.sighting
     if not sighting.avoids_strictly or sighting.spare_nodes is None:
@@ -120,7 +120,7 @@ def _hold_up(s: Situation, live: Watched) -> list[Exclusion]:
     return [each for each in s.exclusions if each.node in within]
 
 
-def _let_in(live: Watched, nodes: list[str], why: str) -> Decision:
+def _stop_avoiding(live: Watched, nodes: list[str], why: str) -> Decision:
     rest = tuple(node for node in live.attempt.excluded_nodes if node not in nodes)
     return Decision(action=AvoidOnly(rest), sentence=f"no longer avoids {', '.join(nodes)}: {why}")
 
@@ -130,9 +130,9 @@ def hearing(s: Situation) -> str | None:
     reports are all that tells of them; and the reason once that is over. None where there is nothing to say."""
     if s.live is None or s.live.attempt.started_at is None:
         return None
-    again = _stand(s.live) if s.job.reason.startswith((_UNHEARD, _HALTED, _UNKNOWN)) else None
+    again = _stand(s.live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
     if s.live.presence is Presence.UNKNOWN:
-        return _out_of_sight(s.live, s.now) or again
+        return _explain_unknown(s.live, s.now) or again
     if s.live.presence is not Presence.RUNNING:
         return None
     if not s.live.seen.unheard:
@@ -144,14 +144,14 @@ def hearing(s: Situation) -> str | None:
     return f"{_UNHEARD}: no report since {since}; check that pods reach the service (`orchestrator doctor`)"
 
 
-def _out_of_sight(live: Watched, now: datetime) -> str | None:
+def _explain_unknown(live: Watched, now: datetime) -> str | None:
     """What the cluster says, and when the last report came. While reports come, only a pause is told."""
-    heard_at, halted = live.seen.training.last_heard_at, live.seen.sighting.halted
+    heard_at, pause_reason = live.seen.training.last_heard_at, live.seen.sighting.pause_reason
     silent_since = heard_at or live.attempt.started_at
-    if halted is None and silent_since is not None and now - silent_since <= UNHEARD_AFTER:
+    if pause_reason is None and silent_since is not None and now - silent_since <= UNHEARD_AFTER:
         return None
     since = "no report yet" if heard_at is None else f"last report {heard_at:%Y-%m-%d %H:%M:%S} UTC"
-    told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if halted is None else f"{_HALTED}: {halted}"
+    told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if pause_reason is None else f"{_PAUSED}: {pause_reason}"
     return f"{told}; {since}"
 
 

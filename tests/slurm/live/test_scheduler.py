@@ -203,11 +203,11 @@ def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
     lab.at_step(job, 10)
     number = lab.slurm_id(job)
     lab.slurm.run("scontrol", "suspend", number)
-    halted = (
+    pause_reason = (
         f"it is paused: an administrator has suspended Slurm job {number}; `scontrol resume {number}` lets it go on"
     )
-    lab.until(job, lambda job: job.reason.startswith(f"{halted}; last report 20"))
-    assert lab.client.why(job).verdict.startswith(halted)
+    lab.until(job, lambda job: job.reason.startswith(f"{pause_reason}; last report 20"))
+    assert lab.client.why(job).verdict.startswith(pause_reason)
     assert "it is paused" in lab.cli("ls").stdout
     time.sleep(6)
     assert lab.client.job(job).attempts == 1

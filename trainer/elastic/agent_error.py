@@ -1,4 +1,4 @@
-"""What ends an agent by an exception: a failure of its machine, or code that cannot run here at all."""
+"""The failure behind an exception that ends an agent: one of its machine, or of code that cannot run here at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import traceback
 
 from trainer.contract.failure import Failure, FailureKind
 
-# What another attempt raises again: this code, or the torch that it finds, is the wrong one. From what the world can do
-# to an agent (OSError; RuntimeError, the base of torch's own errors) another attempt may be spared.
+# Another attempt raises these again, because this code, or the torch that it finds, is the wrong one. It may not meet
+# an OSError again, or a RuntimeError, which is the base of torch's own errors.
 _OF_THE_CODE = (ImportError, TypeError, AttributeError, NameError, SyntaxError, NotImplementedError)
 _MOST_OF_A_MESSAGE, _MOST_OF_A_TRACEBACK = 300, 16 * 1024  # characters
 

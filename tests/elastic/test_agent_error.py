@@ -8,7 +8,7 @@ import pytest
 
 from tests.elastic.harness import ROOT, SCRIPTS, Job
 from trainer.contract.failure import FailureKind
-from trainer.elastic.unstarted import explain_exception
+from trainer.elastic.agent_error import explain_exception
 
 STEADY = str(SCRIPTS / "steady.py")
 

@@ -21,7 +21,7 @@ from trainer.elastic.rdzv_conf import Timing
 from trainer.elastic.rendezvous import Alone, Rendezvous, Shared
 from trainer.elastic.rendezvous_failed import RendezvousFailed
 from trainer.elastic.rounds import Limits, Member
-from trainer.elastic.workers import Meeting
+from trainer.elastic.workers import Meeting, Membership
 
 LOOK_S = 0.5  # of agents and of their rendezvous, longer than theirs: a look costs real time
 _ANSWER_S = 0.002  # of the store
@@ -135,18 +135,15 @@ class Nodes:
     def _agent(self, node: str, seat: int) -> Callable[[], None]:
         def live() -> None:
             place = ["--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:1", f"--monitor-interval={LOOK_S}"]
-            flags = parse_flags([f"--nnodes={self.least}:{self.count}", *place, "script.py"])
+            ends = [f"--max-restarts={self.max_restarts}", "--shutdown-timeout=1"]
+            flags = parse_flags([f"--nnodes={self.least}:{self.count}", *place, *ends, "script.py"])
             meets = self._rendezvous(Member(node=node, seat=seat, address=node, workers=1), flags.limits)
             mine = self.agents[node] = Agent(
                 flags,
-                node=node,
                 workers=1,
                 nursery=Crew(self, node),
-                rendezvous=meets,
-                meeting=Meeting("127.0.0.1", 1),
+                membership=Membership(node=node, rendezvous=meets, meeting=Meeting("127.0.0.1", 1)),
                 record=None,
-                stop_timeout_s=1.0,
-                max_restarts=self.max_restarts,
             )
             failure: Failure | None = None
             try:

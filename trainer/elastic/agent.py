@@ -23,19 +23,19 @@ from trainer.elastic.files import say
 from trainer.elastic.fitness import Unfit, await_fitness
 from trainer.elastic.flags import Flags
 from trainer.elastic.formation import Formation, name_ranks
-from trainer.elastic.history import History
+from trainer.elastic.history import History, Running
 from trainer.elastic.nursery import ForkedProcess, Nursery
 from trainer.elastic.oom import count_oom_kills, read_oom_kills
 from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
 from trainer.elastic.pulse import read_pulses
 from trainer.elastic.record import Record
-from trainer.elastic.rendezvous import Rendezvous, known_generation
+from trainer.elastic.rendezvous import known_generation
 from trainer.elastic.rounds import Ending, WorkersStore
 from trainer.elastic.stillness import Impasse, Stillness
 from trainer.elastic.streams import Output, Streams
 from trainer.elastic.surroundings import surroundings
 from trainer.elastic.watch import Stuck, Watch
-from trainer.elastic.workers import Meeting, Place, find_place, render_environment, show_own_device, substitute
+from trainer.elastic.workers import Membership, Place, find_place, render_environment, show_own_device, substitute
 
 # A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
 _CAUSE_GRACE_S = 0.3
@@ -74,33 +74,27 @@ class Agent:
     """Outside a job (`record` is None) it counts restarts as torchrun does, and journals nothing."""
 
     def __init__(
-        self,
-        flags: Flags,
-        *,
-        node: str,
-        workers: int,
-        nursery: Nursery,
-        rendezvous: Rendezvous,
-        meeting: Meeting,
-        record: Record | None,
-        stop_timeout_s: float,
-        max_restarts: int,
+        self, flags: Flags, *, workers: int, nursery: Nursery, membership: Membership, record: Record | None
     ) -> None:
+        """The record's policy, where there is one, goes before the flags."""
+        policy = None if record is None else record.policy
         self.generation = 0
         self.succeeded = False
-        self.history = History(record, max_restarts=max_restarts, min_nodes=flags.limits.min_nodes)
-        self._flags, self._node, self._workers = flags, node, workers
-        self._nursery, self._rendezvous, self._meeting = nursery, rendezvous, meeting
-        self._record, self._stop_timeout_s, self._max_restarts = record, stop_timeout_s, max_restarts
+        self._flags, self._workers, self._nursery, self._record = flags, workers, nursery, record
+        self._node, self._meeting = membership.node, membership.meeting
+        self._rendezvous = rendezvous = membership.rendezvous
+        self._stop_timeout_s = flags.stop_timeout_s if policy is None else policy.stop_timeout_s
+        self._max_restarts = flags.max_restarts if policy is None else policy.max_restarts
+        self.history = History(record, max_restarts=self._max_restarts, min_nodes=flags.limits.min_nodes)
         self._errands = None if record is None else Errands(record)
         self._streams = None if record is not None else Streams(flags)
         self._devices = Devices()
         self._watch: Watch | None = None
         self._stillness: Stillness | None = None
-        if record is not None and record.policy is not None:
-            self._watch = Watch(record.incarnation_dir / layout.PROGRESS, record.policy)
+        if record is not None and policy is not None:
+            self._watch = Watch(record.incarnation_dir / layout.PROGRESS, policy)
             self._stillness = Stillness(
-                record.policy.heartbeat_timeout_s,
+                policy.heartbeat_timeout_s,
                 rendezvous,
                 uses_gpu=self._devices.are_used_by,
                 read=lambda pids: read_pulses(pids, nursery.server_pid),
@@ -266,14 +260,8 @@ class Agent:
         return self._judge(failure, team, hang.step, silent_s=hang.silent_s)
 
     def _judge(self, failure: Failure, team: Team, step: int | None, *, silent_s: float | None = None) -> bool:
-        return self.history.judge(
-            failure,
-            team.place.ranks,
-            generation=self.generation,
-            step=step,
-            nodes=team.place.nodes,
-            silent_s=silent_s,
-        )
+        ran = Running(generation=self.generation, ranks=team.place.ranks, nodes=team.place.nodes)
+        return self.history.judge(failure, ran, step=step, silent_s=silent_s)
 
     def _explain(self, deaths: list[Death], team: Team, steps: dict[int, int]) -> list[Finding]:
         policy = None if self._record is None else self._record.policy

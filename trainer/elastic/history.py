@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, render_failure
@@ -16,6 +16,15 @@ from trainer.contract.restart_policy import UPTIME_AS_PROGRESS_S, RestartSituati
 from trainer.elastic.formation import Formation, describe_change, tell_change, tell_failure
 from trainer.elastic.record import Record
 from trainer.elastic.rounds import Ending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What ran when a generation failed. `ranks` are those of this agent, `nodes` counts the group's."""
+
+    generation: int
+    ranks: Collection[int]
+    nodes: int
 
 
 class History:
@@ -53,7 +62,8 @@ class History:
     def end(self, *, change: str, step: int | None) -> Ending:
         """A generation is over. `change` is empty after a failure; `step` is the highest that was ever reported.
 
-        That somebody killed a worker, or its peer's, says nothing against the next start: it lasted as far as it could.
+        If somebody killed a worker, here or on another node, the generation counts as one that lasted: nothing is wrong
+        with the program.
         """
         ran_s, self._started_s = time.monotonic() - self._started_s, float("inf")
         gained = step is not None and (self._best_step is None or step > self._best_step)
@@ -62,37 +72,19 @@ class History:
         killed = failure is not None and (failure.kind is FailureKind.UNKNOWN or is_collateral(failure))
         return Ending(change=change, lasted=gained or killed or ran_s >= UPTIME_AS_PROGRESS_S)
 
-    def judge(
-        self,
-        failure: Failure,
-        ranks: Collection[int],
-        *,
-        generation: int,
-        step: int | None,
-        nodes: int,
-        silent_s: float | None = None,
-    ) -> bool:
+    def judge(self, failure: Failure, ran: Running, *, step: int | None, silent_s: float | None = None) -> bool:
         """Whether the workers shall start again in place.
 
-        `ranks` are all of this agent, `step` is the highest that any of them had completed, `nodes` the group's,
-        `silent_s` how long the failed one had told nothing, where it hung.
+        `step` is the highest that any of this agent's ranks had completed, `silent_s` how long the failed rank had
+        reported nothing, if it hung.
         """
         self.failure = failure
         self._has_failed = True
-        restart = self._decide(failure, ranks, generation=generation, step=step, nodes=nodes, silent_s=silent_s)
+        restart = self._decide(failure, ran, step=step, silent_s=silent_s)
         self.failures_survived += restart
         return restart
 
-    def _decide(
-        self,
-        failure: Failure,
-        ranks: Collection[int],
-        *,
-        generation: int,
-        step: int | None,
-        nodes: int,
-        silent_s: float | None,
-    ) -> bool:
+    def _decide(self, failure: Failure, ran: Running, *, step: int | None, silent_s: float | None) -> bool:
         ran_s = time.monotonic() - self._healthy_since_s
         self._setbacks.append(Setback(failure=failure, step=step, ran_s=ran_s, silent_s=silent_s))
         if self._record is None:
@@ -103,16 +95,16 @@ class History:
                 setbacks=self._setbacks,
                 max_restarts=self._max_restarts,
                 refund_after_s=0.0 if policy is None else policy.refund_after_s,
-                may_shrink=nodes > self._min_nodes,
+                may_shrink=ran.nodes > self._min_nodes,
             )
         )
         self.verdict = decision.sentence
         self.failure = replace(failure, repeated=decision.repeated)
-        collateral = sorted(rank for rank in ranks if rank != failure.rank)
+        collateral = sorted(rank for rank in ran.ranks if rank != failure.rank)
         self._record.journal(
             EventKind.WORKER_FAILED,
             tell_failure(failure, collateral),
-            generation,
+            ran.generation,
             **render_failure(failure),
             collateral_ranks=collateral,
             lost_a_peer=is_collateral(failure),

@@ -29,7 +29,7 @@ from trainer.elastic.rendezvous_failed import RendezvousFailed
 from trainer.elastic.rounds import Member
 from trainer.elastic.script_text import advise_on_address, settle_rank_argument
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
-from trainer.elastic.workers import Meeting
+from trainer.elastic.workers import Meeting, Membership
 
 # What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.
 _LATER = (
@@ -108,15 +108,15 @@ def find_missing(command: Sequence[str]) -> Failure | None:
     return Failure(kind=FailureKind.LAUNCH, message=f"the script {script!r} does not exist (from {Path.cwd()})")
 
 
-def build_rendezvous(flags: Flags, workers: int, replica: int | None) -> tuple[Rendezvous, Meeting, str]:
-    """How this agent finds its group, where the workers meet, and the agent's own name. Raises ValueError."""
+def build_membership(flags: Flags, workers: int, replica: int | None) -> Membership:
+    """Raises ValueError."""
     node = uuid.uuid4().hex[:12]
     static = flags.backend == "static"
     host, port = parse_endpoint(flags.endpoint or "127.0.0.1", _STATIC_PORT if static else _C10D_PORT)
     chosen = (host, port) if static else (flags.local_addr, 0)
     if flags.limits.max_nodes == 1:
         me = Member(node=node, seat=0, address=flags.local_addr or "127.0.0.1", workers=workers)
-        return Alone(me), Meeting(*chosen), node
+        return Membership(node=node, rendezvous=Alone(me), meeting=Meeting(*chosen))
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     me = Member(
@@ -126,7 +126,8 @@ def build_rendezvous(flags: Flags, workers: int, replica: int | None) -> tuple[R
         workers=workers,
     )
     store = partial(open_store, host, port, serves, timing)
-    return Shared(store, flags.run_id, me, flags.limits, timing), Meeting(), node
+    shared = Shared(store, flags.run_id, me, flags.limits, timing)
+    return Membership(node=node, rendezvous=shared, meeting=Meeting())
 
 
 class _Run:
@@ -166,18 +167,10 @@ class _Run:
 
     def _build(self) -> Agent:
         replica = None if self._record is None else self._record.replica
-        self._rendezvous, meeting, node = build_rendezvous(self._flags, self._workers, replica)
-        policy = None if self._record is None else self._record.policy
+        membership = build_membership(self._flags, self._workers, replica)
+        self._rendezvous = membership.rendezvous
         return Agent(
-            self._flags,
-            node=node,
-            workers=self._workers,
-            nursery=self._nursery,
-            rendezvous=self._rendezvous,
-            meeting=meeting,
-            record=self._record,
-            stop_timeout_s=self._flags.stop_timeout_s if policy is None else policy.stop_timeout_s,
-            max_restarts=self._flags.max_restarts if policy is None else policy.max_restarts,
+            self._flags, workers=self._workers, nursery=self._nursery, membership=membership, record=self._record
         )
 
     def _conclude(self, agent: Agent) -> tuple[ExitRecord, str]:

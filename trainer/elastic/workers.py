@@ -80,6 +80,15 @@ class Meeting:
         self._kept = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """An agent's part in a group: its name there, how it finds the others, and where their workers meet."""
+
+    node: str
+    rendezvous: Rendezvous
+    meeting: Meeting
+
+
 def _reserve() -> tuple[socket.socket, int]:
     """A port that the system gives to nobody else while the socket is open. A store can listen on it (SO_REUSEADDR)."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET

@@ -1,4 +1,4 @@
-"""somebody clears the record of a node
+"""when the record of a node was cleared
 
 Revision ID: 0009
 Revises: 0008

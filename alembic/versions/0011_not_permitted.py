@@ -1,4 +1,4 @@
-"""what a cluster said that permits no submission of an attempt
+"""why a cluster does not permit the submission of an attempt
 
 Revision ID: 0011
 Revises: 0010

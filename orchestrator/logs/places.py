@@ -1,4 +1,4 @@
-"""Where a rank's worker is, as its agent told when the generation started. Pure."""
+"""Where a rank's worker is, as its agent reported when the generation started. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Place:
 def find_places(started: Sequence[Event], rank: int) -> Iterator[Place]:
     """The places of a rank by events of kind `generation.started`, those of the newest generation first.
 
-    Each agent tells the ranks of its own workers, which rise with the local rank; torchrun's tells none.
+    Each agent reports the ranks of its own workers, which rise with the local rank. torchrun's agent reports none.
     """
     for event in sorted(started, key=lambda event: event.generation or 0, reverse=True):
         told = event.evidence.get("pids")

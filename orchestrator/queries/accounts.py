@@ -105,7 +105,7 @@ class Accounts:
         )
 
     def _list_avoided(self, job: Job) -> list[str]:
-        """The nodes that its next attempt would not use; a job at rest needs none."""
+        """The nodes that its next attempt would avoid; none for a job that has ended."""
         if job.state.terminal or not job.spec.supervise.exclude_bad_nodes:
             return []
         return [describe(each) for each in self._exclusions(job.spec.cluster)[:_MOST_AVOIDED]]

@@ -241,7 +241,7 @@ class Agent:
         return self._stillness.look(team.workers, now_s)
 
     def _follow_deaths(self, deaths: list[Death], team: Team) -> End:
-        """Explain the deaths. The loss of peers whose agents ended them for a change of the group is no failure."""
+        """Explain the deaths. Workers that lost their peers because the group changed have not failed."""
         self.history.notice()
         steps = self._read_steps()
         failure = first_cause(self._explain(deaths, team, steps))

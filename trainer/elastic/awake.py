@@ -1,7 +1,7 @@
-"""A clock that leaves out the time in which this process stood still. Standard library only.
+"""A clock that leaves out the time in which this process was paused. Standard library only.
 
-SIGSTOP, a suspended job and a paused virtual machine stop a process, and the system's clock goes on. Whoever wakes up
-has waited for nobody meanwhile.
+SIGSTOP, a suspended job and a paused virtual machine stop a process, and the system's clock goes on. A process that
+wakes up has not waited for anybody meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 
 class AwakeClock:
-    """Between two readings at most `most_s` counts: it is to be read more often than that."""
+    """At most `most_s` seconds count between two readings, so read it more often than that."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s

@@ -185,7 +185,7 @@ class _Run:
     def _lose(self, error: RendezvousFailed) -> tuple[ExitRecord, str]:
         """A group that is lost after a failure ends with that failure, unless a restart has healed it.
 
-        Workers that all succeeded have succeeded, whoever is left to hear of it.
+        If all workers had succeeded before, the outcome is success.
         """
         if self._agent is not None and self._agent.succeeded:
             return self._conclude(self._agent)

@@ -21,8 +21,8 @@ class Timing:
     beat_s: float = 1.0
     beats: int = 5
     read_s: float = 60.0
-    # A paused node comes back, and the workers that wait for it go on. A connection to a silent node breaks after as
-    # long (endpoint.py).
+    # Time for a paused node to come back, so that the workers go on. A connection to a silent node breaks after the
+    # same time (endpoint.py).
     patience_s: float = 30.0
 
     @property

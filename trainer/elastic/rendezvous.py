@@ -43,7 +43,7 @@ class Rendezvous(Protocol):
         """Tell the group where its workers meet."""
 
     def await_offer(self) -> WorkersStore | None:
-        """Where the workers of the formed round meet; None when the group has changed before its first node said so."""
+        """Where the workers of the formed round meet; None if the group changed before its first node had said so."""
 
     def find_change(self) -> str | None:
         """Why the group is not what it was when it formed; None while it is. Never blocks."""
@@ -191,7 +191,7 @@ class Shared:
         return self._formed.members[:1] if self._find_silence(now, answers) else rounds.find_lost(now, self._formed)
 
     def _find_silence(self, now: Round, answers: int) -> float | None:
-        """For how long the store has been silent, where that is too long; `answers` is how many it has given."""
+        """For how many seconds the store has been silent, if that is too long. `answers`: how many it has given."""
         assert self._formed is not None
         silent_s = self._silence.measure_s(answers)
         limit_s = 2 * self._timing.silence_s

@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-# Generations in a row that did not last: so many may follow at once, and after so many no change of the group is borne.
+# Of generations in a row that did not last: after so many the next one starts at once, after so many the next change of
+# the group closes the round.
 _AT_ONCE, _MOST_UNSETTLED = 3, 20
 _LONGEST_PAUSE_S = 30.0
 _GIVEN_UP = "the other nodes have given this one up"
@@ -57,7 +58,7 @@ class WorkersStore:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Of a generation, by the agent that opens the next round."""
+    """How a generation ended, by the agent that opens the next round."""
 
     change: str = ""  # of the group; empty: a worker failed
     lasted: bool = True  # it made progress, so that the next may start at once
@@ -104,8 +105,8 @@ def join(round_: Round, me: Member, limits: Limits) -> Round:
 def reopen(round_: Round, me: Member, limits: Limits, ending: Ending) -> Round:
     """Open the next round, with this agent, those that wait, and the other members awaited.
 
-    Where some member has finished its work the group cannot form again: the round is closed instead. So it is after
-    too many changes in a row.
+    If a member has finished its work, the group cannot form again, and the round is closed instead. It is also closed
+    after too many changes in a row without progress.
     """
     if round_.stage is not Stage.FORMED:
         return round_
@@ -214,7 +215,7 @@ def watched_by(round_: Round, node: str) -> frozenset[str]:
 
 
 def can_do_without(round_: Round, nodes: Collection[str], limits: Limits) -> bool:
-    """Whether a group can form without these agents. Where none can, nothing is gained by ending workers for them."""
+    """Whether a group can form without these agents. If not, to end workers because of them would gain nothing."""
     if round_.stage is not Stage.FORMED or not round_.nodes & set(nodes):
         return True
     left = {member.node for member in (*round_.members, *round_.waiting)} - set(nodes)

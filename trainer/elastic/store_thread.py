@@ -72,7 +72,10 @@ class StoreThread:
         return self._round, self._answers
 
     def find_absence(self) -> float | None:
-        """How long this agent was silent, so that the others may have given it up: now, or until a moment ago."""
+        """For how many seconds this agent has been silent, or was until a moment ago; None if it was not.
+
+        The others may have given it up.
+        """
         now_s = time.monotonic()
         since_s = now_s - self._listened_s
         if since_s > self._timing.silence_s / 2:

@@ -149,7 +149,7 @@ class KubernetesBackend:
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
         """Delete the Job: its pods get SIGTERM and have their grace period. By force they have a second, and so have
-        those on a node that does not answer: nobody there takes notice of a longer one.
+        those on a node that does not answer, where no kubelet would honour a longer one.
 
         A Job that the copy does not show is deleted as well: it may have come a moment ago.
         """

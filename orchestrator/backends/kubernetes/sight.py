@@ -223,7 +223,7 @@ def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Term
 
 
 def _find_own_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
-    """What the cluster said for itself of an attempt whose Job we deleted. That its pods went explains nothing."""
+    """The cluster's own cause, for an attempt whose Job we deleted. That its pods are gone explains nothing."""
     return (None if job is None else find_job_cause(job)) or _first(
         [(one, one.word.disruption) for one in replicas if one.word.disruption is not None]
     )
@@ -250,7 +250,7 @@ def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure 
 
 
 def _first(causes: Sequence[tuple[_Replica, Failure]]) -> Failure | None:
-    """That of the pod which ended first."""
+    """The cause of the pod that ended first."""
     of_pods = [(_ended_at(one.pod), one.number, cause) for one, cause in causes if one.pod is not None]
     return min(of_pods, key=lambda each: each[:2])[2] if of_pods else None
 

@@ -36,7 +36,7 @@ class Word:
     standing: Standing
     evidence: str
     cause: Failure | None = None  # of its end, or why its cluster ends it
-    disruption: Failure | None = None  # that cause, where it is the cluster's doing: our own deletion never looks so
+    disruption: Failure | None = None  # that cause, if the cluster itself ends it; our own deletions give none
     told_to_go: bool = False  # it was deleted, and no reason is given
     trouble: Failure | None = None  # why it does not start
     patience: bool = False  # the trouble may pass by itself
@@ -285,7 +285,7 @@ def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Fai
 
 
 def _tainted(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Meaning | None:
-    """A node that answers, and that somebody gave a taint to empty it, is as good as drained."""
+    """A node that answers and was given a taint that makes pods leave counts as drained."""
     node = None if nodes is None or pod.node is None else nodes.get(pod.node)
     if node is None or not node.ready or not node.evicting:
         return None

@@ -106,7 +106,7 @@ class LocalBackend:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
 
     def _left(self, key: AttemptKey) -> list[int]:
-        """The replica of each process of the attempt. One that is just ending has no mark any more."""
+        """The replica of each process of the attempt. One that is just ending no longer has its mark."""
         marked = {process.pid: process.replica for process in client.marked(key, self._job_dir(key))}
         children = {child.process.pid: child.replica for child in self._children if child.key == key}
         return list((children | marked).values())

@@ -136,7 +136,7 @@ class SlurmBackend:
                 self._client.signal(job.id, "TERM")
 
     def avoid_only(self, plan: LaunchPlan) -> None:
-        """By scontrol: the job stays where it is in the queue."""
+        """By scontrol: the job keeps its place in the queue."""
         with suppress(LaunchRefused):  # that its partition has shrunk meanwhile is for the queue to tell
             plan = self._fit(plan)
         for job in self._list().get(str(plan.key), ()):

@@ -83,7 +83,7 @@ def in_partition(nodes: Iterable[SlurmNode], partition: str | None) -> list[Slur
 
 
 def explain_shortage(members: Sequence[SlurmNode], *, needed: int, cpus: int) -> str | None:
-    """Why no `needed` of a partition's nodes, broken ones included, can ever hold a job; None where they might."""
+    """Why a partition, broken nodes included, can never give `needed` nodes with `cpus` CPUs; None if it might."""
     large = [node for node in members if node.cpus >= cpus]
     if not members or len(large) >= needed:
         return None

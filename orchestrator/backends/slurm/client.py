@@ -78,7 +78,7 @@ class SlurmClient:
         return _listed(done, named=NAME_OF_ATTEMPT)
 
     def job(self, number: int) -> SlurmJob | None:
-        """Whosever job has that number now; None where the controller says that it knows none."""
+        """The job that has this id now, whoever submitted it; None if the controller says that it knows none."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-j", str(number), "-O", FORMAT])
         if done.returncode != 0 and _UNKNOWN_JOB in done.stderr:
             return None
@@ -105,7 +105,7 @@ class SlurmClient:
         self._cancel(["--quiet", str(number)])
 
     def exclude(self, number: int, nodes: str) -> None:
-        """Replace the list of nodes that a waiting job must not get. One that waits no more is no error."""
+        """Replace the list of nodes that a waiting job must not get. A job that no longer waits is no error."""
         done = self._run(["scontrol", "update", f"JobId={number}", f"ExcNodeList={nodes}"])
         _require_answer(done)
         if done.returncode != 0 and not any(words in done.stderr + done.stdout for words in _WAITS_NO_MORE):

@@ -56,11 +56,11 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is known of a Slurm job that was made of an attempt, besides its number."""
+    """What is known of the Slurm job that was submitted for an attempt, besides its id."""
 
     name: str
     user: int
-    noted_at: float | None  # when its number was written down, by the file system's clock; None: it was not
+    noted_at: float | None  # when its id was written down, by the file system's clock; None: it was not
 
 
 def matches_submission(job: SlurmJob, made: Submission) -> bool:
@@ -113,7 +113,7 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sight
 def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: bool = False) -> Sighting:
     """Judge an attempt of which Slurm knows nothing any more, although there was a job of it.
 
-    `reused`: another job has its number now.
+    `reused`: another job has its id now.
     """
     evidence = f"Slurm no longer knows job {max(traces.known)}"
     if reused:

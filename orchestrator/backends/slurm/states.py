@@ -109,7 +109,7 @@ def explain_wait(job: SlurmJob) -> str:
 
 
 def explain_canceller(row: SlurmJob | None, user: str) -> str:
-    """Who cancelled a job, by its row in accounting; `user` is what the one with that id is called."""
+    """Who cancelled a job, by its row in accounting. `user`: the name of the user whose id stands there."""
     if row is None:
         return "by somebody else; without accounting Slurm does not tell by whom"
     if row.state != "CANCELLED":

@@ -36,7 +36,7 @@ def note_submission(job: JobFolder, attempt: int, number: int) -> None:
 
 
 def noted_at(job: JobFolder, attempt: int, number: int) -> float | None:
-    """When that was, by the file system's clock; None: it was not remembered. Raises OSError."""
+    """When the submission was noted, by the file system's clock; None: it was not. Raises OSError."""
     with rundir.open_attempt(job, attempt) as folder:
         status = folder.status(Path(f"{_SUBMITTED}{number}"))
         return None if status is None else status.st_mtime

@@ -41,10 +41,11 @@ class NoRecovery(Exception):
 
 @dataclass
 class Fleet:
-    """Leave it by `end`, which kills what still runs."""
+    """Leave it by `end`, which kills what still runs. `min_nodes`: with fewer nodes no group forms."""
 
     network: Network
     folder: Path
+    min_nodes: int = 1
     followers: dict[Path, Follower] = field(default_factory=dict)
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -55,7 +56,12 @@ class Fleet:
         """Start the agent of a node; it joins the group, or forms it."""
         replica = layout.replica_dir(self.folder, 1, node)
         replica.mkdir(exist_ok=True)
-        flags = [f"--nnodes=1:{self.network.count}", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=fleet"]
+        flags = [
+            f"--nnodes={self.min_nodes}:{self.network.count}",
+            "--nproc-per-node=1",
+            "--rdzv-backend=c10d",
+            "--rdzv-id=fleet",
+        ]
         flags += [
             f"--rdzv-endpoint={self.network.address(0)}:{_PORT}",
             f"--rdzv-conf=is_host={int(node == 0)},read_timeout=20",

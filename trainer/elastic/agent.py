@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -30,7 +30,7 @@ from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause
 from trainer.elastic.pulse import read_pulses
 from trainer.elastic.record import Record
 from trainer.elastic.rendezvous import known_generation
-from trainer.elastic.rounds import Ending, WorkersStore
+from trainer.elastic.rounds import Ending, Member, WorkersStore
 from trainer.elastic.stillness import Impasse, Stillness
 from trainer.elastic.streams import Output, Streams
 from trainer.elastic.surroundings import surroundings
@@ -136,7 +136,7 @@ class Agent:
         if self._record is not None:  # before the group forms: the others must not wait for a node that cannot start
             self._await_fitness(self._record)
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
-        place = find_place(self._rendezvous.next_group(known, self._ending), self._node)
+        place = find_place(self._rendezvous.next_group(known, self._ending, self._report_lost), self._node)
         self.generation = place.group.generation
         return place
 
@@ -210,14 +210,15 @@ class Agent:
         change = self._rendezvous.find_change()
         if change is not None:
             self.history.notice()
-            self._tell_lost(change)
+            self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=change)
         return None
 
-    def _tell_lost(self, change: str) -> None:
-        lost = [member.seat for member in self._rendezvous.find_lost() if member.seat is not None]
-        if lost and self._record is not None:
-            self._record.journal(EventKind.PEER_LOST, change, self.generation, replicas=lost)
+    def _report_lost(self, lost: Sequence[Member]) -> None:
+        replicas = [member.seat for member in lost if member.seat is not None]
+        if replicas and self._record is not None:
+            sentence = f"the group lost {', '.join(sorted(member.address for member in lost))}"
+            self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)
 
     def _follow(self, restarts: bool, *, change: str = "", hang: bool = False) -> End:
         """End the workers without a notice: SIGTERM, then SIGKILL once stacks are saved."""
@@ -247,7 +248,7 @@ class Agent:
         failure = first_cause(self._explain(deaths, team, steps))
         reason = self._rendezvous.explain_lost_peers() if is_collateral(failure) else None
         if reason is not None:
-            self._tell_lost(reason)
+            self._report_lost(self._rendezvous.find_lost())
             return self._follow(True, change=reason)
         return self._follow(self._judge(failure, team, max(steps.values(), default=None)))
 

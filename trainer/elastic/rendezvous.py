@@ -30,13 +30,17 @@ _PAUSES = "waiting before the workers start again: the last generations made no 
 _LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
 
 
+ReportLost = Callable[[Sequence[Member]], None]
+
+
 class Rendezvous(Protocol):
     """How an agent finds its group. Methods are the main thread's; each may raise RendezvousFailed."""
 
-    def next_group(self, generation: int, ending: Ending) -> Round:
+    def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         """Wait for the next formed round with this agent in it. `generation` is the highest that it knows of.
 
-        `ending` is that of the round before, where this agent was in one.
+        `ending` is that of the round before, where this agent was in one. `report_lost` is called with the members of
+        that round that are lost meanwhile.
         """
 
     def offer(self, store: WorkersStore) -> None:
@@ -78,7 +82,7 @@ class Alone:
         self._round = Round(number=-1)
         self._unsettled = 0  # generations in a row that did not last
 
-    def next_group(self, generation: int, ending: Ending) -> Round:
+    def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         if self._round.generation:
             self._unsettled = 0 if ending.lasted else self._unsettled + 1
         pause_s = rounds.pause_s(self._unsettled)
@@ -130,12 +134,12 @@ class Shared:
         self._formed: Round | None = None
         self._silence = Unchanged(AwakeClock(timing.silence_s / 2))  # of the store, as the main thread sees it
 
-    def next_group(self, generation: int, ending: Ending) -> Round:
+    def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
         me = self._me = replace(self._me, generation=generation)
         before, self._formed = self._formed, None
         self._store.start_once()
         now = self._store.amend(partial(_come_back, before=before, ending=ending, me=me, limits=self._limits))
-        clock, waits = AwakeClock(_LONGEST_TURN_S), Waits()
+        clock, waits, missing = AwakeClock(_LONGEST_TURN_S), Waits(), list[Member]()
         present, opened = Unchanged(clock), Unchanged(clock)
         waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
         pausing = Notice(_PAUSES)
@@ -148,6 +152,10 @@ class Shared:
             time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
             pauses = opened.measure_s(now.number) < pause_s
             step = partial(_step, me=me, limits=self._limits, pauses=pauses, time_is_up=time_is_up)
+            lost = [member for member in rounds.find_missing(now, before) if member not in missing]
+            if lost:
+                report_lost(lost)
+                missing += lost
             if step(now) == now:
                 (pausing if pauses else waiting).give()
                 waits.wait(len(now.members))

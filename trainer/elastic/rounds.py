@@ -248,6 +248,14 @@ def find_lost(now: Round, formed: Round) -> list[Member]:
     return [member for member in formed.members if not (now.has(member.node) or member.node in now.finished)]
 
 
+def find_missing(now: Round, before: Round | None) -> list[Member]:
+    """The members of the last formed round that are not expected back to the open one, and have not come back."""
+    if before is None or now.stage is not Stage.OPEN or now.number <= before.number:
+        return []
+    known = {member.node for member in (*now.members, *now.waiting)} | now.awaited
+    return [member for member in before.members if member.node not in known]
+
+
 def explain_lost_peers(now: Round, formed: Round, node: str) -> str | None:
     """Why agents have ended workers of `formed` although none failed; None if nothing is known of that.
 

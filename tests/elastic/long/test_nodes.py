@@ -87,6 +87,19 @@ def test_when_the_stores_host_falls_silent_it_trains_on_alone_and_the_others_end
     assert find_split(fleet.history()) is None
 
 
+@pytest.mark.parametrize("silently", [False, True], ids=["with a farewell", "silently"])
+def test_a_group_that_needs_the_lost_node_says_whom_it_misses(fleet: Fleet, silently: bool) -> None:
+    """With a farewell, the kernel of the node resets its connections: workers die before any heartbeat is missed."""
+    fleet.min_nodes = 2
+    for node in range(2):
+        fleet.start(node)
+    fleet.until_world(2, after_s=0, steps=5)
+    fleet.network.kill(1, silently=silently)
+    wait_for(lambda: missed_by(fleet, 0), "word of the lost node", 90)
+    assert missed_by(fleet, 0) == [1]
+    assert fleet.agents[0].poll() is None
+
+
 def missed_by(fleet: Fleet, node: int) -> list[object]:
     """The replicas that this node's agent says its group has lost."""
     journal = fleet.folder / f"attempts/1/replica-{node}/1/events.jsonl"

@@ -69,6 +69,20 @@ def find_cut_off(live: Watched) -> Cause | None:
     return _of_nodes(missed, ", and its peers have lost it")
 
 
+def find_absent_peers(live: Watched, silent_s: float) -> Cause | None:
+    """Why a group has been silent for so long: its agents lost more replicas than it can spare, and wait for them.
+
+    It does not matter what the scheduler says of their nodes. Replicas that recorded their end do not count.
+    """
+    lost = [one for one in live.seen.sighting.replicas if one.replica in live.seen.missed - live.seen.exits.keys()]
+    if len(lost) <= live.nodes - live.attempt.min_nodes:
+        return None
+    names = ", ".join(f"replica {one.replica}" + (f" on {one.node}" if one.node else "") for one in lost)
+    message = f"the group lost {names}, and waited: no rank reported anything for {silent_s:.0f} s"
+    nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
+    return Cause(Failure(kind=FailureKind.NODE, message=message), nodes)
+
+
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
     """The earliest exit record of a bad end. One that tells of a lost peer counts only if there is no other.
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.decide import decide
 from orchestrator.domain.decision import EndAttempt, Stop, Wait
-from orchestrator.domain.job import Desired, JobState
+from orchestrator.domain.job import Desired, Job, JobState
 from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import ExitRecord, Outcome
@@ -112,6 +112,27 @@ def test_one_witness_alone_stops_nobody() -> None:
     missed = replace(seen(Presence.RUNNING, ALIVE, a_replica(number=1)), missed=frozenset({1}))
     for observation in (unreachable, missed):
         assert isinstance(decide(a_situation(TWO, an_attempt(nodes="2"), observation)).action, Wait)
+
+
+def test_a_group_that_waits_for_a_lost_replica_until_it_is_silent_for_too_long_lost_it_and_does_not_hang() -> None:
+    """Also where the scheduler calls the node well, as where its network is cut in one direction."""
+    silent = seen(Presence.RUNNING, ALIVE, replace(a_replica(number=1), node="n2"), progress_at=ago(5000))
+    situation = a_situation(TWO, an_attempt(nodes="2"), replace(silent, missed=frozenset({1})))
+    decision = decide(situation)
+    assert isinstance(decision.action, Stop)
+    assert decision.action.failure is not None
+    assert decision.action.failure.kind is FailureKind.NODE
+    assert decision.sentence.startswith("the group lost replica 1 on n2, and waited: no rank reported anything for ")
+    assert decision.blames == ("n2",)
+
+
+@pytest.mark.parametrize(("job", "nodes", "missed"), [(TWO, "2", frozenset[int]()), (ELASTIC, "1:2", frozenset({1}))])
+def test_a_group_that_waits_for_nobody_hangs(job: Job, nodes: str, missed: frozenset[int]) -> None:
+    silent = seen(Presence.RUNNING, ALIVE, a_replica(number=1), progress_at=ago(5000))
+    action = decide(a_situation(job, an_attempt(nodes=nodes), replace(silent, missed=missed))).action
+    assert isinstance(action, Stop)
+    assert action.failure is not None
+    assert action.failure.kind is FailureKind.HANG
 
 
 def test_a_group_that_can_spare_the_node_is_left_alone() -> None:

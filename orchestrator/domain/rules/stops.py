@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.budget import overlong
-from orchestrator.domain.cause import Cause, find_cut_off
+from orchestrator.domain.cause import Cause, find_absent_peers, find_cut_off
 from orchestrator.domain.counted import counted
 from orchestrator.domain.decision import Decision, Stop
 from orchestrator.domain.hang import find_hang
@@ -85,6 +85,11 @@ def stop_stalled(s: Situation, live: Watched) -> Decision | None:
     hang = find_hang(live.seen, s.job.spec.supervise, s.now)
     if hang is None:
         return None
+    lost = find_absent_peers(live, hang.silent_s)
+    if lost is not None and lost.failure is not None:
+        return Decision(
+            action=Stop(force=False, failure=lost.failure), sentence=lost.failure.message, blames=lost.blames
+        )
     first = hang.stopped_first[0].rank if hang.stopped_first else None
     failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=first, step=hang.step)
     nodes = {live.node_of(word.replica) for word in hang.stopped_first}

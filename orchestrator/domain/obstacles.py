@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.domain.attempt import Attempt, AttemptState
 from orchestrator.domain.job import Job, JobState
+from orchestrator.domain.observation import CAN_NEVER_START
 
 _CHANGE = "`orchestrator retry {job} --set {field}=...`"
 
@@ -26,6 +27,11 @@ class Obstacle:
 
 
 OBSTACLES: tuple[Obstacle, ...] = (
+    Obstacle(
+        name="never",
+        pattern=re.escape(CAN_NEVER_START),
+        next="`orchestrator cancel {job}`, then submit it with other resources, topology or placement",
+    ),
     Obstacle(
         name="no right",
         pattern=r"service has no right to do this|cannot (create|list|watch) resource",
@@ -92,11 +98,14 @@ OBSTACLES: tuple[Obstacle, ...] = (
 
 def tell_next(job: Job, attempt: Attempt | None, obstacles: Iterable[Obstacle] = OBSTACLES) -> str:
     """What happens next to a job that has no worker yet. `attempt` is its newest."""
-    found = next((each for each in obstacles if re.search(each.pattern, job.reason)), None)
+    live = attempt is not None and not attempt.state.terminal
+    between = job.state is JobState.RECOVERING and not live
+    # Between two attempts the reason tells of the last one, in the words of its program, unless the next one waits.
+    foreign = between and not job.reason.startswith("waits: ")
+    found = next((each for each in obstacles if not foreign and re.search(each.pattern, job.reason)), None)
     if found is not None:
         return found.next.format(job=job.id, cluster=job.spec.cluster)
-    live = attempt is not None and not attempt.state.terminal
-    if job.state is JobState.RECOVERING and not live:
+    if between:
         return "nothing to do; the next attempt starts by itself"
     if live and attempt is not None and attempt.state is AttemptState.PENDING:
         return f"the cluster starts it once it has room; `orchestrator cancel {job.id}` takes it out of the queue"

@@ -15,7 +15,6 @@ from orchestrator.domain.injections import KINDS as CHAOS_KINDS
 from orchestrator.domain.injections import Injection, find_cause, read_injections
 from orchestrator.domain.job import Job, JobState
 from orchestrator.domain.life import LOSSES
-from orchestrator.domain.observation import CAN_NEVER_START
 from orchestrator.domain.obstacles import tell_next
 from orchestrator.domain.remedies import KILLED, SCRIPT_ERROR, Remedy, find_remedy
 from orchestrator.domain.script_error import find_script_line
@@ -252,8 +251,6 @@ def _advise(chronicle: Chronicle, remedy: Remedy | None) -> str:
         case JobState.CANCELLED:
             beginning = tell_beginning(job.spec, has_snapshot=chronicle.has_snapshot)
             return f"`orchestrator retry {job.id}` begins another attempt from {beginning}"
-        case _ if CAN_NEVER_START in job.reason:
-            return f"`orchestrator cancel {job.id}`, then submit it with other resources, topology or placement"
         case JobState.QUEUED | JobState.STARTING | JobState.RECOVERING:
             return tell_next(job, chronicle.attempts[-1] if chronicle.attempts else None)
         case _:

@@ -77,3 +77,21 @@ def test_where_no_obstacle_is_known_it_is_told_who_goes_on() -> None:
     assert (
         why("pauses", JobState.RECOVERING, AttemptState.LOST).next == "nothing to do; the next attempt starts by itself"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ValueError: the config is invalid: lr",
+        "RuntimeError: Insufficient memory",
+        "KeyError: 'Unschedulable'",
+        "AssertionError: it can never start",
+    ],
+)
+def test_the_words_of_a_program_that_failed_are_no_obstacle_of_the_cluster(words: str) -> None:
+    for reason in (words, f"waits 10 s before its next attempt after: {words}"):
+        assert (
+            why(reason, JobState.RECOVERING, AttemptState.FAILED).next
+            == "nothing to do; the next attempt starts by itself"
+        )
+    assert why(AWAY, JobState.RECOVERING, AttemptState.FAILED).next == why(AWAY).next

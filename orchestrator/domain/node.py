@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -30,6 +30,12 @@ class NodeFailure:
     kind: FailureKind
     sentence: str
     cleared_at: datetime | None = None  # when somebody last cleared the node's record
+    began_at: datetime | None = None  # when its attempt was created; None: it is not known any more
+
+    @property
+    def is_of_later_use(self) -> bool:
+        """Whether its attempt was created after the clearing. Then it cannot be a late report of what was cleared."""
+        return self.cleared_at is not None and self.began_at is not None and self.began_at > self.cleared_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +51,7 @@ class Incident:
     @property
     def is_cleared(self) -> bool:
         """Whether its first report came before the record was cleared. Later reports do not bring it back."""
-        first = self.reports[0]
-        return first.cleared_at is not None and first.at <= first.cleared_at
+        return _is_old(self.reports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +92,23 @@ def find_incidents(reports: Iterable[NodeFailure], *, cooldown_s: float) -> list
     Reports within INCIDENT_S of an incident's first one belong to it, whatever kind of failure they name: one job lost
     the node, another could not be started there. A cool-down shorter than INCIDENT_S shortens this window: a node that
     fails after its cool-down was in use again and has failed again.
+    A report by an attempt that was created after the clearing belongs to no cleared incident.
     """
     window = timedelta(seconds=min(INCIDENT_S, cooldown_s))
     groups: list[list[NodeFailure]] = []
     for report in sorted(reports, key=lambda report: (report.at, report.key)):
-        if groups and report.at - groups[-1][0].at <= window:
+        if groups and report.at - groups[-1][0].at <= window and not (report.is_of_later_use and _is_old(groups[-1])):
             groups[-1].append(report)
         else:
             groups.append([report])
     incidents = [Incident(reports=tuple(group)) for group in groups]
     return [incident for incident in incidents if not incident.is_cleared]
+
+
+def _is_old(group: Sequence[NodeFailure]) -> bool:
+    """Whether the incident was known when the record was cleared."""
+    first = group[0]
+    return first.cleared_at is not None and first.at <= first.cleared_at
 
 
 def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) -> list[Exclusion]:

@@ -125,7 +125,11 @@ class MemorySupervisorStore:
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         tables = self._store.answering()
         marks = [mark for mark in tables.node_failures.values() if mark.cluster == cluster and mark.at >= since]
-        return [replace(mark, cleared_at=tables.cleared.get((cluster, mark.node))) for mark in marks]
+        began = {mark.key: attempt.created_at for mark in marks if (attempt := tables.attempts.get(mark.key))}
+        return [
+            replace(mark, cleared_at=tables.cleared.get((cluster, mark.node)), began_at=began.get(mark.key))
+            for mark in marks
+        ]
 
     def reserve_port(self, key: AttemptKey, cluster: str, candidates: range, *, after: int | None) -> int:
         tables = self._writing()

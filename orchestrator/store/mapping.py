@@ -321,7 +321,9 @@ def rank_word_of(row: WorkerRow) -> RankWord:
     )
 
 
-def node_failure_of(row: NodeFailureRow, cleared_at: datetime | None = None) -> NodeFailure:
+def node_failure_of(
+    row: NodeFailureRow, cleared_at: datetime | None = None, began_at: datetime | None = None
+) -> NodeFailure:
     return NodeFailure(
         cluster=row.cluster,
         node=row.node,
@@ -330,6 +332,7 @@ def node_failure_of(row: NodeFailureRow, cleared_at: datetime | None = None) -> 
         kind=FailureKind(row.kind),
         sentence=row.sentence,
         cleared_at=cleared_at,
+        began_at=began_at,
     )
 
 

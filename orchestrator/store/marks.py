@@ -13,7 +13,7 @@ from orchestrator.domain.node import NodeFailure
 from orchestrator.store.clock import is_postgres
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import node_failure_columns, node_failure_of
-from orchestrator.store.tables import NodeClearingRow, NodeFailureRow
+from orchestrator.store.tables import AttemptRow, NodeClearingRow, NodeFailureRow
 
 
 class SqlNodeStore:
@@ -30,9 +30,11 @@ class SqlNodeStore:
 def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailure]:
     """Oldest first."""
     same_node = (NodeClearingRow.cluster == NodeFailureRow.cluster) & (NodeClearingRow.node == NodeFailureRow.node)
-    query = select(NodeFailureRow, NodeClearingRow.cleared_at).outerjoin(NodeClearingRow, same_node).where(which)
+    its_attempt = (AttemptRow.job_id == NodeFailureRow.job_id) & (AttemptRow.number == NodeFailureRow.attempt)
+    query = select(NodeFailureRow, NodeClearingRow.cleared_at, AttemptRow.created_at)
+    query = query.outerjoin(NodeClearingRow, same_node).outerjoin(AttemptRow, its_attempt).where(which)
     rows = session.execute(query.order_by(NodeFailureRow.at)).all()
-    return [node_failure_of(row, cleared_at) for row, cleared_at in rows]
+    return [node_failure_of(row, cleared_at, began_at) for row, cleared_at, began_at in rows]
 
 
 def write_marks(session: Session, marks: Sequence[NodeFailure]) -> None:

@@ -122,6 +122,13 @@ def test_the_record_is_of_one_cluster_and_of_late(world: World, store: Superviso
     assert set(store.node_failures("local", since=at(0))) == set(marks[:2])
 
 
+def test_a_report_tells_when_its_attempt_began(world: World, store: SupervisorStore) -> None:
+    attempt = make_attempt(created_at=at(7))
+    store.apply(Change(job=add_job(world), attempt=attempt, events=[], node_failures=[_mark("n1", 1), _mark("n1", 2)]))
+    began = {mark.key.number: mark.began_at for mark in store.node_failures("local", since=at(-1))}
+    assert began == {1: at(7), 2: None}, "of an attempt that is not known nobody can say"
+
+
 def test_a_report_tells_when_the_record_of_its_node_was_cleared_last(world: World, store: SupervisorStore) -> None:
     marks = [_mark("n1", 1, seconds=1), _mark("n2", 1, seconds=2), _mark("n1", 2, seconds=9)]
     world.nodes.clear("other", "n2", at=at(3), by="operator")

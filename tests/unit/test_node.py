@@ -58,6 +58,16 @@ def test_what_happens_after_the_clearing_counts_as_the_first_mark() -> None:
     assert exclude(hangs, now=NOW, cooldown_s=50) == [], "the other hang was cleared away"
 
 
+def test_an_attempt_that_began_after_the_clearing_reports_a_new_incident_however_soon() -> None:
+    early = cleared(mark("n1", 400), mark("n1", 200, job="b"), ago_s=300)
+    assert excluded(*early) == [], "the second is a late report of the first"
+    again = replace(early[1], began_at=ago(250))
+    (only,) = exclude([early[0], again], now=NOW, cooldown_s=1000)
+    assert (only.until - NOW).total_seconds() == 800
+    late = replace(early[1], at=ago(100), key=AttemptKey("c", 1), began_at=ago(500))
+    assert len(find_incidents([early[0], again, late], cooldown_s=1000)) == 1
+
+
 def test_a_node_that_fails_again_later_has_failed_twice() -> None:
     flapping = [mark("n1", INCIDENT_S + 1), mark("n1", 0, job="b")]
     (only,) = exclude(flapping, now=NOW, cooldown_s=3600)

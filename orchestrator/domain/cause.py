@@ -87,10 +87,12 @@ def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None
     """The earliest exit record of a bad end. One that tells of a lost peer counts only if there is no other.
 
     Our own stop does not count. A signal before the first record of a lost peer was not ours.
+    A failure that another record quotes closed the group. It counts even if the group had formed again without it.
     """
     complained_at = min((record.at for record in bad if _is_lost_peer(record)), default="")
     ours = [one for one in bad if live.stopped_for_fault and _is_word_of_stop(one) and one.at >= complained_at]
     counts = [record for record in bad if record not in ours]
+    counts += [one for one in live.exits() if one not in bad and any(_quotes(record, one) for record in counts)]
     return min(counts, key=lambda record: (_is_lost_peer(record), record.at), default=None)
 
 
@@ -147,6 +149,13 @@ def _node_of(live: Watched, failure: Failure) -> tuple[str, ...]:
 
 def _is_lost_peer(record: ExitRecord) -> bool:
     return record.failure is not None and is_lost_peer(record.failure)
+
+
+def _quotes(record: ExitRecord, other: ExitRecord) -> bool:
+    """Whether an agent ended because another one closed the group: it tells the other's failure as the reason."""
+    if record.failure is None or other.failure is None or not _is_lost_peer(record):
+        return False
+    return record.failure.message.endswith(f": {other.failure.message}")
 
 
 def _is_word_of_stop(record: ExitRecord) -> bool:

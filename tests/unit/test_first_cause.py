@@ -176,6 +176,17 @@ def test_a_survivor_that_fails_later_is_the_cause_and_not_the_one_that_was_lost_
     assert action.failure == failed.failure
 
 
+def test_who_closed_the_group_is_the_cause_though_the_group_had_gone_on_without_it() -> None:
+    """Its agent was frozen: the others formed again, and it told of its program's error when it woke up."""
+    raised = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
+    assert raised.failure is not None
+    message = f"the rendezvous is closed: {raised.failure.message}"
+    closed = replace(LOST_PEER, generation=2, failure=Failure(kind=FailureKind.RENDEZVOUS, message=message))
+    observation = seen(Presence.GONE, DEAD, DEAD_1, exits={0: closed, 1: raised}, generation=2)
+    action = decide(a_situation(ELASTIC, an_attempt(nodes="1:2"), observation)).action
+    assert action == EndAttempt(AttemptState.FAILED, JobState.RECOVERING, raised.failure)
+
+
 def test_an_agent_that_says_it_was_told_to_end_by_nobody_we_know_costs_a_budget() -> None:
     action = decide(
         a_situation(a_job(), an_attempt(), seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.CANCELLED)}))

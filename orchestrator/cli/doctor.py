@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -28,6 +30,7 @@ def doctor(
     On Slurm it runs one short task on a node, on Kubernetes two short pods. Then it starts two workers on every cluster
     by the same command that jobs get. Exit status 2: something has failed.
     """
+    signal.signal(signal.SIGTERM, _leave)
     found: list[Finding] = []
     for finding in examine(load_settings(config), cluster):
         found.append(finding)
@@ -37,3 +40,8 @@ def doctor(
         echo(json.dumps({"items": [asdict(finding) for finding in found], "next_cursor": None}))
     if any(finding.verdict is Verdict.FAILED for finding in found):
         raise typer.Exit(2)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """What was started is ended first, as after Ctrl-C."""
+    raise SystemExit(128 + number)

@@ -118,11 +118,13 @@ def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterato
     alone = settings.model_copy(update={"clusters": {name: given}, "workdirs": temporary})
     (place,) = build_places(alone, 0, b"")
     fresh = not settings.root.exists()
-    with _closed(place.cluster.backend):
-        yield try_group(place.cluster, place.site)
-    if fresh:
-        with suppress(OSError):
-            settings.root.rmdir()  # if it is empty
+    try:
+        with _closed(place.cluster.backend):
+            yield try_group(place.cluster, place.site)
+    finally:
+        if fresh:
+            with suppress(OSError):
+                settings.root.rmdir()  # if it is empty
 
 
 @contextmanager

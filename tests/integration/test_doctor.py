@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.launch import build_plan
 from orchestrator.settings import Settings
 from tests.builders import make_attempt, make_job
+from tests.elastic.harness import wait_for
 from tests.pythons import write_python_that_never_begins, write_python_with_a_wrong_torch
 
 
@@ -67,6 +72,24 @@ def test_what_does_not_come_to_an_end_is_ended_and_told(place: Place, tmp_path: 
 def test_an_interpreter_that_is_not_there_is_told(place: Place) -> None:
     _, verdict, sentence = try_group(place.cluster, replace(place.site, python="/opt/none/python3"))
     assert (verdict, "/opt/none/python3 is no program" in sentence) == (Verdict.FAILED, True)
+
+
+def test_who_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """As by `timeout`, or by a pod's end: not only Ctrl-C."""
+    root, scratch = tmp_path / "runs", tmp_path / "tmp"
+    scratch.mkdir()
+    environ = {**os.environ, "ORCHESTRATOR_ROOT": str(root), "TMPDIR": str(scratch)}
+    command = [sys.executable, "-m", "orchestrator.cli", "doctor", "--cluster", "local"]
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: list(root.glob("doctor-*/attempts/1/replica-0")), "agent")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert list(processes_of(root)) == []
+    assert not root.exists()
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_cluster_that_is_not_configured_is_refused() -> None:

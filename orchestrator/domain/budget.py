@@ -92,7 +92,8 @@ def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure |
     """
     kept_s = _measure_kept_s(job, attempt, training, now)
     cost = Counter({_PORTS: 1} if failure is not None and is_taken_port(failure) else {})
-    if kept_s is not None and _earns_back(job, kept_s, _measure_ran_s(attempt, now)):
+    failures = training.restarts + training.shrinks + (failure is not None)
+    if kept_s is not None and _earns_back(job, kept_s, _measure_ran_s(attempt, now), failures=failures):
         return cost
     cost += Counter(application=training.restarts, node=training.shrinks)
     budget = None if failure is None else budget_of(failure)
@@ -150,14 +151,15 @@ def _measure_kept_s(job: Job, attempt: Attempt, training: Training, now: datetim
     return min(max(0.0, (training.kept_at - training.formed_at).total_seconds()), _measure_ran_s(attempt, now))
 
 
-def _earns_back(job: Job, kept_s: float, ran_s: float) -> bool:
+def _earns_back(job: Job, kept_s: float, ran_s: float, *, failures: int) -> bool:
     """Whether an attempt costs nothing because of the training that it keeps: at least half of its time, and at least a
-    tenth of `refund_after_s`.
+    tenth of `refund_after_s` for each of its failures, those in place too.
 
-    So a job that fails after every snapshot keeps at least as much work as it loses, and makes at most ten attempts in
-    each `refund_after_s` of kept training. A job that fails faster is charged.
+    So a job that fails after every snapshot keeps at least half of its time, and fails at most ten times in each
+    `refund_after_s` of kept training. A job that fails faster is charged.
     """
-    return kept_s >= ran_s - kept_s and kept_s >= job.spec.supervise.refund_after_s / EARNED_AT_MOST
+    least_s = max(1, failures) * job.spec.supervise.refund_after_s / EARNED_AT_MOST
+    return kept_s >= ran_s - kept_s and kept_s >= least_s
 
 
 def _measure_ran_s(attempt: Attempt, now: datetime) -> float:

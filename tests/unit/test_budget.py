@@ -200,10 +200,18 @@ def test_a_time_limit_that_leaves_nothing_new_costs_a_hang() -> None:
 @pytest.mark.parametrize("kind", sorted(set(FailureKind) - {FailureKind.TIMEOUT}))
 def test_kept_steps_earn_back_the_charge_of_every_kind(kind: FailureKind) -> None:
     failure, spent = Failure(kind=kind, message="x"), {BUDGET_OF[kind]: 1}
-    kept = leaving(500, kept_s=360, restarts=1, shrinks=1)
+    kept = leaving(500, kept_s=360)
     assert after(a_job(spent=spent), kept, failure, ran_s=720).spent == spent
     for training, ran_s in ((kept, 721), (leaving(500, kept_s=359), 400), (replace(kept, kept_step=None), 720)):
         assert after(a_job(spent=spent), training, failure, ran_s=ran_s).spent[BUDGET_OF[kind]] > 1
+
+
+def test_failures_in_place_have_to_be_earned_back_too() -> None:
+    """Else a job that hangs for two minutes after every few seconds of work would go on for ever, at no cost."""
+    hang = Failure(kind=FailureKind.HANG, message="silent for 130 s")
+    hung = leaving(4, kept_s=3 * 135, restarts=3)
+    assert after(a_job(), hung, hang, ran_s=4 * 135).spent == {"application": 3, "hang": 1}
+    assert after(a_job(), leaving(4, kept_s=4 * 360, restarts=2, shrinks=1), hang, ran_s=4 * 400).spent == {}
 
 
 def test_a_job_that_crashes_after_each_snapshot_for_ever_ends() -> None:

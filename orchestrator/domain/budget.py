@@ -40,7 +40,9 @@ _OF_A_LAUNCH = frozenset({FailureKind.LAUNCH, FailureKind.INFRASTRUCTURE, Failur
 
 # An attempt of a program that tells no steps counts as fruitful when it lived this long.
 FRUITFUL_S = 60.0
-# At most so many attempts cost nothing in each `refund_after_s` of kept training.
+# The farthest step of a job whose workers have begun, and have told no step.
+BEFORE_ANY_STEP = -1
+# At most so many failures cost nothing in each `refund_after_s` of kept training.
 EARNED_AT_MOST = 10
 # Taken ports are counted beside the budgets: after a few in a row it is no bad luck any more, and a pause is due.
 _PORTS, _PORTS_AT_ONCE = "port", 3
@@ -56,7 +58,7 @@ def budget_of(failure: Failure) -> str | None:
 def mark_at_launch(job: Job, failure: Failure, *, began: bool) -> Failure:
     """The failure, marked as one at launch if the attempt ended before any worker had begun. `began`: a worker had.
 
-    A job that has made a step can start. An outage during its next attempts is no reason to give it up early.
+    A job whose workers have begun can start. An outage during its next attempts is no reason to give it up early.
     """
     return replace(failure, at_launch=not began and job.farthest_step is None and failure.kind in _OF_A_LAUNCH)
 
@@ -76,7 +78,7 @@ def charge(job: Job, attempt: Attempt, training: Training, failure: Failure | No
         spent=dict(spent),
         fruitless=0 if fruitful else job.fruitless + 1,
         last_failure=_remembered(job, training, failure, ran_s),
-        farthest_step=max((step for step in (job.farthest_step, training.step) if step is not None), default=None),
+        farthest_step=_farthest(job, training),
         kept_step=job.kept_step if kept_s is None else training.kept_step,
         kept_s=0.0 if refunded else all_kept_s,
     )
@@ -100,6 +102,11 @@ def find_cost(job: Job, attempt: Attempt, training: Training, failure: Failure |
     if failure is not None and budget is not None and not (failure.kind is FailureKind.TIMEOUT and kept_s is not None):
         cost[budget] += 1
     return cost
+
+
+def _farthest(job: Job, training: Training) -> int | None:
+    began = None if training.formed_at is None else BEFORE_ANY_STEP
+    return max((step for step in (job.farthest_step, training.step, began) if step is not None), default=None)
 
 
 def recognise(job: Job, failure: Failure, *, ran_s: float) -> Failure:

@@ -147,7 +147,7 @@ class Job:
     fruitless: int = 0  # attempts in a row that ended before their first completed step: what back-off grows with
     retry_at: datetime | None = None  # while RECOVERING: not before
     recovering_since: datetime | None = None  # when the last attempt was seen to end, until the next one trains
-    farthest_step: int | None = None  # that any attempt since the last retry has reached
+    farthest_step: int | None = None  # that any attempt since the last retry has reached; -1: workers, no step
     kept_step: int | None = None  # of the newest snapshot that any attempt since the last retry has committed
     kept_s: float = 0.0  # of training that such snapshots have kept, since what was spent was refunded last
     last_failure: Failure | None = None  # of the application: the same one again ends the job

@@ -321,3 +321,11 @@ def test_a_job_that_has_trained_can_start_and_an_outage_is_paid_by_its_own_budge
     trained = a_job(farthest_step=400)
     assert mark_at_launch(trained, failure, began=False) == failure
     assert spent_after(trained, failure) == {"node": 1}
+
+
+def test_a_program_that_tells_no_steps_has_shown_by_its_workers_that_it_can_start() -> None:
+    outage = Failure(kind=FailureKind.INFRASTRUCTURE, message="its agent was never seen")
+    silent = charge(a_job(), an_attempt(started_at=ago(900)), Training(formed_at=ago(890)), outage, NOW)
+    assert mark_at_launch(silent, outage, began=False) == outage
+    again = charge(silent, an_attempt(started_at=ago(4000)), Training(formed_at=ago(3990)), outage, NOW)
+    assert again.spent == {"node": 1}, "what was spent before is refunded still"

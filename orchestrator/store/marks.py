@@ -23,8 +23,11 @@ class SqlNodeStore:
         self._database = database
 
     def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
+        said = {"cleared_at": at, "cleared_by": by}
         with self._database.write() as session:
-            session.merge(NodeClearingRow(cluster=cluster, node=node, cleared_at=at, cleared_by=by))
+            insert = postgresql.insert(NodeClearingRow) if is_postgres(session) else sqlite.insert(NodeClearingRow)
+            clearing = insert.values(cluster=cluster, node=node, **said)
+            session.execute(clearing.on_conflict_do_update(index_elements=["cluster", "node"], set_=said))
 
 
 def read_reports(session: Session, which: ColumnElement[bool]) -> list[NodeFailure]:

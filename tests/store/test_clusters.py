@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import event
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from sqlalchemy import event, func, select
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.job import JobState
 from orchestrator.domain.node import NodeFailure
 from orchestrator.ports.supervision import Change
 from orchestrator.store.clusters import SqlClusterReader
+from orchestrator.store.marks import SqlNodeStore
+from orchestrator.store.tables import NodeClearingRow
 from tests.builders import NOW, at, make_attempt, make_batch, make_journal_event, make_spec
 from tests.store.harness import Stores
 from trainer.contract.clock import render_time
@@ -53,6 +58,21 @@ def test_records_of_nodes_are_read_for_all_clusters_from_a_moment_on(stores: Sto
     stores.supervisor.apply(Change(job=job, attempt=attempt, events=(), node_failures=marks))
     found = SqlClusterReader(stores.database).node_failures(since=at(10))
     assert [failure.node for failure in found] == ["middle", "late"]
+
+
+def test_a_record_may_be_cleared_by_several_at_once(stores: Stores) -> None:
+    """A button that is pressed twice, and a colleague who does the same."""
+    nodes, together = SqlNodeStore(stores.database), Barrier(6, timeout=30)
+
+    def clear(_: int) -> None:
+        for number in range(10):
+            together.wait()
+            nodes.clear("local", f"n{number}", at=at(5), by="operator")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(clear, range(6)))
+    with stores.database.read() as session:
+        assert session.scalar(select(func.count()).select_from(NodeClearingRow)) == 10
 
 
 def test_a_lease_tells_since_when_its_token_was_given(stores: Stores) -> None:

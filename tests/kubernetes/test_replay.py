@@ -53,21 +53,21 @@ STATED: tuple[Row, ...] = (
     ("08-drain", 7.0, "running", "A@node-2 D", "preempted", "stop preempted"),
     ("09-powercut-policy-failed-taint", 16.0, "running", "A@node-2 A@node-1", None, "wait"),
     ("09-powercut-policy-failed-taint", 18.0, "running", "A@node-2 U@node-1", None, "wait"),
-    ("09-powercut-policy-failed-taint", 30.0, "running", "A@node-2 U@node-1", None, "wait"),
+    ("09-powercut-policy-failed-taint", 30.0, "running", "A@node-2 U@node-1", "node", "wait"),
     ("09-powercut-policy-failed-taint", 37.0, "running", "A@node-2 D@node-1", "node", "stop node"),
     ("09-powercut-policy-failed-taint", 51.0, "running", "A@node-2 A@node-2", None, "wait"),
-    ("09b-powercut-policy-failed-reboot", 30.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("09b-powercut-policy-failed-reboot", 30.0, "running", "U@node-2 A@node-1", "node", "wait"),
     ("09b-powercut-policy-failed-reboot", 34.0, "running", "D@node-2 A@node-1", "node", "stop node"),
-    ("10-powercut-terminatingorfailed", 25.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("10-powercut-terminatingorfailed", 25.0, "running", "U@node-2 A@node-1", "node", "wait"),
     ("10-powercut-terminatingorfailed", 30.0, "running", "A@node-1 A@node-1", None, "wait"),
-    ("10b-powercut-backofflimit0", 22.0, "unknown", "U@node-2 D", None, "stop node"),
+    ("10b-powercut-backofflimit0", 22.0, "unknown", "U@node-2 D", "node", "stop node"),
     ("10b-powercut-backofflimit0", 34.0, "gone", "D@node-2 D", "node", "end LOST node"),
-    ("10c-powercut-per-index0", 22.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("10c-powercut-per-index0", 22.0, "running", "U@node-2 A@node-1", "node", "wait"),
     ("10c-powercut-per-index0", 34.0, "running", "D@node-2 A@node-1", "node", "stop node"),
     ("10c-powercut-per-index0", 49.0, "running", "D@node-2 A@node-1", "node", "stop node"),
     ("11-netcut-20s-tolerated", 20.0, "running", "U@node-2 A@node-1", None, "wait"),
     ("11-netcut-20s-tolerated", 34.0, "running", "A@node-2 A@node-1", None, "wait"),
-    ("11b-netcut-20s-evicted", 24.0, "running", "U@node-2 A@node-1", None, "wait"),
+    ("11b-netcut-20s-evicted", 24.0, "running", "U@node-2 A@node-1", "node", "wait"),
     ("11b-netcut-20s-evicted", 26.0, "running", "D@node-2 A@node-1", "node", "stop node"),
     ("12-delete-background", 2.0, "running", "A@node-2 A@node-1", "preempted", "wait"),
     ("12-delete-background", 8.0, "gone", "D D", "preempted", "end PREEMPTED preempted"),
@@ -184,6 +184,11 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
                 "Preempted by pod 2e1419f9-dd91-49a6-bba7-db52e5d820af on node node-1",
             ),
         ),
+        (
+            "10c-powercut-per-index0",  # a kubelet that comes back now ends it before its node is called ready
+            22.0,
+            ("its node did not answer", "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint"),
+        ),
         ("18-force-delete-policy-failed", 3.0, ("a pod of it was deleted in the cluster", "not record who deletes")),
         ("18c-plain-delete-policy-failed", 4.0, ("a pod of it was deleted in the cluster", "not record who deletes")),
         ("12-delete-background", 2.0, ("its Job was deleted in the cluster", "not record who deletes")),
@@ -192,7 +197,7 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
 def test_why_a_pod_is_told_to_go_is_known_while_it_still_runs(name: str, t: float, words: tuple[str, ...]) -> None:
     """The agents' records come first: what is left of the attempt is ended then, and with it goes who says why."""
     seen = look(watch(name, t), name, t)
-    assert all(one.liveness.value == "alive" for one in seen.replicas)
+    assert all(one.liveness.value != "dead" for one in seen.replicas)
     assert seen.cause is not None
     assert all(each in seen.cause.message for each in words), seen.cause.message
     assert "by hand" not in seen.cause.message

@@ -164,7 +164,7 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
             told_to_go=cause is None and pod.deletes_at is not None,
         )
     if is_silent(pod, nodes):
-        return _silent(pod, now=now, late_s=late_s)
+        return _silent(pod, _find_disruption(pod, nodes), now=now, late_s=late_s)
     if container is not None and container.running:
         ending = "" if pod.deletes_at is None else ", and is being ended"
         disruption = _find_disruption(pod, nodes)
@@ -197,9 +197,11 @@ def is_silent(pod: PodObject, nodes: dict[str, NodeObject] | None) -> bool:
     return runs and ready is not None and not ready.holds and not ready.reason
 
 
-def _silent(pod: PodObject, *, now: float, late_s: float) -> Word:
+def _silent(pod: PodObject, disruption: Failure | None, *, now: float, late_s: float) -> Word:
+    """A kubelet that is back ends a pod that was evicted meanwhile, before its node is called ready again."""
     if pod.deletes_at is None or now < pod.deletes_at + late_s:
-        return Word(standing=Standing.SILENT, evidence=f"node {pod.node} does not answer; pod {pod.name} may run there")
+        words = f"node {pod.node} does not answer; pod {pod.name} may run there"
+        return Word(standing=Standing.SILENT, evidence=words, cause=disruption, disruption=disruption)
     words = f"node {pod.node} does not answer, and its pod {pod.name} was given up by the cluster"
     return Word(standing=Standing.LOST, evidence=words, cause=Failure(kind=FailureKind.NODE, message=words))
 

@@ -92,15 +92,18 @@ def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -
 
 def _find_cause(chronicle: Chronicle) -> Cause | None:
     """Of the newest attempt that failed, or of the newest generation that did while its attempt went on."""
-    told = max(
-        (event for event in chronicle.events if event.kind == Theirs.WORKER_FAILED),
-        key=lambda event: (event.attempt or 0, event.generation or 0, event.evidence.get("lost_a_peer") is not True),
-        default=None,
-    )
+    told = max((event for event in chronicle.events if event.kind == Theirs.WORKER_FAILED), key=_order, default=None)
     ended = [each for each in chronicle.attempts if each.failure is not None]
     if ended and (told is None or ended[-1].key.number >= (told.attempt or 0)):
         return _cause_of_end(chronicle, ended[-1], told)
     return None if told is None else _cause_in_place(chronicle, told)
+
+
+def _order(told: Event) -> tuple[int, int, bool, int]:
+    """The newest generation; in it, not who lost a peer; of those that hung, who is behind in steps."""
+    step = told.evidence.get("step")
+    behind = -step if told.evidence.get("kind") == FailureKind.HANG and isinstance(step, int) else 0
+    return (told.attempt or 0, told.generation or 0, told.evidence.get("lost_a_peer") is not True, behind)
 
 
 def _on_purpose(cause: Cause | None, events: Sequence[Event]) -> Cause | None:

@@ -71,6 +71,15 @@ def test_the_victim_of_a_lost_peer_is_not_the_cause() -> None:
     assert why.cause.failure.rank == 3
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_of_ranks_that_several_agents_call_hung_the_one_behind_in_steps_is_the_cause(behind: int) -> None:
+    """Where the script says nothing of collectives, who waits in one for a hung rank looks hung too."""
+    events = [failed(1, seconds=5, rank=rank, kind="hang", step=30 - (rank == behind)) for rank in (0, 1)]
+    why = tell(make_job(state=JobState.RUNNING), [make_attempt()], [*events, started(2, seconds=6)])
+    assert why.cause is not None
+    assert (why.cause.failure.kind, why.cause.failure.rank) == (FailureKind.HANG, behind)
+
+
 def test_where_peers_alone_were_lost_and_the_group_shrank_a_node_is_the_cause() -> None:
     shrunk = make_event("group.shrunk", at=at(7), attempt=1, generation=2, sentence="went on with 1 of 2 workers")
     victim = failed(1, seconds=5, rank=0, lost_a_peer=True, message="connection closed by peer")

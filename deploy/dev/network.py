@@ -65,7 +65,13 @@ class Network:
         """From now on no packet reaches the node or leaves it; nothing is refused, all of it is silence."""
         ip("link", "set", self._cable(node), "down")
 
+    def mute(self, node: int) -> None:
+        """From now on no packet leaves the node; what is sent to it arrives. Needs iptables."""
+        drop = self.inside(node, ["iptables", "--append", "OUTPUT", "--out-interface", "eth0", "--jump", "DROP"])
+        subprocess.run(drop, check=True, capture_output=True, timeout=20)
+
     def mend(self, node: int) -> None:
+        """After `cut`."""
         ip("link", "set", self._cable(node), "up")
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.dev.network import Network
 from tests.kubernetes.fake_api import Json, Store, now_text
 
 _NOT_READY_S = 46.0  # so long after a power cut a Kubernetes with default times called a node not ready (seen)
@@ -43,6 +44,9 @@ class FakeCluster:
     dark: dict[str, float] = field(default_factory=dict)  # nodes without power, each with when the cluster notices
     closing: threading.Event = field(default_factory=threading.Event)
     held: Json = field(default_factory=dict)  # the status of each pod that does not start: as the kubelet tells it
+    network: Network | None = None  # its machines are the nodes, in their order; without one, all is on loopback
+    starved: set[str] = field(default_factory=set)  # pods that were killed for want of memory
+    due: dict[str, float] = field(default_factory=dict)  # Jobs by uid: when their time limit is over
 
     def __post_init__(self) -> None:
         self.store.on_delete = self._delete
@@ -74,6 +78,8 @@ class FakeCluster:
                     self._keep(pod)
 
     def _control(self, job: Json) -> None:
+        if self._is_due(job):
+            return
         pods = {each["metadata"]["labels"][_INDEX]: each for each in self._pods_of(job)}
         phases = []
         for index in range(job["spec"]["completions"]):
@@ -88,8 +94,28 @@ class FakeCluster:
         if all(each in ("Succeeded", "Failed") for each in phases):
             good = all(each == "Succeeded" for each in phases)
             kind, reason = ("Complete", "CompletionsReached") if good else ("Failed", "FailedIndexes")
-            condition = {"type": kind, "status": "True", "reason": reason, "message": ""}
-            self.store.put("jobs", {**job, "status": {"conditions": [condition]}}, "MODIFIED")
+            self._conclude(job, kind, reason)
+
+    def _is_due(self, job: Json) -> bool:
+        """Whether the time limit of the Job is over; its pods are ended then, as recorded (13)."""
+        limit_s, uid = job["spec"].get("activeDeadlineSeconds"), job["metadata"]["uid"]
+        if limit_s is None or time.monotonic() < self.due.setdefault(uid, time.monotonic() + limit_s):
+            return False
+        told = (job.get("status") or {}).get("conditions", ())
+        pods = self._pods_of(job)
+        if not told:
+            for pod in pods:
+                self._end_pod(pod, pod["spec"]["terminationGracePeriodSeconds"])
+        over = all(pod["status"].get("phase") in ("Succeeded", "Failed") for pod in pods)
+        if over or not told:
+            words = "Job was active longer than specified deadline"
+            self._conclude(job, "Failed" if over else "FailureTarget", "DeadlineExceeded", words)
+        return True
+
+    def _conclude(self, job: Json, kind: str, reason: str, words: str = "") -> None:
+        told = (job.get("status") or {}).get("conditions", ())
+        condition = {"type": kind, "status": "True", "reason": reason, "message": words}
+        self.store.put("jobs", {**job, "status": {"conditions": [*told, condition]}}, "MODIFIED")
 
     def _pods_of(self, job: Json) -> list[Json]:
         uid = job["metadata"]["uid"]
@@ -106,7 +132,7 @@ class FakeCluster:
         owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
         meta = {"name": name, "uid": f"uid-{name}", "labels": labels, "ownerReferences": [owner]}
         meta |= {"creationTimestamp": now_text(), "finalizers": [_TRACKED]}
-        ready = [node for node in self.nodes if self._is_ready(node)]
+        ready = [node for node in self.nodes if self._is_open(node)]
         spec = {**job["spec"]["template"]["spec"], "nodeName": ready[index % len(ready)]}
         return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
 
@@ -135,7 +161,7 @@ class FakeCluster:
             self._tell_log(name, running)
             with self.store.changed:
                 self.store.printing.discard(name)
-            pod = self.store.put("pods", _ended(pod, running), "MODIFIED")
+            pod = self.store.put("pods", _ended(pod, running, starved=name in self.starved), "MODIFIED")
         gone = running is None or running.process.poll() is not None
         if name in self.deleted and gone:
             self.running.pop(name, None)
@@ -167,17 +193,19 @@ class FakeCluster:
         given = {each["name"]: here(each["value"]) for each in container["env"] if "value" in each}
         environment = {
             "PATH": os.environ["PATH"],
+            # A pod's name leads to its address; this machine's, in a network namespace, does not.
+            **({} if self.network is None else {"GLOO_SOCKET_IFNAME": "eth0"}),
             **given,
             "JOB_COMPLETION_INDEX": pod["metadata"]["labels"][_INDEX],
-            "ORCHESTRATOR_POD_IP": "127.0.0.1",
+            "ORCHESTRATOR_POD_IP": self._address(pod["spec"]["nodeName"]),
             "ORCHESTRATOR_NODE": pod["spec"]["nodeName"],
-            "ORCHESTRATOR_HEAD": "127.0.0.1",  # there is no DNS of a cluster's here
+            "ORCHESTRATOR_HEAD": self._address(self._head_of(pod)),  # there is no DNS of a cluster's here
             "ORCHESTRATOR_JOB_UID": pod["metadata"]["ownerReferences"][0]["uid"],
             "ORCHESTRATOR_LAST_WORDS": str(words),
         }
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [here(word) for word in container["command"]],
+                self._inside(pod["spec"]["nodeName"], [here(word) for word in container["command"]]),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -187,6 +215,19 @@ class FakeCluster:
         with self.store.changed:
             self.store.printing.add(name)
         return Running(process, words, log)
+
+    def _address(self, node: str) -> str:
+        return "127.0.0.1" if self.network is None else self.network.address(self.nodes.index(node))
+
+    def _inside(self, node: str, command: list[str]) -> list[str]:
+        return command if self.network is None else self.network.inside(self.nodes.index(node), command)
+
+    def _head_of(self, pod: Json) -> str:
+        """The node of the first pod of its Job."""
+        uid = pod["metadata"]["ownerReferences"][0]["uid"]
+        mates = [each for each in self.store.all("pods") if each["metadata"]["ownerReferences"][0]["uid"] == uid]
+        (head,) = (each for each in mates if each["metadata"]["labels"][_INDEX] == "0")
+        return str(head["spec"]["nodeName"])
 
     def _mount(self, pod: Json, secrets: list[Json], mounts: Path) -> None:
         maps = [each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each]
@@ -231,8 +272,13 @@ class FakeCluster:
         self.store.put("events", {"metadata": meta, "involvedObject": about, **event, "eventTime": now_text()}, "ADDED")
 
     def cut_power(self, node: str) -> None:
-        """Nothing on it moves any more, and no connection to it breaks. The cluster notices later."""
+        """Nothing on it moves any more, and no connection to it breaks. The cluster notices later.
+
+        Without a network of its own, what is sent to it is still acknowledged.
+        """
         self.dark[node] = time.monotonic() + _NOT_READY_S
+        if self.network is not None:
+            self.network.cut(self.nodes.index(node))
         for pod in self.store.all("pods"):
             running = self.running.get(pod["metadata"]["name"])
             if _node_of(pod) == node and running is not None:
@@ -240,13 +286,48 @@ class FakeCluster:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGSTOP)
 
+    def cut_off(self, node: str, *, one_way: bool = False) -> None:
+        """No packet of its pods and of its kubelet reaches anybody; one way: what is sent to them still arrives."""
+        assert self.network is not None
+        number = self.nodes.index(node)
+        self.dark[node] = time.monotonic() + _NOT_READY_S
+        self.network.mute(number) if one_way else self.network.cut(number)
+
+    def reconnect(self, node: str) -> None:
+        """Its kubelet learns now which of its pods were deleted."""
+        assert self.network is not None
+        self.network.mend(self.nodes.index(node))
+        del self.dark[node]
+        self._put_node(node, "MODIFIED", status="True", reason="KubeletReady")
+        for pod in self.store.all("pods"):
+            name = pod["metadata"]["name"]
+            if _node_of(pod) == node and name in self.deleted:
+                self._tell_to_go(name, self.deleted[name])
+
+    def run_out_of_memory(self, name: str) -> None:
+        """Its container is killed as a whole, as the kubelet has the kernel do it, and as recorded (05)."""
+        self.starved.add(name)
+        _kill(self.running[name].process)
+
+    def drain(self, node: str) -> None:
+        """Nothing new comes there; each of its pods is evicted."""
+        self._put_node(node, "MODIFIED", cordoned=True, status="True", reason="KubeletReady")
+        for pod in self.store.all("pods"):
+            if _node_of(pod) == node and pod["status"].get("phase") == "Running":
+                self.evict(pod["metadata"]["name"])
+
+    def _is_open(self, name: str) -> bool:
+        node = self.store.get("nodes", name)
+        return node is not None and self._is_ready(name) and not node["spec"]["unschedulable"]
+
     def _is_ready(self, name: str) -> bool:
         node = self.store.get("nodes", name)
         return node is not None and node["status"]["conditions"][0]["status"] == "True"
 
-    def _put_node(self, name: str, kind: str, **condition: str) -> None:
-        meta = {"name": name, "uid": f"uid-{name}"}
-        self.store.put("nodes", {"metadata": meta, "status": {"conditions": [{"type": "Ready", **condition}]}}, kind)
+    def _put_node(self, name: str, kind: str, *, cordoned: bool = False, **condition: str) -> None:
+        meta, spec = {"name": name, "uid": f"uid-{name}"}, {"unschedulable": cordoned}
+        status = {"conditions": [{"type": "Ready", **condition}]}
+        self.store.put("nodes", {"metadata": meta, "spec": spec, "status": status}, kind)
 
     def evict(self, name: str) -> None:
         """As a drain does."""
@@ -257,8 +338,12 @@ class FakeCluster:
         meta = {**pod["metadata"], "deletionTimestamp": now_text(time.time() + grace_s)}
         self.store.put("pods", {**pod, "metadata": meta}, "MODIFIED")
         self.deleted[name] = grace_s
+        if _node_of(pod) not in self.dark:
+            self._tell_to_go(name, grace_s)
+
+    def _tell_to_go(self, name: str, grace_s: float) -> None:
         running = self.running.get(name)
-        if running is not None and _node_of(pod) not in self.dark:
+        if running is not None:
             running.kill_at = min(running.kill_at or float("inf"), time.monotonic() + grace_s)
             if running.process.poll() is None:
                 running.process.send_signal(signal.SIGTERM)
@@ -268,11 +353,11 @@ def _over(job: Json) -> bool:
     return any(each["type"] in ("Complete", "Failed") for each in (job.get("status") or {}).get("conditions", ()))
 
 
-def _ended(pod: Json, running: Running) -> Json:
+def _ended(pod: Json, running: Running, *, starved: bool) -> Json:
     code = running.process.returncode
     code = 128 - code if code < 0 else code
     message = running.words.read_text() if running.words.exists() else ""
-    reason = "Completed" if code == 0 else "Error"
+    reason = "OOMKilled" if starved else "Completed" if code == 0 else "Error"
     state: Json = {"exitCode": code, "reason": reason, "finishedAt": now_text(), "message": message}
     status: dict[str, Any] = {
         **pod["status"],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from deploy.dev.network import Network
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.jobs import JobView
@@ -55,10 +56,11 @@ class World:
 
 
 @contextmanager
-def whole(folder: Path) -> Iterator[World]:
-    """As long as it is open. `folder` holds all that it writes."""
+def whole(folder: Path, network: Network | None = None) -> Iterator[World]:
+    """As long as it is open. `folder` holds all that it writes. `network`: of three machines, one for each node."""
     store = Store()
-    api, cluster = FakeApi(store), FakeCluster(store, folder, nodes=("node-1", "node-2", "node-3"))
+    nodes = ("node-1", "node-2", "node-3")
+    api, cluster = FakeApi(store), FakeCluster(store, folder, nodes=nodes, network=network)
     api.start()
     cluster.start()
     (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))

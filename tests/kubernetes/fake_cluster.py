@@ -38,7 +38,8 @@ class FakeCluster:
     store: Store
     folder: Path
     running: dict[str, Running] = field(default_factory=dict)
-    deleted: dict[str, float] = field(default_factory=dict)  # pods: when their grace period is over
+    deleted: dict[str, float] = field(default_factory=dict)  # pods: their grace period, in seconds
+    asked_at: dict[str, float] = field(default_factory=dict)  # pods: when their deletion was asked for first
     begun: set[tuple[str, int]] = field(default_factory=set)  # (a Job's uid, index): it had its pod
     nodes: tuple[str, ...] = ("node-1",)  # pods go to those that are ready, in turn
     dark: dict[str, float] = field(default_factory=dict)  # nodes without power, each with when the cluster notices
@@ -334,8 +335,13 @@ class FakeCluster:
         self.disrupt(name, "EvictionByEvictionAPI", "Eviction API: evicting")
 
     def _end_pod(self, pod: Json, grace_s: float) -> None:
+        """A second deletion can only shorten the grace period of the first one, which it leaves where it began
+        (apiserver: pkg/registry/rest/delete.go, BeforeDelete)."""
         name = pod["metadata"]["name"]
-        meta = {**pod["metadata"], "deletionTimestamp": now_text(time.time() + grace_s)}
+        if grace_s >= self.deleted.get(name, float("inf")):
+            return
+        asked_at = self.asked_at.setdefault(name, time.time())
+        meta = {**pod["metadata"], "deletionTimestamp": now_text(asked_at + grace_s)}
         self.store.put("pods", {**pod, "metadata": meta}, "MODIFIED")
         self.deleted[name] = grace_s
         if _node_of(pod) not in self.dark:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,14 +43,22 @@ def client(service: ThrowawayService) -> Iterator[Client]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """16 MB, room for one snapshot of 11 MB."""
+    with mount_small_disk(tmp_path / "disk") as folder:
+        yield folder
+
+
+@contextmanager
+def mount_small_disk(folder: Path) -> Iterator[Path]:
+    """A new folder of 16 MB. Skips where it cannot be made."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a small tmpfs needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=False).returncode != 0:
         pytest.skip("this machine does not let root mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -36,12 +36,6 @@ FAULTS = (
     "the scheduler is away for an hour",
     "the service is away for an hour",
 )
-_HEAD = ("fault", "what is said", "what is done", "what it costs", "seconds")
-_DEEDS = {  # events, in the words of the table
-    "restart.in_place": "the workers restart in place",
-    "group.shrunk": "the group goes on with fewer nodes",
-    "recovery.attempt": "a new attempt",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +52,46 @@ class Cell:
         return (self.said, self.done, self.costs) == (other.said, other.done, other.costs)
 
 
+NEVER = Cell(said="does not happen on one machine", done="", costs="")
+ABSENT = {  # faults that a kind of cluster does not know: nothing asserts these rows
+    "local": (
+        "the network is cut, and healed after 60 s",
+        "the network is cut in one direction",
+        "a node is drained",
+        "the scheduler is away for an hour",
+    ),
+    "slurm": (),
+    "kubernetes": (),
+}
+_HEAD = ("fault", "what is said", "what is done", "what it costs", "seconds")
+_TOLD = "snapshot.failed"  # what is said without a failure of the job
+_DEEDS = {  # events, in the words of the table
+    "restart.in_place": "the workers restart in place",
+    "group.shrunk": "the group goes on with fewer nodes",
+    "recovery.attempt": "a new attempt",
+}
+
+
 def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str, str] = {}) -> Cell:
     """What is told of the fault that struck the job. `names`: texts of this run (hosts, pods), each with a word that
     stands for it in every run."""
     job, why = client.job(job_id), client.why(job_id)
     events = [event for event in client.events(job_id) if event.at >= struck_at]
-    said = "nothing failed"
+    said = next((event.sentence for event in events if event.kind == _TOLD), "nothing failed")
     if why.cause is not None:
         failure = why.cause.failure
         rank = "" if failure.rank is None else f", rank {failure.rank}"
         node = f", node {', '.join(why.cause.nodes)}" if why.cause.nodes else ""
         said = f"{failure.kind}{rank}{node}: {failure.message}"
-    done = [_DEEDS[event.kind] for event in events if event.kind in _DEEDS]
+    deeds = {
+        (event.kind, event.attempt, event.generation): _DEEDS[event.kind] for event in events if event.kind in _DEEDS
+    }
+    done = [*deeds.values()]  # each agent tells of it
     done += [f"the job ends: {job.state}"] if job.ended else []
     spent = [f"{budget} {count}" for budget, count in job.spent.items()]
     counted = [f"counted as preemption {job.preemptions}"] if job.preemptions else []
     after = [event.at for event in events if event.kind == "generation.started"]
-    ends = [job.ended_at] if job.ended and job.ended_at is not None else []
+    ends = [event.at for event in events if event.kind == "job.state"][-1:] if job.ended else []
     began = min([*after, *ends], default=None)
     return Cell(
         said=_plain(said, names),
@@ -125,12 +142,15 @@ def _split(line: str) -> list[str]:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"
+    if seconds is None:
+        return ""
+    return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f}"
 
 
 def _plain(text: str, names: Mapping[str, str]) -> str:
     for name, word in sorted(names.items(), key=lambda each: -len(each[0])):
-        text = text.replace(name, word)
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", word, text)
     text = re.sub(r"\b\d+(\.\d+)? (s|MB|KiB|MiB)\b", r"… \2", text)
-    text = re.sub(r"\bprocess \d+\b", "process …", text)
+    text = re.sub(r"\b(process|step) \d+\b", r"\1 …", text)
+    text = re.sub(r"\bstep-\d+", "step-…", text)
     return " ".join(text.split())

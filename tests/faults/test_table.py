@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.cells import CLUSTERS, FAULTS, PAGE, Cell, read, render
+from tests.faults.cells import ABSENT, CLUSTERS, FAULTS, NEVER, PAGE, Cell, read, render
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_every_fault_has_its_row(cluster: str) -> None:
     assert tuple(read(PAGE.read_text(), cluster)) == FAULTS
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_what_does_not_happen_is_said_of_the_named_faults_alone(cluster: str) -> None:
+    rows = read(PAGE.read_text(), cluster)
+    assert tuple(fault for fault, cell in rows.items() if cell == NEVER) == ABSENT[cluster]
 
 
 def test_what_is_written_is_read_again() -> None:

@@ -1,0 +1,193 @@
+"""The faults of jobs on Kubernetes, at default settings: docs/failures.md says what is seen here.
+
+The whole service, real agents, a cluster that is a fake one: its containers are processes of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.dev.network import Network, NoNamespaces
+from deploy.dev.service import Marked, processes_of
+from tests.conftest import mount_small_disk
+from tests.faults.cells import check, tell
+from tests.faults.striking import SAVES, end, fill_disk, goes_on, now, over, training, trains, wait_s
+from tests.kubernetes.whole import World, whole
+
+pytestmark = pytest.mark.timeout(900)
+
+CLUSTER = "kubernetes"
+HEALED_AFTER_S = 60.0
+LIMIT_S = 40
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A job of two pods that trains."""
+
+    world: World
+    job: str
+    pods: tuple[str, str]
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {self.job: "train", **{pod: f"train-{index}" for index, pod in enumerate(self.pods)}}
+
+    def processes(self) -> list[Marked]:
+        return [each for each in processes_of(self.world.cluster.folder / "runs") if each.job_id == self.job]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with whole(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture
+def wired_world(tmp_path: Path) -> Iterator[World]:
+    """Its nodes have a network of their own. The shared folder is reached by another one."""
+    if shutil.which("ip") is None or shutil.which("iptables") is None:
+        pytest.skip("iproute2 or iptables is not installed")
+    try:
+        with Network(3) as network, whole(tmp_path, network) as made:
+            yield made
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+
+
+def begin(world: World, **fields: Any) -> Struck:
+    job = trains(world.client, training(cluster="live", nodes=2, **fields)).id
+    pods = sorted(name for pod in world.cluster.store.all("pods") if (name := pod["metadata"]["name"]).startswith(job))
+    first, second = pods
+    return Struck(world, job, (first, second))
+
+
+def kill_worker(struck: Struck) -> None:
+    (worker,) = (each for each in struck.processes() if each.local_rank is not None and each.replica == 1)
+    os.kill(worker.pid, signal.SIGKILL)
+
+
+def stop_worker(struck: Struck) -> None:
+    (worker,) = (each for each in struck.processes() if each.local_rank is not None and each.replica == 1)
+    os.kill(worker.pid, signal.SIGSTOP)
+
+
+def kill_agent(struck: Struck) -> None:
+    """The container's first process, which started it, stays."""
+    first = {each.process.pid for each in struck.world.cluster.running.values()}
+    agents = [each for each in struck.processes() if each.is_agent and each.replica == 1 and each.pid not in first]
+    assert agents
+    for agent in agents:
+        os.kill(agent.pid, signal.SIGKILL)
+
+
+def evict(struck: Struck) -> None:
+    struck.world.cluster.evict(struck.pods[1])
+
+
+def preempt(struck: Struck) -> None:
+    struck.world.cluster.preempt(struck.pods[1], by="2e1419f9")
+
+
+def delete_job(struck: Struck) -> None:
+    store = struck.world.cluster.store
+    (found,) = (each for each in store.all("jobs") if each["metadata"]["name"].startswith(struck.job))
+    store.on_delete("jobs", found, {"propagationPolicy": "Background"})
+
+
+def run_out_of_memory(struck: Struck) -> None:
+    struck.world.cluster.run_out_of_memory(struck.pods[1])
+
+
+def drain(struck: Struck) -> None:
+    struck.world.cluster.drain(struck.world.node_of(struck.pods[1]))
+
+
+def cut_power(replica: int) -> Callable[[Struck], None]:
+    return lambda struck: struck.world.cluster.cut_power(struck.world.node_of(struck.pods[replica]))
+
+
+def observe(struck: Struck, fault: str, strike: Callable[[Struck], None]) -> None:
+    struck_at, client = now(), struck.world.client
+    strike(struck)
+    goes_on(client, struck.job, struck_at)
+    check(CLUSTER, fault, tell(client, struck.job, struck_at, names=struck.names))
+    end(client, struck.job)
+
+
+@pytest.mark.parametrize(
+    ("fault", "strike"),
+    [
+        ("a worker is killed", kill_worker),
+        ("a worker hangs", stop_worker),
+        ("an agent is killed", kill_agent),
+        ("a replica is evicted", evict),
+        ("the job is preempted", preempt),
+        ("it is deleted by hand", delete_job),
+        ("a worker runs out of memory", run_out_of_memory),
+        ("a node is drained", drain),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_fault(world: World, fault: str, strike: Callable[[Struck], None]) -> None:
+    observe(begin(world), fault, strike)
+
+
+@pytest.mark.parametrize(
+    ("fault", "replica"), [("a node loses its power", 1), ("the node of the store is lost", 0)], ids=["other", "store"]
+)
+def test_a_node_loses_its_power(wired_world: World, fault: str, replica: int) -> None:
+    observe(begin(wired_world), fault, cut_power(replica))
+
+
+def test_the_network_of_a_node_is_cut_in_one_direction(wired_world: World) -> None:
+    """Nothing leaves the node. What is sent to it arrives."""
+    cluster = wired_world.cluster
+    struck = begin(wired_world)
+    node = wired_world.node_of(struck.pods[1])
+    observe(struck, "the network is cut in one direction", lambda _: cluster.cut_off(node, one_way=True))
+
+
+def test_the_network_of_a_node_is_cut_and_healed(wired_world: World) -> None:
+    """When the node comes back, what still ran on it is ended by its kubelet. The new attempt goes on."""
+    client, cluster = wired_world.client, wired_world.cluster
+    struck = begin(wired_world)
+    node, struck_at = wired_world.node_of(struck.pods[1]), now()
+    cluster.cut_off(node)
+    wait_s(HEALED_AFTER_S)
+    cluster.reconnect(node)
+    over(client, struck.job, lambda _: struck.pods[1] not in cluster.running)
+    goes_on(client, struck.job, struck_at)
+    check(CLUSTER, "the network is cut, and healed after 60 s", tell(client, struck.job, struck_at, names=struck.names))
+    end(client, struck.job)
+
+
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    """That of the jobs' folders. The service writes to another one."""
+    with mount_small_disk(tmp_path / "runs") as disk, whole(tmp_path) as world:
+        struck = begin(world, snapshot=SAVES)
+        struck_at = now()
+        fill_disk(world.client, struck.job, disk)
+        names = {**struck.names, str(disk): "RUNS"}
+        check(CLUSTER, "the disk is full", tell(world.client, struck.job, struck_at, names=names))
+        end(world.client, struck.job)
+
+
+def test_the_time_limit_is_reached(world: World) -> None:
+    """Kubernetes' own, which counts from the start of the Job."""
+    struck = begin(world, placement={"time_limit_s": LIMIT_S})
+    over(world.client, struck.job, lambda seen: seen.attempts == 2 or seen.ended)
+    first, *_ = world.client.attempts(struck.job)
+    struck_at = first.created_at + timedelta(seconds=LIMIT_S)
+    goes_on(world.client, struck.job, struck_at)
+    check(CLUSTER, "the time limit is reached", tell(world.client, struck.job, struck_at, names=struck.names))
+    end(world.client, struck.job)

@@ -1,0 +1,155 @@
+"""The faults of jobs on this machine, at default settings: docs/failures.md says what is seen here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.service import Marked, ThrowawayService
+from orchestrator.client import Client
+from orchestrator.wire.jobs import JobView
+from tests.conftest import mount_small_disk
+from tests.faults.cells import check, tell
+from tests.faults.striking import SAVES, end, fill_disk, goes_on, now, over, training, trains
+
+pytestmark = pytest.mark.timeout(900)
+
+NAMES = {socket.gethostname(): "this machine"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]:
+    with ThrowawayService(tmp_path_factory.mktemp("local") / "runs") as service:
+        yield service
+
+
+@pytest.fixture
+def client(runs: ThrowawayService) -> Iterator[Client]:
+    with Client(runs.url) as connected:
+        yield connected
+
+
+def strike(
+    runs: ThrowawayService, job: JobView, chosen: Callable[[Marked], bool], how: signal.Signals = signal.SIGKILL
+) -> None:
+    struck = [each for each in runs.processes() if each.job_id == job.id and chosen(each)]
+    assert struck, "nothing to strike"
+    for each in struck:
+        with suppress(ProcessLookupError):
+            os.kill(each.pid, how)
+
+
+def kill_all(runs: ThrowawayService) -> None:
+    while processes := list(runs.processes()):
+        for each in processes:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+
+
+def any_process(_: Marked) -> bool:
+    return True
+
+
+def last_worker(process: Marked) -> bool:
+    return process.local_rank == 1
+
+
+def agent(process: Marked) -> bool:
+    return process.is_agent
+
+
+def second_agent(process: Marked) -> bool:
+    return process.is_agent and process.replica == 1
+
+
+def first_replica(process: Marked) -> bool:
+    return process.replica == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes", "chosen", "how"),
+    [
+        ("a worker is killed", 1, last_worker, signal.SIGKILL),
+        ("a worker hangs", 1, last_worker, signal.SIGSTOP),
+        ("an agent is killed", 1, agent, signal.SIGKILL),
+        ("a replica is evicted", 2, second_agent, signal.SIGTERM),
+        ("the job is preempted", 2, agent, signal.SIGTERM),
+        ("it is deleted by hand", 1, any_process, signal.SIGKILL),
+        ("the node of the store is lost", 2, first_replica, signal.SIGKILL),
+    ],
+    ids=lambda value: str(value).replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_a_signal(
+    runs: ThrowawayService,
+    client: Client,
+    fault: str,
+    nodes: int,
+    chosen: Callable[[Marked], bool],
+    how: signal.Signals,
+) -> None:
+    """Evicted and preempted: SIGTERM to one agent, to all agents. Deleted by hand: SIGKILL to all processes."""
+    job = trains(client, training(nodes=nodes))
+    struck_at = now()
+    strike(runs, job, chosen, how)
+    goes_on(client, job.id, struck_at)
+    check("local", fault, tell(client, job.id, struck_at, names=NAMES))
+    end(client, job.id)
+
+
+def test_a_worker_runs_out_of_memory(client: Client, tmp_path: Path) -> None:
+    greed = tmp_path / "greed"
+    job = trains(client, training(greed=str(greed)))
+    struck_at = now()
+    greed.touch()
+    goes_on(client, job.id, struck_at)
+    check("local", "a worker runs out of memory", tell(client, job.id, struck_at, names=NAMES))
+    end(client, job.id)
+
+
+def test_the_time_limit_is_reached(client: Client) -> None:
+    job = client.submit(training(supervise={"max_runtime_s": 20}))
+    over(client, job.id)
+    (attempt,) = client.attempts(job.id)
+    assert attempt.started_at is not None
+    struck_at = attempt.started_at + timedelta(seconds=20)
+    check("local", "the time limit is reached", tell(client, job.id, struck_at, names=NAMES))
+
+
+def test_the_machine_loses_its_power(tmp_path: Path) -> None:
+    """Service and jobs are killed together. The next boot has another id."""
+    with ThrowawayService(tmp_path / "runs") as service, Client(service.url) as client:
+        job = trains(client, training())
+        struck_at = now()
+        service.kill()
+        kill_all(service)
+        for record in (service.root / job.id).glob("attempts/*/replica-*/*/agent.json"):
+            document = json.loads(record.read_text())
+            document["process"]["boot_id"] = "another boot"
+            record.write_text(json.dumps(document))
+        service.start()
+        with Client(service.url) as again:
+            goes_on(again, job.id, struck_at)
+            check("local", "a node loses its power", tell(again, job.id, struck_at, names=NAMES))
+
+
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    """It holds the service's database too."""
+    with (
+        mount_small_disk(tmp_path / "disk") as disk,
+        ThrowawayService(disk / "runs", log_folder=tmp_path) as service,
+        Client(service.url) as client,
+    ):
+        job = trains(client, training(snapshot=SAVES))
+        struck_at = now()
+        fill_disk(client, job.id, disk)
+        names = {**NAMES, str(disk / "runs"): "RUNS", job.id: "train"}
+        check("local", "the disk is full", tell(client, job.id, struck_at, names=names))
+        end(client, job.id)

@@ -89,6 +89,11 @@ STATED: tuple[Row, ...] = (
     ("18b-force-delete-terminatingorfailed", 4.0, "running", "A@node-2 D", "preempted", "stop preempted"),
     ("18c-plain-delete-policy-failed", 5.0, "running", "A@node-2 D", "preempted", "stop preempted"),
     ("19-success-policy", 11.0, "gone", "D D", None, "end LOST node"),
+    ("20-powercut-default-times", 50.0, "running", "A@node-2 A@node-1", None, "wait"),
+    ("20-powercut-default-times", 57.0, "running", "A@node-2 U@node-1", None, "wait"),
+    ("20-powercut-default-times", 118.0, "running", "A@node-2 U@node-1", "node", "wait"),
+    ("20-powercut-default-times", 159.5, "running", "A@node-2 A@node-1", "node", "wait"),
+    ("20-powercut-default-times", 161.5, "running", "A@node-2 D@node-1", "node", "stop node"),
 )
 
 
@@ -139,6 +144,8 @@ def test_a_recorded_moment_is_seen_and_answered_as_stated(row: Row) -> None:
         ("10c-powercut-per-index0", 22.0, {0}, "stop node"),
         ("11-netcut-20s-tolerated", 20.0, {0}, "stop node"),
         ("11-netcut-20s-tolerated", 34.0, {0}, "wait"),
+        ("20-powercut-default-times", 50.0, {1}, "wait"),
+        ("20-powercut-default-times", 57.0, {1}, "stop node"),  # half a second after Kubernetes says it
     ],
 )
 def test_a_silent_node_that_its_peers_miss_too_is_lost_at_once(
@@ -218,7 +225,7 @@ def test_without_the_right_to_see_nodes_the_pods_tell_the_same() -> None:
 
 
 # The node is seen to be back a moment before or after its pods are.
-_NODES_TELL = {("11-netcut-20s-tolerated", 34.0)}
+_NODES_TELL = {("11-netcut-20s-tolerated", 34.0), ("20-powercut-default-times", 159.5)}
 
 
 def test_words_of_scheduler_and_registry_reach_the_owner() -> None:

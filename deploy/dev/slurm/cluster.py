@@ -139,6 +139,22 @@ class ThrowawaySlurm:
         await_(lambda: not self.pids(node), f"{node} is empty")
         ip("link", "set", self._cable(node), "up")
 
+    def cut(self, node: str) -> None:
+        """No packet reaches the node or leaves it; nothing is refused."""
+        ip("link", "set", self._cable(node), "down")
+
+    def mute(self, node: str) -> None:
+        """The node hears the others, and they do not hear it: its packets go to a machine that is not there."""
+        nobody = f"10.213.{self.slot}.254"
+        ip("-n", self._netns(node), "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:01", "dev", "eth0")
+        ip("-n", self._netns(node), "route", "replace", self._subnet, "via", nobody, "dev", "eth0", "onlink")
+
+    def mend(self, node: str) -> None:
+        """After `cut` or `mute`."""
+        ip("link", "set", self._cable(node), "up")
+        source = address(self.slot, node)
+        ip("-n", self._netns(node), "route", "replace", self._subnet, "dev", "eth0", "src", source)
+
     def living(self) -> list[str]:
         """The nodes that have power."""
         return [node for node, process in self._nodes.items() if process.poll() is None]
@@ -268,6 +284,10 @@ class ThrowawaySlurm:
     @property
     def _bridge(self) -> str:
         return f"slurm{self.slot}"
+
+    @property
+    def _subnet(self) -> str:
+        return f"10.213.{self.slot}.0/24"
 
     def _netns(self, node: str) -> str:
         return f"slurm{self.slot}-{node}"

@@ -120,9 +120,9 @@ def training(**fields: Any) -> dict[str, Any]:
 
 
 def configuration(slurm: ThrowawaySlurm, **changes: Any) -> str:
-    """orchestrator.toml."""
+    """orchestrator.toml. A setting of None is left out: it has its default."""
     given = {**SETTINGS, "python": sys.executable, "conf": slurm.environment["SLURM_CONF"], **changes}
-    lines = [f"{name} = {_toml(value)}" for name, value in given.items()]
+    lines = [f"{name} = {_toml(value)}" for name, value in given.items() if value is not None]
     return "\n".join(["[clusters.slurm]", 'backend = "slurm"', *lines]) + "\n"
 
 

@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test long test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format bench clean
+.PHONY: help install demo serve test long faults test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,6 +28,9 @@ test: $(VENV)/.installed ## the tests; what needs a missing service skips by nam
 
 long: $(VENV)/.installed ## tests that wait for minutes: several machines, plain torchrun's defects, other frameworks
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/*/long
+
+faults: $(VENV)/.installed ## every fault on every kind of cluster, at default settings: the tables of docs/failures.md (as root)
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/faults $(ARGS)
 
 test-slurm: $(VENV)/.installed ## a real Slurm of several nodes on this machine, killed in every way (as root)
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm

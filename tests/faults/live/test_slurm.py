@@ -22,7 +22,7 @@ from deploy.dev.slurm.conf import Shape, address
 from orchestrator.simulator.rehearsal import traces
 from orchestrator.wire.jobs import JobView
 from tests.faults.cells import Cell, check, tell
-from tests.faults.long.slurm_cases import APART, AVOIDED, CASES, SUSPENSION, Case, Struck, trains
+from tests.faults.live.slurm_cases import APART, AVOIDED, CASES, SUSPENSION, Case, Struck, trains
 from tests.simulator.scenarios import NEVER_H, rehearse
 from tests.slurm.live.lab import SETTINGS, Lab, open_labs, soon
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,18 @@ def test_a_node_that_is_down_is_the_cause_of_what_we_ended_too() -> None:
     terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
     seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0})), terms)
     assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], "node")
+
+
+def test_a_node_that_is_down_is_out_of_reach_though_its_agent_left_a_record() -> None:
+    """As an agent does that was cut off. Whether its record tells of more than a lost peer is not judged here."""
+    terms = Terms(now=NOW, settle_s=30, notice_s=60, broken={"n2": "down: Not responding"}, ours=frozenset({12}))
+    seen = sight(KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), terms)
+    assert told(seen) == ("gone", [("dead", None, False), ("dead", "n2", False)], None)
+    assert [one.node_unreachable for one in seen.replicas] == [False, True]
+    drained = sight(
+        KEY, a_job("CANCELLED"), traces(recorded=frozenset({0, 1})), replace(terms, broken={"n2": "drained: x"})
+    )
+    assert not any(one.node_unreachable for one in drained.replicas)
 
 
 def test_what_we_ended_ourselves_has_no_cause_of_slurms() -> None:

@@ -196,7 +196,8 @@ def _ended(key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces,
         _end_of(replica, nodes[replica] if replica < len(nodes) else None, evidence, traces, terms, settled=settled)
         for replica in range(len(nodes) or traces.replicas)
     )
-    down = {each.node: terms.broken[each.node] for each in replicas if each.node is not None}
+    unrecorded = [each for each in replicas if each.replica not in traces.recorded]
+    down = {each.node: terms.broken[each.node] for each in unrecorded if each.node is not None}
     gone = all(each.liveness is Liveness.DEAD for each in replicas)
     return Sighting(
         key=key,
@@ -231,6 +232,9 @@ def _end_of(
     replica: int, node: str | None, evidence: str, traces: Traces, terms: Terms, *, settled: bool
 ) -> ReplicaSighting:
     """A record of its end may still be on its way through a network file system."""
+    trouble = "" if node is None else terms.broken.get(node, "")
+    if replica in traces.recorded and trouble.startswith("down"):  # its record may only say that it lost its peers
+        return replace(_dead(replica, f"Slurm calls {node} {trouble}"), node=node, node_unreachable=True)
     if replica in traces.recorded:
         return _dead(replica, f"replica {replica}'s agent left its record; {evidence}")
     departure = traces.departures.get(replica)

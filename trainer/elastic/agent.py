@@ -102,6 +102,7 @@ class Agent:
         self._oom_kills: int | None = None  # so far, when the workers were started
         self._team: Team | None = None
         self._ending = Ending()  # of the generation before
+        self._lost: frozenset[int] = frozenset()  # replicas that were reported since the group formed
 
     def run(self) -> None:
         """Run generations until one succeeds or none may follow. Raises RendezvousFailed, Unfit, NurseryError, Stopped.
@@ -137,7 +138,7 @@ class Agent:
             self._await_fitness(self._record)
         known = self.generation if self._record is None else max(self.generation, known_generation(self._record))
         place = find_place(self._rendezvous.next_group(known, self._ending, self._report_lost), self._node)
-        self.generation = place.group.generation
+        self.generation, self._lost = place.group.generation, frozenset()
         return place
 
     def _await_fitness(self, record: Record) -> None:
@@ -215,7 +216,8 @@ class Agent:
         return None
 
     def _report_lost(self, lost: Sequence[Member]) -> None:
-        replicas = [member.seat for member in lost if member.seat is not None]
+        seats = {member.seat for member in lost if member.seat is not None}
+        replicas, self._lost = sorted(seats - self._lost), self._lost | seats
         if replicas and self._record is not None:
             sentence = f"the group lost {', '.join(sorted(member.address for member in lost))}"
             self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)

@@ -234,10 +234,11 @@ class SlurmBackend:
         return sighting
 
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
-        """Where an agent ended without a word, its node is asked after."""
+        """Where an agent ended without a word, or may have been cut off, its node is asked after."""
         sighting = sight(key, job, traces, self._terms(key))
         told = traces.recorded | traces.departures.keys()
-        if sighting.presence is Presence.GONE and any(one.replica not in told for one in sighting.replicas):
+        ended_well = job.state == "COMPLETED" and all(one.replica in told for one in sighting.replicas)
+        if sighting.presence is Presence.GONE and not ended_well:
             return sight(key, job, traces, self._terms(key, broken=self._broken()))
         return sighting
 

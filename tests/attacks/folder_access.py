@@ -75,7 +75,7 @@ def _submit_here(ground: Ground) -> object:
         return backend.submit(replace(plan, commands=commands, workdir="/"))
     finally:
         for child in backend._children:
-            child.wait()
+            child.process.wait()
 
 
 def _print(ground: Ground) -> object:

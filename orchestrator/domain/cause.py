@@ -41,6 +41,14 @@ class Cause:
         return _ENDS_AS.get(self.failure.kind, AttemptState.FAILED)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Of replicas that a group needs: the failure to stop it for, and the nodes to avoid."""
+
+    failure: Failure
+    blames: tuple[str, ...]
+
+
 def find_cause(live: Watched) -> Cause | None:
     """The first cause of an end that is seen; None while the attempt goes on, or ends well."""
     loss, bad = live.vanished(), live.bad_exits()
@@ -58,7 +66,7 @@ def find_cause(live: Watched) -> Cause | None:
     return Cause(stopped_for or (None if record is None else record.failure))
 
 
-def find_cut_off(live: Watched) -> Cause | None:
+def find_cut_off(live: Watched) -> Loss | None:
     """A running group's loss of nodes, by two witnesses: the scheduler does not reach them, and their peers miss them.
 
     None where the group can go on without them.
@@ -69,7 +77,7 @@ def find_cut_off(live: Watched) -> Cause | None:
     return _of_nodes(missed, ", and its peers have lost it")
 
 
-def find_absent_peers(live: Watched, silent_s: float) -> Cause | None:
+def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
     """Why a group has been silent for so long: its agents lost more replicas than it can spare, and wait for them.
 
     It does not matter what the scheduler says of their nodes. Replicas that recorded their end do not count.
@@ -80,7 +88,7 @@ def find_absent_peers(live: Watched, silent_s: float) -> Cause | None:
     names = ", ".join(f"replica {one.replica}" + (f" on {one.node}" if one.node else "") for one in lost)
     message = f"the group lost {names}, and waited: no rank reported anything for {silent_s:.0f} s"
     nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
-    return Cause(Failure(kind=FailureKind.NODE, message=message), nodes)
+    return Loss(Failure(kind=FailureKind.NODE, message=message), nodes)
 
 
 def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
@@ -123,16 +131,17 @@ def _from_outside(live: Watched, loss: str | None) -> Cause | None:
     if word is not None and (word.kind is FailureKind.NODE or not live.stopping):
         return _from_cluster(live, word)
     if unreachable:
-        return _of_nodes(unreachable)
+        lost = _of_nodes(unreachable)
+        return Cause(lost.failure, lost.blames)
     if loss is None or live.stopping:
         return None  # an agent that we stop is gone because of us, which explains nothing
     return _from_cluster(live, Failure(kind=FailureKind.NODE, message=loss))
 
 
-def _of_nodes(lost: Sequence[ReplicaSighting], witness: str = "") -> Cause:
+def _of_nodes(lost: Sequence[ReplicaSighting], witness: str = "") -> Loss:
     evidence = "; ".join(f"{one.evidence}{witness}" for one in lost)
     nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
-    return Cause(Failure(kind=FailureKind.NODE, message=evidence), nodes)
+    return Loss(Failure(kind=FailureKind.NODE, message=evidence), nodes)
 
 
 def _from_cluster(live: Watched, failure: Failure) -> Cause:

@@ -12,7 +12,7 @@ from orchestrator.domain.job import JobState
 from orchestrator.domain.node import Exclusion
 from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
 from orchestrator.domain.situation import Situation
-from tests.unit.situations import a_job, a_situation, a_spec, ago, an_attempt, an_exit, seen
+from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind
 
@@ -117,6 +117,12 @@ def test_a_waiting_job_avoids_no_node_that_has_come_back() -> None:
         assert decision.sentence == "no longer avoids n2: its cool-down is over, or its record was cleared"
     assert decide(waiting((), exclusions=())).action == AvoidOnly(())
     assert decide(waiting((), exclusions=(), strictly=False)).action == Wait()
+
+
+def test_a_job_that_has_its_nodes_is_moved_to_no_other() -> None:
+    running = given(seen(Presence.RUNNING, a_replica()), avoids_strictly=True)
+    attempt = an_attempt(excluded_nodes=("n1", "n2"), created_at=ago(900))
+    assert decide(a_situation(a_job(), attempt, running)).action == Wait()
 
 
 def test_the_moment_at_which_it_may_grow_is_waited_for() -> None:

@@ -14,6 +14,7 @@ from orchestrator.domain.decide import decide
 from orchestrator.domain.decision import NoteRunning, Stop, Wait
 from orchestrator.domain.job import Desired, JobState
 from orchestrator.domain.observation import Liveness, Observation, Presence
+from orchestrator.domain.rules.live import hearing
 from orchestrator.domain.situation import Situation
 from tests.unit.situations import NOW, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import Outcome
@@ -89,6 +90,20 @@ def test_what_cannot_be_seen_or_is_not_running_is_not_called_unheard() -> None:
     assert decide(a_situation(a_job(), an_attempt(), out_of_sight)).sentence == "so far"
     pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_since=NOW)
     assert decide(a_situation(a_job(), an_attempt(AttemptState.PENDING), pending)).sentence == "it is pending"
+
+
+def test_only_what_runs_is_expected_to_be_heard() -> None:
+    pending = seen(Presence.PENDING, ALIVE, unheard=True, heard_at=ago(45))
+    assert hearing(a_situation(a_job(), an_attempt(), pending)) is None
+
+
+def test_a_job_that_has_not_begun_waits_for_a_cluster_that_does_not_answer() -> None:
+    silent = {"silence": "the API server has not answered since 11:00"}
+    unseen = seen(Presence.UNKNOWN, formed_at=None, progress_at=None)
+    queued = an_attempt(AttemptState.PENDING, started_at=None)
+    decision = decide(a_situation(a_job(JobState.STARTING), queued, unseen, **silent))
+    assert decision.sentence == "waits: the API server has not answered since 11:00"
+    assert decide(a_situation(a_job(), an_attempt(), unseen, **silent)).sentence != decision.sentence
 
 
 SUSPENDED = "an administrator has suspended it"

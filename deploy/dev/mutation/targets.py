@@ -35,7 +35,9 @@ def _sqlite(name: str, *files: str) -> Stage:
 
 
 ADMISSION = _unit("admission")
-RULES = _unit("rules", "rules", "guards", "ladder", "decide", "queueing_clusters", "chaos")
+RULES = _unit(
+    "rules", "rules", "guards", "ladder", "decide", "first_cause", "not_permitted", "queueing_clusters", "chaos"
+)
 FACTS = _unit(
     "facts",
     "budget",

@@ -18,18 +18,22 @@ SUSPENDED = "suspended by its owner"
 @while_live
 def end_leftovers(s: Situation, live: Watched) -> Decision | None:
     """An attempt that is over but still has processes is stopped first, by force when asking did not help."""
-    cause, succeeded = find_cause(live), live.all_succeeded()
-    if not live.leftovers() or not (cause or succeeded):
+    if not live.leftovers():
         return None
-    if succeeded:
+    if live.all_succeeded():
         return Decision(action=Stop(force=s.overdue(live)), sentence="finished; what it left running is being ended")
+    cause = find_cause(live)
+    if cause is None:
+        return None
     # Without a living agent nobody passes a polite word on to orphaned workers.
-    orphans = live.presence is Presence.GONE
-    force, sentence = orphans or s.overdue(live), "stopping what still runs of the attempt"
-    if cause is None or cause.failure is None or cause.recorded:
-        return Decision(action=Stop(force=force), sentence=sentence)
-    stop = Stop(force=force, failure=cause.failure)
-    return Decision(action=stop, sentence=f"{cause.failure.message}; {sentence}", blames=cause.blames)
+    force = live.presence is Presence.GONE or s.overdue(live)
+    failure = None if cause.recorded else cause.failure
+    said = "" if failure is None else f"{failure.message}; "
+    return Decision(
+        action=Stop(force=force, failure=failure),
+        sentence=f"{said}stopping what still runs of the attempt",
+        blames=() if failure is None else cause.blames,
+    )
 
 
 @while_live

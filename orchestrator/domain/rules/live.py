@@ -128,27 +128,30 @@ def _stop_avoiding(live: Watched, nodes: list[str], why: str) -> Decision:
 def hearing(s: Situation) -> str | None:
     """The reason of a job whose attempt has run and is in an unknown state, or whose agents are not heard although
     reports are all that tells of them; and the reason once that is over. None where there is nothing to say."""
-    if s.live is None or s.live.attempt.started_at is None:
+    live = s.live
+    if live is None:
         return None
-    again = _stand(s.live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
-    if s.live.presence is Presence.UNKNOWN:
-        return _explain_unknown(s.live, s.now) or again
-    if s.live.presence is not Presence.RUNNING:
+    started_at = live.attempt.started_at
+    if started_at is None:
         return None
-    if not s.live.seen.unheard:
+    again = _stand(live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
+    if live.presence is Presence.UNKNOWN:
+        return _explain_unknown(live, started_at, s.now) or again
+    if live.presence is not Presence.RUNNING:
+        return None
+    if not live.seen.unheard:
         return again
-    if s.now - s.live.attempt.started_at <= UNHEARD_AFTER:
+    if s.now - started_at <= UNHEARD_AFTER:
         return None  # the first report is under way
-    heard_at = s.live.seen.training.heard_at
+    heard_at = live.seen.training.heard_at
     since = "they started" if heard_at is None else f"{heard_at:%Y-%m-%d %H:%M:%S} UTC"
     return f"{_UNHEARD}: no report since {since}; check that pods reach the service (`orchestrator doctor`)"
 
 
-def _explain_unknown(live: Watched, now: datetime) -> str | None:
+def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str | None:
     """What the cluster says, and when the last report came. While reports come, only a pause is told."""
     heard_at, pause_reason = live.seen.training.last_heard_at, live.seen.sighting.pause_reason
-    silent_since = heard_at or live.attempt.started_at
-    if pause_reason is None and silent_since is not None and now - silent_since <= UNHEARD_AFTER:
+    if pause_reason is None and now - (heard_at or started_at) <= UNHEARD_AFTER:
         return None
     since = "no report yet" if heard_at is None else f"last report {heard_at:%Y-%m-%d %H:%M:%S} UTC"
     told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if pause_reason is None else f"{_PAUSED}: {pause_reason}"

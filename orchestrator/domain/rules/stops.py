@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.budget import overlong
-from orchestrator.domain.cause import Cause, find_absent_peers, find_cut_off
+from orchestrator.domain.cause import Cause, Loss, find_absent_peers, find_cut_off
 from orchestrator.domain.counted import counted
 from orchestrator.domain.decision import Decision, Stop
 from orchestrator.domain.hang import find_hang
@@ -56,12 +56,8 @@ def stop_overlong(s: Situation, live: Watched) -> Decision | None:
 @while_live
 def stop_cut_off(s: Situation, live: Watched) -> Decision | None:
     """A group that cannot go on without a node that neither the scheduler nor its peers reach is stopped."""
-    cause = find_cut_off(live)
-    if cause is None or cause.failure is None or live.stopping:
-        return None
-    return Decision(
-        action=Stop(force=False, failure=cause.failure), sentence=cause.failure.message, blames=cause.blames
-    )
+    lost = find_cut_off(live)
+    return None if lost is None else _stop_for(lost)
 
 
 @while_live
@@ -86,10 +82,8 @@ def stop_stalled(s: Situation, live: Watched) -> Decision | None:
     if hang is None:
         return None
     lost = find_absent_peers(live, hang.silent_s)
-    if lost is not None and lost.failure is not None:
-        return Decision(
-            action=Stop(force=False, failure=lost.failure), sentence=lost.failure.message, blames=lost.blames
-        )
+    if lost is not None:
+        return _stop_for(lost)
     first = hang.stopped_first[0].rank if hang.stopped_first else None
     failure = Failure(kind=FailureKind.HANG, message=hang.sentence, rank=first, step=hang.step)
     nodes = {live.node_of(word.replica) for word in hang.stopped_first}
@@ -134,6 +128,10 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
         return None
     sentence = f"stopping at a snapshot to grow from {alive} to {counted(room, 'node')}"
     return Decision(action=Stop(force=False, grows=True), sentence=sentence)
+
+
+def _stop_for(lost: Loss) -> Decision:
+    return Decision(action=Stop(force=False, failure=lost.failure), sentence=lost.failure.message, blames=lost.blames)
 
 
 def _age(s: Situation, since: datetime | None) -> float:

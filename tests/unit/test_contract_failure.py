@@ -70,6 +70,7 @@ TELLING = [
     ("LAUNCH", "ModuleNotFoundError: No module named 'flash_attn'"),
     ("LAUNCH", "OSError: [Errno 8] Exec format error: '/opt/run'"),
     ("LAUNCH", "python: error while loading shared libraries: libcudart.so.12: cannot open shared object file"),
+    ("UNKNOWN", "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL"),
 ]
 
 
@@ -106,6 +107,8 @@ def test_every_pattern_has_a_row_of_its_own():
         "FileNotFoundError: [Errno 2] No such file or directory: 'data.bin'",
         "ECC errors: 0 uncorrectable, 3 corrected",
         "Bus error (core dumped)",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGSEGV",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 3",
     ],
 )
 def test_near_misses_are_the_programs_own(line):

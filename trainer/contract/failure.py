@@ -238,6 +238,8 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r": No module named ", FailureKind.LAUNCH),
     Pattern(r"Exec format error", FailureKind.LAUNCH),  # an image for another processor
     Pattern(r"error while loading shared libraries: ", FailureKind.LAUNCH),
+    # torch: multiprocessing/spawn.py. A child killed from outside tells as little as a worker killed from outside
+    Pattern(r"^[\w.]*ProcessExitedException: process \d+ .* SIG(KILL|TERM|INT|HUP)$", FailureKind.UNKNOWN),
 )
 
 # What a worker prints when a peer has gone: a consequence. gloo: transport/tcp/pair.cc ("Connection closed by peer" is

@@ -202,7 +202,7 @@ REMEDIES: tuple[Remedy, ...] = (
         name="lost node",
         kinds=frozenset({FailureKind.NODE}),
         cause="a machine, or everything of the job on it, is gone",
-        fix="the next attempt avoids the node for a while; look at its console log and its power",
+        fix="look at the node's console log and its power; `orchestrator nodes` lists the nodes that attempts avoid",
     ),
     Remedy(
         name="storage",

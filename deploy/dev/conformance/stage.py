@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.leases import SqlLeaseStore
 from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.tables import NodeFailureRow
 from orchestrator.wire.jobs import JobView
 
 ADMIN = secrets.token_hex(16)
@@ -32,6 +34,7 @@ _IDLE_HOLDER = "nobody who does anything"
 _PATIENCE_S = 240.0
 _DAY_S = 86400.0
 _SPARE_JOBS = 4
+_FAILED_NODE = "n1"
 _TRAINING = {"data": "stdlib", "steps": 6, "global_batch": 2, "micro_batch": 1, "seq_len": 8}
 _SLEEP = {"command": ["sleep", "86400"], "workdir": "/"}
 
@@ -103,6 +106,8 @@ def _fill(client: Client) -> dict[str, list[str]]:
         "token_id": [token.id],
         "project": list(PROJECTS),
         "name": ["WANDB_API_KEY"],
+        "cluster": ["local"],
+        "node": [_FAILED_NODE],
         "webhook": [webhook.name],
         "spare_job_id": [job.id for job in spare],
     }
@@ -122,13 +127,16 @@ def _until(client: Client, job: JobView, holds: Callable[[JobView], bool]) -> No
 
 
 def _retire_supervisor(url: str, root: Path, running: str) -> str:
-    """Take the lease, and compute the token of the running job's agents."""
+    """Take the lease, put a failure into a node's record, and compute the token of the running job's agents."""
     database = Database(url)
     try:
         if SqlLeaseStore(database).acquire("local", _IDLE_HOLDER, ttl_s=_DAY_S) is None:
             raise RuntimeError("the service that has stopped did not give its lease back")
         attempt = SqlJobReader(database).standing(running).attempt
         assert attempt is not None
+        mark = {"cluster": "local", "node": _FAILED_NODE, "job_id": running, "attempt": attempt.key.number}
+        with database.write() as session:
+            session.add(NodeFailureRow(**mark, at=datetime.now(UTC), kind="node", sentence="it was lost"))
         worker_key = derive_worker_key(read_keys(root / "secret.key")[0])
         return issue_worker_token(worker_key, AttemptKey(running, attempt.key.number), attempt.nonce)
     finally:

@@ -66,13 +66,13 @@ class Network:
         ip("link", "set", self._cable(node), "down")
 
     def mute(self, node: int) -> None:
-        """From now on no packet leaves the node; what is sent to it arrives. Needs iptables."""
-        drop = self.inside(node, ["iptables", "--append", "OUTPUT", "--out-interface", "eth0", "--jump", "DROP"])
-        subprocess.run(drop, check=True, capture_output=True, timeout=20)
+        """From now on nothing that the node sends arrives; what is sent to it does."""
+        mute(self._name(node), _SUBNET)
 
     def mend(self, node: int) -> None:
-        """After `cut`."""
+        """After `cut` or `mute`."""
         ip("link", "set", self._cable(node), "up")
+        unmute(self._name(node), _SUBNET, self.address(node))
 
     def close(self) -> None:
         for node in range(self.count):
@@ -101,6 +101,18 @@ def plug_in(namespace: str, cable: str, bridge: str, address: str) -> None:
     ip("-n", namespace, "link", "set", "lo", "up")
     ip("-n", namespace, "address", "add", address, "dev", "eth0")
     ip("-n", namespace, "link", "set", "eth0", "up")
+
+
+def mute(namespace: str, subnet: str) -> None:
+    """Send all that leaves `eth0` for the subnet (its first three bytes) to a machine that is not there."""
+    nobody = f"{subnet}.254"
+    ip("-n", namespace, "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:01", "dev", "eth0")
+    ip("-n", namespace, "route", "replace", f"{subnet}.0/24", "via", nobody, "dev", "eth0", "onlink")
+
+
+def unmute(namespace: str, subnet: str, address: str) -> None:
+    """`address`: that of the namespace. Changes nothing where nothing was muted."""
+    ip("-n", namespace, "route", "replace", f"{subnet}.0/24", "dev", "eth0", "src", address)
 
 
 def ip(*arguments: str) -> None:

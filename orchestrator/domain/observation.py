@@ -130,4 +130,6 @@ class Observation:
     heard_since: datetime
     unheard: bool = False
     ranks: tuple[RankWord, ...] = ()  # looked up only where a hang is suspected
-    missed: frozenset[int] = frozenset()  # replicas that their peers have lost; looked up where it matters
+    missed: frozenset[int] = (
+        frozenset()
+    )  # replicas that their peers have lost; looked up like `ranks`, or where a node is unreachable

@@ -118,7 +118,7 @@ class Observer:
             sighting = replace(sighting, presence=Presence.ABSENT, evidence=each.attempt.not_permitted)
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
         ranks = () if hang is None else tuple(self._store.ranks(key))
-        matters = hang is not None or any(one.node_unreachable for one in sighting.replicas)
+        may_be_cut_off = hang is not None or any(one.node_unreachable for one in sighting.replicas)
         return Observation(
             sighting=sighting,
             training=each.training,
@@ -126,7 +126,7 @@ class Observer:
             heard_since=since,
             unheard=self._unheard(each, now),
             ranks=ranks,
-            missed=self._store.missed(key) if matters else frozenset(),
+            missed=self._store.missed(key) if may_be_cut_off else frozenset(),
         )
 
     def _unheard(self, each: Supervised, now: datetime) -> bool:

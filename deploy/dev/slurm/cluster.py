@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from deploy.dev.network import ip, plug_in
+from deploy.dev.network import ip, mute, plug_in, unmute
 from deploy.dev.slurm import accounting, groups
 from deploy.dev.slurm.conf import NSSWITCH, Shape, address, render_conf, render_gres, render_hosts
 
@@ -144,16 +144,13 @@ class ThrowawaySlurm:
         ip("link", "set", self._cable(node), "down")
 
     def mute(self, node: str) -> None:
-        """The node hears the others, and they do not hear it: its packets go to a machine that is not there."""
-        nobody = f"10.213.{self.slot}.254"
-        ip("-n", self._netns(node), "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:01", "dev", "eth0")
-        ip("-n", self._netns(node), "route", "replace", self._subnet, "via", nobody, "dev", "eth0", "onlink")
+        """The node hears the others, and they do not hear it."""
+        mute(self._netns(node), self._subnet)
 
     def mend(self, node: str) -> None:
         """After `cut` or `mute`."""
         ip("link", "set", self._cable(node), "up")
-        source = address(self.slot, node)
-        ip("-n", self._netns(node), "route", "replace", self._subnet, "dev", "eth0", "src", source)
+        unmute(self._netns(node), self._subnet, address(self.slot, node))
 
     def living(self) -> list[str]:
         """The nodes that have power."""
@@ -287,7 +284,7 @@ class ThrowawaySlurm:
 
     @property
     def _subnet(self) -> str:
-        return f"10.213.{self.slot}.0/24"
+        return f"10.213.{self.slot}"
 
     def _netns(self, node: str) -> str:
         return f"slurm{self.slot}-{node}"

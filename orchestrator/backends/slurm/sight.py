@@ -137,7 +137,7 @@ def _given(job: SlurmJob, traces: Traces) -> tuple[str, ...]:
 
 def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
     """Ours do not ask for that. What runs or waits of it is no attempt of ours any more."""
-    cause = _by_other_hands(job)
+    cause = _by_somebody_else(job)
     words = cause.message
     replicas = tuple(
         replace(_dead(replica, words), leftovers=True)
@@ -148,7 +148,7 @@ def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
     )
 
 
-def _by_other_hands(job: SlurmJob) -> Failure:
+def _by_somebody_else(job: SlurmJob) -> Failure:
     return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by somebody else (job {job.id})")
 
 
@@ -212,7 +212,7 @@ def _ended(key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces,
 def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str], *, settled: bool) -> Failure | None:
     """What Slurm's words and the state of its nodes say; None where the agents' own records must tell."""
     if job.restarts > 0:  # also where we have ended its second run since
-        return _by_other_hands(job)
+        return _by_somebody_else(job)
     ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
     if settled and not ours and not began and job.id not in traces.allocations and down:
         return _unprepared(job, down)

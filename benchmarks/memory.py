@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from trainer.advise_exact import trace_peak
+from trainer.checks.traced_memory import trace_peak
 from trainer.contract.memory import estimate
 from trainer.contract.workload import Workload, preset_shape
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks import yardstick
 from deploy.dev.service import outer_environment
-from trainer.elastic.processes import is_gone
+from trainer.elastic.health.processes import is_gone
 
 _ALLOWED_S, _PATIENCE_S = 1.0, 60.0
 _MARK = "ORPHANS_BENCHMARK"

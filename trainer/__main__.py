@@ -19,9 +19,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer.contract.config import ConfigError, TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.errors import TrainerError
-from trainer.shortage import explained_shortage
-from trainer.signals import StopFlag
+from trainer.loop.out_of_memory import explained_shortage
 from trainer.train import run
+from trainer.worker.signals import StopFlag
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
 if TYPE_CHECKING:
-    from trainer.script import Script
+    from trainer.script.session import Script
 
 _JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # as contract/env.py has it
 
@@ -106,9 +106,9 @@ class Supervised:
     def step(self, step: int, *, loss: SupportsFloat | None = None, **metrics: SupportsFloat) -> None:
         """Report that step `step` (from 0) is done, and find out, with all ranks, what is due after it.
 
-        What `restore` was given is told by its `step_done`, if it has one, as trainer.sampler's, and saved when that is
-        due. A stop ends the script here by SystemExit. Raises SnapshotError when the last step cannot be saved, and
-        StaleTerm.
+        What `restore` was given hears of it by its `step_done`, if it has one, as trainer.script.sampler's has, and is
+        saved when that is due. A stop ends the script here by SystemExit. Raises SnapshotError when the last step
+        cannot be saved, and StaleTerm.
         """
         self._done = step + 1
         for subject in self._registered.values():
@@ -149,6 +149,6 @@ class Supervised:
 
 
 def _attend(environ: Mapping[str, str], steps: int | None, interval: str | None, keep: int | None) -> Script:
-    from trainer.script import Script  # noqa: PLC0415  # outside a job a script pays for none of it
+    from trainer.script.session import Script  # noqa: PLC0415  # outside a job a script pays for none of it
 
     return Script(environ, steps=steps, interval=interval, keep=keep)

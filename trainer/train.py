@@ -17,34 +17,34 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.agreement import Outcome, attempt, on_every_rank
-from trainer.barrier import Barrier
-from trainer.cadence import Cadence, estimate_mtbf_s
 from trainer.contract.config import TrainerConfig, parse_interval
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
+from trainer.data.feeder import Feeder
+from trainer.data.source import BadSample
 from trainer.errors import DataError, SnapshotError
-from trainer.evaluation import evaluate
-from trainer.feeder import Feeder
-from trainer.flops import find_ideal_step_s
-from trainer.group import process_group
-from trainer.heap import keep_freed_memory
-from trainer.heartbeat import Heartbeat
-from trainer.lineage import Beginning, fence_of, snapshots_of
-from trainer.observer import Observer
-from trainer.parallel import Trainee, build_trainee
-from trainer.precision import LossScale
-from trainer.saver import Saver
-from trainer.shares import assign_microbatches, open_feeder
-from trainer.signals import STOPPED_EXIT_CODE, StopFlag
-from trainer.source import BadSample
-from trainer.starting import Sight, agree, look_ahead, tell_beginning, write_values
-from trainer.state import RunState
-from trainer.step import StepResult, Wish, take_step
-from trainer.task import Task, open_task
-from trainer.waits import Waits
-from trainer.wishes import SnapshotWishes, desired_of
+from trainer.loop.beginning import Sight, agree, look_ahead, tell_beginning, write_values
+from trainer.loop.evaluation import evaluate
+from trainer.loop.mfu import find_ideal_step_s
+from trainer.loop.microbatches import assign_microbatches, open_feeder
+from trainer.loop.observer import Observer
+from trainer.loop.step import StepResult, Wish, take_step
+from trainer.loop.task import Task, open_task
+from trainer.parallel.precision import LossScale
+from trainer.parallel.trainee import Trainee, build_trainee
+from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
+from trainer.snapshot.lineage import Beginning, fence_of, snapshots_of
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.saver import Saver
+from trainer.worker.agreement import Outcome, attempt, on_every_rank
+from trainer.worker.barrier import Barrier
+from trainer.worker.group import process_group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.malloc import keep_freed_memory
+from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
+from trainer.worker.snapshot_requests import SnapshotWishes, desired_of
+from trainer.worker.waits import Waits
 
 _EVALUATION_MEETING_S = 600.0  # a rank that is later than the others by so much does not come
 

@@ -32,17 +32,17 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.shapes import SHAPES
-from trainer.group import process_group
-from trainer.heartbeat import Heartbeat
-from trainer.lineage import Beginning, Fence
-from trainer.model import Decoder, build_initial
-from trainer.parallel import Trainee, build_trainee
-from trainer.precision import LossScale
-from trainer.saver import Flight, Saver
-from trainer.state import RunState
-from trainer.values import initialise
-from trainer.waits import Waits
-from trainer.writing import Values
+from trainer.model.decoder import Decoder, build_initial
+from trainer.parallel.materialize import initialise
+from trainer.parallel.precision import LossScale
+from trainer.parallel.trainee import Trainee, build_trainee
+from trainer.snapshot.lineage import Beginning, Fence
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.saver import Flight, Saver
+from trainer.snapshot.writing import Values
+from trainer.worker.group import process_group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 _VOCABULARY = 256
 _WARM_UP = 2  # steps

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.contract.shapes import SHAPES
-from trainer.model import Decoder
+from trainer.model.decoder import Decoder
 
 Work = dict[str, Any]
 

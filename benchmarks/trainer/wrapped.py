@@ -7,7 +7,8 @@ has to put it on.
 from __future__ import annotations
 
 from trainer import __main__ as program
-from trainer import parallel, replication
+from trainer.parallel import replication
+from trainer.parallel import trainee as parallel
 
 
 def put_wrapper_on() -> None:

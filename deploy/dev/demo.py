@@ -25,11 +25,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deploy.dev.service import Marked, ServiceFailed, ThrowawayService
+from orchestrator.cli.loss_curves import compare_curves
 from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire.jobs import JobView
 from trainer.contract.clock import parse_time
-from trainer.contract.curves import compare_curves
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "stdlib-gpt.yaml"
 TOLERANCE = 1e-6  # between the loss curves, in nats, at the same world size

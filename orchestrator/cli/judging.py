@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.cli.loss_curves import Comparison, compare_curves
 from orchestrator.client import Client
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import OrchestratorError, Refused
@@ -13,7 +14,6 @@ from orchestrator.domain.trials import Score, StepDone, Strike, score_run
 from orchestrator.wire.history import MetricsView
 from orchestrator.wire.jobs import EventView, JobView
 from trainer.contract.chaos import Fault
-from trainer.contract.curves import Comparison, compare_curves
 from trainer.contract.exit_record import EventKind
 
 MOST_STEPS = 5000  # that the service gives unthinned

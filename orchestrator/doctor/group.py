@@ -70,7 +70,7 @@ def build_group_plan(cluster: Cluster, site: Site, *, workdir: str) -> LaunchPla
         {
             "name": "doctor",
             "cluster": cluster.name,
-            "run": {"module": "trainer.rollcall", "workdir": workdir},
+            "run": {"module": "trainer.checks.rollcall", "workdir": workdir},
             "topology": {"nodes": "1", "workers_per_node": 2},
             "supervise": {"budgets": {"application": 0}},
         }

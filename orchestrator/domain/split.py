@@ -1,4 +1,4 @@
-"""A step's time in words, from what a worker measured of it: `trainer/metrics.py` says how. Pure."""
+"""A step's time in words, from what a worker measured of it: `trainer/loop/step_metrics.py` says how. Pure."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tupl
             "labels": {**spec.labels, LABEL: spec.name},
         }
     )
-    disturbed = _run_module(small, "drill", "trainer.drill", (how, str(strike_at), *_config(config)))
+    disturbed = _run_module(small, "drill", "trainer.checks.drill", (how, str(strike_at), *_config(config)))
     trainer = {**(spec.run.trainer or {}), "steps": steps}
     run = spec.run.model_copy(update={"trainer": trainer})
     return disturbed, small.model_copy(
@@ -50,7 +50,7 @@ def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tupl
 def build_preflight(spec: JobSpec) -> JobSpec:
     """The checks; with the bundled trainer also three steps of its own configuration."""
     config = spec.trainer_config()
-    trial = _run_module(spec, "preflight", "trainer.preflight", () if config is None else _config(config))
+    trial = _run_module(spec, "preflight", "trainer.checks.preflight", () if config is None else _config(config))
     once = Supervise(budgets=Budgets(application=0, launch=0), startup_timeout_s=spec.supervise.startup_timeout_s)
     return trial.model_copy(update={"supervise": once})
 

@@ -78,7 +78,7 @@ class FakeLineage:
         return [_read(term, path) for path in found if (term := parse_term(path.name)) is not None]
 
     def _choose(self, retry: int, restore_from: str | None) -> SnapshotName | None:
-        """As trainer.lineage: the newest that counts; after a way back, only what was written since that retry."""
+        """As trainer.snapshot.lineage: the newest that counts; after a way back, only what is newer than that retry."""
         wanted = None if restore_from is None else parse_snapshot_name(restore_from)
         if wanted is None:
             return next(iter(self.order()), None)

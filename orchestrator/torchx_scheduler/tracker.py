@@ -30,7 +30,7 @@ from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSou
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.heartbeat import Heartbeat
+from trainer.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from orchestrator.client import Client

@@ -15,8 +15,9 @@ from benchmarks.trainer import handwritten, wrapped
 from benchmarks.trainer.__main__ import build_work, parse_options, speed_of
 from benchmarks.trainer.contestants import End, config_of, times_of_steps
 from benchmarks.trainer.work import MANNERS, Work
-from trainer import parallel, replication
 from trainer.contract.config import TrainerConfig, parse_config
+from trainer.parallel import replication
+from trainer.parallel import trainee as parallel
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.elastic.harness import SCRIPTS, Agent, Job, wait_for
 from trainer.contract.chaos import Chaos, Fault
 from trainer.contract.launch import DesiredDocument, render_desired
-from trainer.elastic.files import write_document
+from trainer.elastic.records.files import write_document
 
 TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
 STEADY = str(SCRIPTS / "steady.py")

@@ -14,14 +14,20 @@ from unittest.mock import patch
 from tests.elastic.virtual import Clock, Pause
 from trainer.contract import env, layout
 from trainer.contract.failure import Failure
-from trainer.elastic import agent, awake, ending, history, rendezvous, store_thread, waits
+from trainer.elastic import agent
 from trainer.elastic.agent import Agent
 from trainer.elastic.flags import parse_flags
-from trainer.elastic.rdzv_conf import Timing
-from trainer.elastic.rendezvous import Alone, Rendezvous, Shared
-from trainer.elastic.rendezvous_failed import RendezvousFailed
-from trainer.elastic.rounds import Limits, Member
-from trainer.elastic.workers import Meeting, Membership
+from trainer.elastic.health import awake
+from trainer.elastic.records import history
+from trainer.elastic.rendezvous import join as rendezvous
+from trainer.elastic.rendezvous import patience as waits
+from trainer.elastic.rendezvous import store_thread
+from trainer.elastic.rendezvous.failed import RendezvousFailed
+from trainer.elastic.rendezvous.join import Alone, Rendezvous, Shared
+from trainer.elastic.rendezvous.options import Timing
+from trainer.elastic.rendezvous.rounds import Limits, Member
+from trainer.elastic.workers import ending
+from trainer.elastic.workers.workers import Meeting, Membership
 
 LOOK_S = 0.5  # of agents and of their rendezvous, longer than theirs: a look costs real time
 _ANSWER_S = 0.002  # of the store

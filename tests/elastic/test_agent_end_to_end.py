@@ -17,7 +17,7 @@ from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, 
 from trainer.contract.agent_record import parse_agent_record
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind
-from trainer.elastic.record import identify_process
+from trainer.elastic.records.record import identify_process
 
 TWO = "--nproc-per-node=2"
 STEADY, COLLECTIVE, BROKEN = (str(SCRIPTS / name) for name in ("steady.py", "collective.py", "broken.py"))

@@ -14,15 +14,15 @@ from trainer.contract import env
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome, parse_exit_record
 from trainer.contract.launch import DesiredState
 from trainer.elastic import elasticrun
-from trainer.elastic.claim import ClaimRefused, claim_attempt
-from trainer.elastic.files import append_line, read_lines
-from trainer.elastic.record import Record, identify_process, open_record
+from trainer.elastic.records.claim import ClaimRefused, claim_attempt
+from trainer.elastic.records.files import append_line, read_lines
+from trainer.elastic.records.record import Record, identify_process, open_record
 from trainer.elastic.stop import StopRequest
 
 RACE = """
 import sys
 from pathlib import Path
-from trainer.elastic.claim import ClaimRefused, claim_attempt
+from trainer.elastic.records.claim import ClaimRefused, claim_attempt
 sys.stdin.readline()
 try:
     claim_attempt(Path(sys.argv[1]), sys.argv[2])

@@ -8,9 +8,9 @@ import pytest
 
 from tests.elastic.test_postmortem import death
 from trainer.contract.failure import FailureKind
-from trainer.elastic.cgroup import find_counters, parse_oom_kills
-from trainer.elastic.oom import read_oom_kills
-from trainer.elastic.postmortem import find_failure
+from trainer.elastic.health.cgroup import find_counters, parse_oom_kills
+from trainer.elastic.health.oom import read_oom_kills
+from trainer.elastic.health.postmortem import find_failure
 
 EVENTS_V2 = "low 0\nhigh 12\nmax 340\noom 3\noom_kill 2\noom_group_kill 0\n"
 OOM_CONTROL_V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.elastic.devices import Devices
+from trainer.elastic.health.devices import Devices
 
 
 class NVMLError(Exception):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from trainer.elastic.document import Document
+from trainer.elastic.rendezvous.document import Document
 
 
 class Interleaved:

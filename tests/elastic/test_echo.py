@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainer.contract.printed import Writer, parse_printed
-from trainer.elastic import echo
-from trainer.elastic.echo import Echo, find_logs
+from trainer.elastic.workers import echo
+from trainer.elastic.workers.echo import Echo, find_logs
 
 
 def log(folder: Path, incarnation: int, generation: int, local_rank: int, text: str, *, mode: str = "a") -> Path:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.elastic.harness import SCRIPTS, Job, wait_for
 from trainer.contract.failure import FailureKind
-from trainer.elastic.fitness import Unfit, await_fitness, find_full_disk, find_want_of_memory
-from trainer.elastic.postmortem import Death, find_failure
+from trainer.elastic.health.fitness import Unfit, await_fitness, find_full_disk, find_want_of_memory
+from trainer.elastic.health.postmortem import Death, find_failure
 
 FAST = "--monitor-interval=0.05"
 

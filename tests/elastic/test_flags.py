@@ -9,9 +9,9 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from trainer.elastic.flags import Flags, parse_flags
-from trainer.elastic.rdzv_conf import parse_endpoint
-from trainer.elastic.rounds import Limits
-from trainer.elastic.workers import substitute
+from trainer.elastic.rendezvous.options import parse_endpoint
+from trainer.elastic.rendezvous.rounds import Limits
+from trainer.elastic.workers.workers import substitute
 
 
 def parse(*argv: str, **environ: str) -> Flags:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.contract.exit_record import EventKind
-from trainer.elastic.formation import Formation, describe_change, tell_change
+from trainer.elastic.rendezvous.formation import Formation, describe_change, tell_change
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.contract.failure import Failure, FailureKind
-from trainer.elastic.history import History, Running
+from trainer.elastic.records.history import History, Running
 
 KILLED = Failure(kind=FailureKind.UNKNOWN, message="killed by SIGKILL", signal="SIGKILL")
 RAISED = Failure(kind=FailureKind.APPLICATION, message="KeyError: 'lr'")

@@ -14,11 +14,11 @@ import pytest
 from tests.elastic.harness import SCRIPTS, Job, wait_for
 from tests.elastic.test_books import build_record
 from trainer.contract.exit_record import ExitRecord, Outcome
-from trainer.elastic.files import append_line
-from trainer.elastic.logbound import Cut, bound_log, bound_logs, decide_cut
-from trainer.elastic.report import backoff_s, start_reporter
+from trainer.elastic.desired import Wishes
+from trainer.elastic.records.files import append_line
+from trainer.elastic.records.report import backoff_s, start_reporter
 from trainer.elastic.stop import StopRequest
-from trainer.elastic.wishes import Wishes
+from trainer.elastic.workers.log_limit import Cut, bound_log, bound_logs, decide_cut
 
 END = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
 

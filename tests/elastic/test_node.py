@@ -15,8 +15,8 @@ import pytest
 
 from trainer.contract import layout
 from trainer.contract.node import HEAD, LOCAL, NodeLaunch, departure_name, parse_departure, render_node_launch
-from trainer.elastic.files import write_document
 from trainer.elastic.node import find_interface, find_local_address
+from trainer.elastic.records.files import write_document
 
 TELL = "import json, os, sys; open('told', 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))"
 

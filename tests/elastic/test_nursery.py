@@ -12,7 +12,7 @@ import pytest
 
 from tests.elastic.harness import wait_for
 from trainer.elastic.channel import Channel
-from trainer.elastic.nursery import ForkedProcess, Nursery, NurseryError
+from trainer.elastic.workers.nursery import ForkedProcess, Nursery, NurseryError
 
 
 class Scripted(Nursery):
@@ -28,8 +28,9 @@ class Scripted(Nursery):
 
 @pytest.fixture
 def nursery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    monkeypatch.setattr("trainer.elastic.nursery.end_descendants", lambda _: None)  # they would be the tests' own
-    monkeypatch.setattr("trainer.elastic.nursery.reap_orphans", lambda: None)
+    # The descendants would be the tests' own.
+    monkeypatch.setattr("trainer.elastic.workers.nursery.end_descendants", lambda _: None)
+    monkeypatch.setattr("trainer.elastic.workers.nursery.reap_orphans", lambda: None)
     made = Scripted()
     yield made
     made.server.close()
@@ -63,8 +64,8 @@ def test_a_server_that_has_started_nothing_is_not_waited_for(tmp_path: Path, mon
     """It hears of the end only after the import that it is in, which may take seconds."""
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("trainer.elastic.nursery.adopt_orphans", lambda: None)
-    monkeypatch.setattr("trainer.elastic.nursery._CLOSE_S", 600.0)
+    monkeypatch.setattr("trainer.elastic.workers.nursery.adopt_orphans", lambda: None)
+    monkeypatch.setattr("trainer.elastic.workers.nursery._CLOSE_S", 600.0)
     nursery = Nursery()
     nursery.prepare(["slow"])
     wait_for((tmp_path / "begun").exists, "import")

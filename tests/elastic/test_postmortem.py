@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.contract.failure import Failure, FailureKind, Pattern
 from trainer.elastic.guard import parse_summary
-from trainer.elastic.postmortem import (
+from trainer.elastic.health.postmortem import (
     Death,
     Finding,
     exception_line,

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from trainer.elastic.processes import descendants, stat_fields
+from trainer.elastic.health.processes import descendants, stat_fields
 
 CUT_NAME = """
 import ctypes, sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from trainer.elastic.endpoint import give_up_on_silence
+from trainer.elastic.rendezvous.endpoint import give_up_on_silence
 
 
 def test_a_silent_store_is_given_up_on_and_no_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.elastic.rounds import (
+from trainer.elastic.rendezvous.rounds import (
     Ending,
     Limits,
     Member,

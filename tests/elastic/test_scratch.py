@@ -15,7 +15,7 @@ from tests.elastic.harness import ROOT
 
 OWNER = """
 import os, time
-from trainer.elastic.scratch import Scratch
+from trainer.elastic.records.scratch import Scratch
 scratch = Scratch()
 (scratch.path / "half-written").write_text("x" * 100)
 if os.fork():
@@ -60,7 +60,7 @@ def test_the_next_one_sweeps_after_the_killed_and_only_after_them(
     (tmp_path / ".elasticrun-scratch-a-file").write_text("somebody's")
     (tmp_path / "elasticrun-results").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", "from trainer.elastic.scratch import Scratch; Scratch().sweep()"],
+        [sys.executable, "-c", "from trainer.elastic.records.scratch import Scratch; Scratch().sweep()"],
         env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -79,7 +79,7 @@ def test_one_that_was_swept_before_it_was_locked_is_made_again(tmp_path: Path) -
     text = """
 import fcntl
 from pathlib import Path
-from trainer.elastic import scratch
+from trainer.elastic.records import scratch
 swept = []
 lock = fcntl.flock
 def late(descriptor, how):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.elastic.script_text import advise_on_address, settle_rank_argument
+from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
 
 PASSED = "--local-rank=${local_rank}"
 

@@ -13,7 +13,7 @@ from tests.elastic.harness import ROOT, alive, wait_for
 PRELUDE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from trainer.elastic.spares import Spares
+from trainer.elastic.workers.spares import Spares
 
 def until(condition):
     deadline = time.monotonic() + 60

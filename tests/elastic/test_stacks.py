@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.harness import ROOT, SCRIPTS, Job, wait_for
-from trainer.elastic.stacks import save_stacks
-from trainer.elastic.standing import Frame, meets_peers
+from trainer.elastic.health.stacks import save_stacks
+from trainer.elastic.health.standing import Frame, meets_peers
 
 TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
 
@@ -63,7 +63,7 @@ def test_a_process_that_is_gone_has_no_stacks(tmp_path: Path) -> None:
 
 def test_an_answer_that_comes_at_once_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker may have written before the one who asked looks again."""
-    program = "import sys, time; from trainer.elastic.stacks import offer_stacks; offer_stacks(sys.argv[1])"
+    program = "import sys, time; from trainer.elastic.health.stacks import offer_stacks; offer_stacks(sys.argv[1])"
     command = [sys.executable, "-c", f"{program}; print('ready', flush=True); time.sleep(600)", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
     kill, answer = os.kill, tmp_path / "stacks.txt"

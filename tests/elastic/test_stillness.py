@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.elastic.harness import SCRIPTS, Job, wait_for
 from trainer.contract.exit_record import Outcome
 from trainer.contract.silence import STILL_S
-from trainer.elastic import rounds
 from trainer.elastic.chaos import Worker
-from trainer.elastic.pulse import Pulse, read_pulses
-from trainer.elastic.rounds import Limits, Member, Round
-from trainer.elastic.stillness import Impasse, Stillness
+from trainer.elastic.health.pulse import Pulse, read_pulses
+from trainer.elastic.health.stillness import Impasse, Stillness
+from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.rounds import Limits, Member, Round
 
 HOUR = 3600
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer.elastic.flags import parse_flags
-from trainer.elastic.streams import Streams
+from trainer.elastic.workers.streams import Streams
 
 
 @pytest.mark.parametrize("below", ["file", "file/below"])

@@ -40,7 +40,7 @@ def test_a_wait_ends_by_a_signal_that_came_before_it_and_by_a_child_s_end(tmp_pa
     """In a process of its own: signals belong to its main thread."""
     code = """
 import signal, subprocess, sys, threading
-from trainer.elastic.wakeup import Wakeup
+from trainer.elastic.workers.wakeup import Wakeup
 heard = []
 signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
 wakeup = Wakeup()

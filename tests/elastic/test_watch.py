@@ -11,7 +11,7 @@ from tests.elastic.harness import SCRIPTS, Job
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import LaunchPolicy
 from trainer.contract.progress import Phase
-from trainer.elastic.watch import Watch
+from trainer.elastic.health.watch import Watch
 
 LIMITS = LaunchPolicy(
     max_restarts=0, stop_timeout_s=1, log_limit_bytes=1, startup_timeout_s=100.0, heartbeat_timeout_s=10.0
@@ -106,7 +106,7 @@ def test_a_rank_whose_words_find_no_room_is_not_judged_by_its_silence(
     watch = begun(journal, 0)
     tell(journal, 0)
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.elastic.watch.find_full_disk", lambda _: "no room")
+        patch.setattr("trainer.elastic.health.watch.find_full_disk", lambda _: "no room")
         assert silent_for(watch, 1, 30) == []
     assert silent_for(watch, 31, 32) == []
     assert silent_for(watch, 33, 45) == [0]

@@ -13,7 +13,7 @@ from tests.cli.fake_service import FakeService, make_event, make_job
 from tests.trainer.harness import read_lines
 from trainer.contract.env import parse_place
 from trainer.contract.progress import Phase
-from trainer.heartbeat import Heartbeat
+from trainer.worker.heartbeat import Heartbeat
 
 HANDLE = "orchestrator://torchx/gpt-0001"
 

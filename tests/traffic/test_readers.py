@@ -22,9 +22,9 @@ from tests.elastic.harness import wait_for
 from tests.elastic.test_books import build_record
 from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients
 from trainer.contract.exit_record import ExitRecord, Outcome
-from trainer.elastic.report import start_reporter
+from trainer.elastic.desired import Wishes
+from trainer.elastic.records.report import start_reporter
 from trainer.elastic.stop import StopRequest
-from trainer.elastic.wishes import Wishes
 
 END = ExitRecord(outcome=Outcome.SUCCEEDED, at="2026-01-01T00:00:00.000000Z", generation=1, restarts=0)
 

@@ -4,8 +4,8 @@ from tests.trainer.harness import read_lines
 from trainer.contract import env, layout
 from trainer.contract.config import parse_config
 from trainer.contract.env import parse_place
-from trainer.signals import StopFlag
 from trainer.train import run
+from trainer.worker.signals import StopFlag
 
 NAME = "tests.trainer.user_task:task"
 OPTIONS = {"task": NAME, "global_batch": 8, "micro_batch": 2, "seq_len": 128, "strategy": "ddp", "warmup_steps": 2}

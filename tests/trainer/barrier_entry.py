@@ -3,12 +3,12 @@
 import os
 import time
 
-from trainer.barrier import Barrier
 from trainer.contract.env import parse_place
 from trainer.errors import RankAbsent
-from trainer.group import process_group
-from trainer.heartbeat import Heartbeat
-from trainer.waits import Waits
+from trainer.worker.barrier import Barrier
+from trainer.worker.group import process_group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 place = parse_place(os.environ)
 waits = Waits(Heartbeat(place, 1))

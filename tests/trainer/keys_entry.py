@@ -15,20 +15,20 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.trainer.strategies_entry import SHORT
-from trainer import exchange
 from trainer.contract.config import TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
-from trainer.group import process_group
-from trainer.heartbeat import Heartbeat
-from trainer.model import build_initial
-from trainer.parallel import Trainee, build_trainee
-from trainer.precision import LossScale
-from trainer.shares import open_feeder
-from trainer.state import RunState
-from trainer.step import Wish, take_step
-from trainer.task import open_task
-from trainer.values import initialise
-from trainer.waits import Waits
+from trainer.loop.microbatches import open_feeder
+from trainer.loop.step import Wish, take_step
+from trainer.loop.task import open_task
+from trainer.model.decoder import build_initial
+from trainer.parallel import communication as exchange
+from trainer.parallel.materialize import initialise
+from trainer.parallel.precision import LossScale
+from trainer.parallel.trainee import Trainee, build_trainee
+from trainer.snapshot.run_state import RunState
+from trainer.worker.group import process_group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 _LARGE = 10_000  # elements: more than anything but gradients has
 

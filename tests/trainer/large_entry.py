@@ -3,8 +3,9 @@
 import os
 import sys
 
-from trainer import __main__, verifying
+from trainer import __main__
 from trainer.snapshot import files
+from trainer.snapshot import verification as verifying
 
 verifying.ALONE_BYTES = 0
 verify_files = files._verify_file

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainer.sampler import ElasticSampler
+from trainer.script.sampler import ElasticSampler
 from trainer.supervised import Supervised
 
 options = json.loads(sys.argv[sys.argv.index("--config") + 1])

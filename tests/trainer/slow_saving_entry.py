@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 
-from trainer import __main__, staging, writing
-from trainer.saver import Saver
-from trainer.snapshot import files
+from trainer import __main__
+from trainer.snapshot import files, staging, writing
+from trainer.snapshot.saver import Saver
 
 checksum_file = files.checksum_file
 copy, resolve, before_update = staging.Stager._copy, writing._Given.resolve_data, Saver.before_update

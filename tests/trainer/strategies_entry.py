@@ -15,18 +15,18 @@ from tests.trainer.harness import TINY
 from trainer.contract.config import parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.errors import TrainerError
-from trainer.group import process_group
-from trainer.heartbeat import Heartbeat
-from trainer.model import build_initial
-from trainer.optim import local_of
-from trainer.parallel import Trainee, build_trainee
-from trainer.precision import LossScale
-from trainer.shares import open_feeder
-from trainer.state import RunState
-from trainer.step import Wish, take_step
-from trainer.task import open_task
-from trainer.values import initialise
-from trainer.waits import Waits
+from trainer.loop.microbatches import open_feeder
+from trainer.loop.step import Wish, take_step
+from trainer.loop.task import open_task
+from trainer.model.decoder import build_initial
+from trainer.parallel.materialize import initialise
+from trainer.parallel.optim import local_of
+from trainer.parallel.precision import LossScale
+from trainer.parallel.trainee import Trainee, build_trainee
+from trainer.snapshot.run_state import RunState
+from trainer.worker.group import process_group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 SHORT = {
     **TINY,

@@ -4,7 +4,8 @@ import os
 import sys
 import time
 
-from trainer import __main__, data
+from trainer import __main__
+from trainer.data import tokens as data
 
 BATCHES = 12
 read_windows, batches = data.Data.read_windows, 0

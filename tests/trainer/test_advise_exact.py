@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.advise_exact import trace_peak
+from trainer.checks.traced_memory import trace_peak
 from trainer.contract.config import PRESETS
 from trainer.contract.memory import estimate
 from trainer.contract.shapes import SHAPES
 from trainer.contract.workload import Workload, decoder_shape, preset_shape
-from trainer.model import Decoder
+from trainer.model.decoder import Decoder
 
 SMALL = decoder_shape(width=256, layers=6, heads=4, feed_forward=768, vocab=256)
 WORDS = decoder_shape(width=256, layers=4, heads=4, feed_forward=1024, vocab=8192)

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.blocks import find_blocks
 from trainer.contract.config import parse_checkpointing, parse_wrap
 from trainer.errors import StrategyError
-from trainer.recomputation import recompute
+from trainer.parallel.blocks import find_blocks
+from trainer.parallel.recomputation import recompute
 
 
 class Layer(nn.Module):

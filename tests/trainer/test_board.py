@@ -8,8 +8,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.alone import train_alone
-from trainer.board import FOLDER, Board
 from trainer.contract import layout
+from trainer.loop.tensorboard_files import FOLDER, Board
 
 
 def read_board(folder):

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from trainer.cadence import Cadence, Cost, estimate_mtbf_s
 from trainer.contract.config import parse_interval
 from trainer.contract.daly import young_daly_s
+from trainer.snapshot.cadence import Cadence, Cost, estimate_mtbf_s
 
 DAY_S = 86400.0
 

@@ -5,7 +5,8 @@ import weakref
 import pytest
 
 from tests.trainer.alone import train_alone
-from trainer import initial, train
+from trainer import train
+from trainer.model import initial
 
 
 @pytest.mark.parametrize("own_init", [False, True], ids=["on meta", "on the CPU"])

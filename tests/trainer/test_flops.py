@@ -7,9 +7,9 @@ import torch
 
 from tests.trainer.alone import NAME, OPTIONS, train_alone
 from trainer.contract.config import parse_config
-from trainer.contract.flops import peak_flops
-from trainer.flops import count_flops_per_sample
-from trainer.task import open_task
+from trainer.loop.flops import peak_flops
+from trainer.loop.mfu import count_flops_per_sample
+from trainer.loop.task import open_task
 
 
 @pytest.mark.parametrize(("preset", "seq_len"), [("nano", 64), ("micro", 32), ("nano", 1)])

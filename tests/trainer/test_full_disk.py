@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.contract.env import parse_place
-from trainer.fulldisk import meet_full_disk
+from trainer.worker.full_disk import meet_full_disk
 
 
 def test_a_rank_meets_its_full_disk_once_and_no_other_does(tmp_path: Path) -> None:

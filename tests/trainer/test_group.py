@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer import group
 from trainer.contract.env import parse_place
 from trainer.errors import DeviceError
-from trainer.heartbeat import Heartbeat
-from trainer.waits import Waits
+from trainer.worker import group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 GPU = torch.device("cuda", 2)
 

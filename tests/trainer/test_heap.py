@@ -14,7 +14,7 @@ FAULTS = """
 import os
 import resource
 import sys
-from trainer.heap import keep_freed_memory
+from trainer.worker.malloc import keep_freed_memory
 
 def step():
     blocks = [bytearray(1 << 20) for _ in range(20)]

@@ -12,8 +12,8 @@ from tests.trainer.harness import read_lines
 from trainer.contract.env import parse_place
 from trainer.contract.exit_record import EventKind, parse_journal_event
 from trainer.contract.progress import Phase, parse_progress
-from trainer.heartbeat import Heartbeat, Journal
-from trainer.signals import StopFlag
+from trainer.worker.heartbeat import Heartbeat, Journal
+from trainer.worker.signals import StopFlag
 
 
 def test_what_is_written_is_what_the_contract_reads(tmp_path, capsys):

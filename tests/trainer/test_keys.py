@@ -6,16 +6,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 
-from trainer import group, parallel, sharding
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.shapes import SHAPES
-from trainer.heartbeat import Heartbeat
-from trainer.model import Decoder
-from trainer.parallel import build_trainee
-from trainer.replication import convert_batchnorm
-from trainer.strategy import Layout
-from trainer.waits import Waits
+from trainer.model.decoder import Decoder
+from trainer.parallel import sharding
+from trainer.parallel import trainee as parallel
+from trainer.parallel.replication import convert_batchnorm
+from trainer.parallel.strategy import Layout
+from trainer.parallel.trainee import build_trainee
+from trainer.worker import group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 PLACE = parse_place({})
 CPU, ACCELERATOR = torch.device("cpu"), torch.device("meta")  # on which nothing is computed here

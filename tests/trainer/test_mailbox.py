@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from trainer.torch_compat import store_of_the_group
+from trainer.worker.torch_compat import store_of_the_group
 
 
 def test_the_store_of_the_group_is_found():

@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from trainer.blocks import count_parameters
 from trainer.contract.config import parse_config
 from trainer.contract.shapes import SHAPES
-from trainer.model import Decoder, build_initial
-from trainer.optim import learning_rate_at
-from trainer.strategy import choose_strategy
-from trainer.values import allocate, initialise, refuse_unwritten
+from trainer.model.decoder import Decoder, build_initial
+from trainer.parallel.blocks import count_parameters
+from trainer.parallel.materialize import allocate, initialise, refuse_unwritten
+from trainer.parallel.optim import learning_rate_at
+from trainer.parallel.strategy import choose_strategy
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,8 @@ import pytest
 
 from trainer.contract.config import parse_config
 from trainer.errors import DeviceError
-from trainer.group import refuse_lost_devices
-from trainer.notices import find_ignored
+from trainer.parallel.ignored_settings import find_ignored
+from trainer.worker.group import refuse_lost_devices
 
 
 @pytest.mark.parametrize(

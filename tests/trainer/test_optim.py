@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trainer.contract.config import TrainerConfig
-from trainer.optim import build_optimizer
+from trainer.parallel.optim import build_optimizer
 
 
 @pytest.mark.parametrize(("impl", "device"), [("fused", "meta"), ("foreach", "cpu"), ("plain", "cpu")])

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.order import draw_windows, permute
-from trainer.shares import assign_microbatches
+from trainer.data.sample_order import draw_windows, permute
+from trainer.loop.microbatches import assign_microbatches
 
 sizes, seeds = st.integers(1, 700), st.integers(0, 2**63 - 1)
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from trainer.errors import NonFiniteLoss
-from trainer.optim import clip_gradients, gather_gradients, measure_norm
-from trainer.precision import LossScale
+from trainer.parallel.optim import clip_gradients, gather_gradients, measure_norm
+from trainer.parallel.precision import LossScale
 
 
 def test_the_scale_grows_after_a_long_good_time_and_halves_at_once():

@@ -13,11 +13,11 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from trainer.reading import StraightReader
-from trainer.script_state import Writer as ScriptWriter
+from trainer.script.script_state import Writer as ScriptWriter
+from trainer.snapshot.reading import StraightReader
 from trainer.snapshot.streams import Writer
 from trainer.snapshot.whole import write_whole
-from trainer.torch_compat import read_later_metadata
+from trainer.worker.torch_compat import read_later_metadata
 
 VALUES = {
     "matrix": torch.arange(12.0).view(3, 4),
@@ -109,7 +109,7 @@ def test_a_part_of_a_tensor_is_not_taken_for_a_whole_one(tmp_path, counted):
 
 def test_a_file_that_torch_wrote_in_another_way_goes_torchs(tmp_path, counted, monkeypatch):
     value = torch.randn(4, 6)
-    monkeypatch.setattr("trainer.reading._RECORD", b"another/data/0")
+    monkeypatch.setattr("trainer.snapshot.reading._RECORD", b"another/data/0")
     save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
     assert torch.equal(read(tmp_path, {"a": torch.zeros(4, 6)})["a"], value)
     assert counted

@@ -9,8 +9,8 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from trainer.rehearsal import rehearse
-from trainer.state import read_alone
+from trainer.loop.warmup import rehearse
+from trainer.snapshot.run_state import read_alone
 
 
 def test_a_rehearsal_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def test_a_rehearsal_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
         read_alone(state, restore)
         restored.append(restore.manifest.step)
 
-    monkeypatch.setattr("trainer.rehearsal.read_alone", read_and_tell)
+    monkeypatch.setattr("trainer.loop.warmup.read_alone", read_and_tell)
     generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
     environ, alive = dict(os.environ), set(threading.enumerate())
     rehearse(tmp_path / "rehearsal")

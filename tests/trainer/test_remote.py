@@ -16,16 +16,16 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.trainer.harness import make_manifest
-from trainer import lineage, snapshot
-from trainer.commit import Committer
-from trainer.commit import Draft as CommitDraft
+from trainer import snapshot
 from trainer.contract import env
 from trainer.contract.fence import Term, TermRecord
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.retention import Retention
-from trainer.snapshot import Remote, parse_location
-from trainer.staging import Stager
+from trainer.snapshot import Remote, lineage, parse_location
+from trainer.snapshot.committer import Committer
+from trainer.snapshot.committer import Draft as CommitDraft
+from trainer.snapshot.retention import Retention
+from trainer.snapshot.staging import Stager
 
 NAMES = [SnapshotName(step, Term(1, 1)) for step in (10, 20, 30)]
 NUMBERS = count()

@@ -7,11 +7,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 from trainer.contract.config import parse_config
+from trainer.data.datasets import build_source
+from trainer.data.feeder import Feeder, choose_workers, move
+from trainer.data.source import Request
 from trainer.errors import DataError, TaskError
-from trainer.feeder import Feeder, choose_workers, move
-from trainer.samples import build_source
-from trainer.shares import assign_microbatches
-from trainer.source import Request
+from trainer.loop.microbatches import assign_microbatches
 
 Pair = namedtuple("Pair", "x y")
 CPU = torch.device("cpu")

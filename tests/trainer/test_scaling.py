@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.contract.config import TrainerConfig
-from trainer.scaling import advise_batch
+from trainer.loop.batch_change import advise_batch
 
 SAVED = {"global_batch": 64, "seq_len": 128, "learning_rate": 1e-3}
 

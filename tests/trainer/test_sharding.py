@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch import nn
 
 from trainer.contract.config import TrainerConfig
-from trainer.sharding import shard
-from trainer.strategy import Layout
+from trainer.parallel.sharding import shard
+from trainer.parallel.strategy import Layout
 
 CPU = torch.device("cpu")
 

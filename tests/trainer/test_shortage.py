@@ -10,9 +10,9 @@ from tests.trainer.harness import start_group
 from trainer.contract.config import parse_config
 from trainer.contract.env import parse_place
 from trainer.contract.failure import FailureKind, classify_failure
-from trainer.elastic.postmortem import exception_line
+from trainer.elastic.health.postmortem import exception_line
 from trainer.errors import OutOfMemory
-from trainer.shortage import explained_shortage
+from trainer.loop.out_of_memory import explained_shortage
 
 ENTRY = (str(Path(__file__).with_name("starved_entry.py")),)
 CONFIG = parse_config({"preset": "micro", "seq_len": 1024, "global_batch": 16, "micro_batch": 16})

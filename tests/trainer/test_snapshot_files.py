@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trainer.harness import ROOT, make_snapshot
-from trainer import lineage, snapshot
+from trainer import snapshot
 from trainer.contract import layout
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
@@ -19,9 +19,9 @@ from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError, StaleTerm
-from trainer.retention import Retention
-from trainer.snapshot import files
-from trainer.starting import look_ahead
+from trainer.loop.beginning import look_ahead
+from trainer.snapshot import files, lineage
+from trainer.snapshot.retention import Retention
 
 
 def name(step: int, attempt: int = 1, generation: int = 1) -> SnapshotName:

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.spans import covered, merge, uncovered
+from trainer.loop.intervals import covered, merge, uncovered
 
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: (min(pair), max(pair))), max_size=8)
 

@@ -12,9 +12,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from trainer import staging
-from trainer.staging import Stager
-from trainer.writing import Plan, write_metadata, write_part
+from trainer.snapshot import staging
+from trainer.snapshot.staging import Stager
+from trainer.snapshot.writing import Plan, write_metadata, write_part
 
 THIRD = torch.device("cuda", 3)
 

@@ -4,8 +4,8 @@ import time
 from types import SimpleNamespace
 
 from tests.trainer.alone import train_alone
-from trainer.cadence import Cost
-from trainer.saver import Saver
+from trainer.snapshot.cadence import Cost
+from trainer.snapshot.saver import Saver
 
 
 def test_the_wait_for_the_snapshot_before_is_told(tmp_path, monkeypatch):
@@ -17,7 +17,7 @@ def test_the_wait_for_the_snapshot_before_is_told(tmp_path, monkeypatch):
         settle(saver)
 
     clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
-    monkeypatch.setattr("trainer.saver.time", clock)
+    monkeypatch.setattr("trainer.snapshot.saver.time", clock)
     monkeypatch.setattr(Saver, "settle", settle_slowly)
     metrics, _ = train_alone(tmp_path, steps=6, snapshot_interval=2)
     told = {step: each["snapshot_s"] for step, each in metrics.items()}

@@ -8,9 +8,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from trainer.errors import StrategyError
-from trainer.optim import ShardedAdamW
-from trainer.precision import LossScale
-from trainer.state import RunState
+from trainer.parallel.optim import ShardedAdamW
+from trainer.parallel.precision import LossScale
+from trainer.snapshot.run_state import RunState
 
 
 @pytest.fixture

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.stragglers import EVERY_STEPS, LEAST_S, LEAST_WINDOWS, SLOW_RATIO, OwnTimes, Stragglers, rank_standings
+from trainer.loop.stragglers import (
+    EVERY_STEPS,
+    LEAST_S,
+    LEAST_WINDOWS,
+    SLOW_RATIO,
+    OwnTimes,
+    Stragglers,
+    rank_standings,
+)
 
 seconds = st.floats(min_value=1e-4, max_value=1e4)
 

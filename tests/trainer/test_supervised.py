@@ -13,10 +13,11 @@ import pytest
 from torch import nn
 
 from tests.trainer.harness import ROOT, read_lines, start_group
-from trainer import script_notes, snapshot
+from trainer import snapshot
 from trainer.contract import env, layout
 from trainer.errors import SnapshotError, StaleTerm
-from trainer.retention import Retention
+from trainer.script import notes as script_notes
+from trainer.snapshot.retention import Retention
 from trainer.supervised import Supervised
 
 PLAIN = str(ROOT / "tests/trainer/plain_script.py")
@@ -197,7 +198,7 @@ def test_a_step_whose_snapshot_finds_no_room_goes_on_and_the_next_interval_tries
 
 def test_a_snapshot_by_time_that_failed_is_not_tried_again_at_the_next_step(tmp_path, monkeypatch):
     now_s = 0.0
-    monkeypatch.setattr("trainer.script.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("trainer.script.session.time", SimpleNamespace(monotonic=lambda: now_s))
     run = attend(tmp_path, interval="60s")
     run.restore(model=nn.Linear(2, 2))
     monkeypatch.setattr("os.fsync", refuse)

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainer import usage
-from trainer.usage import Usage
+from trainer.worker import usage
+from trainer.worker.usage import Usage
 
 
 class Clock:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.harness import make_manifest, start_group
-from trainer import lineage, snapshot, verifying
+from trainer import snapshot
 from trainer.contract.fence import Term
 from trainer.contract.manifest import FileEntry, SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError
+from trainer.snapshot import lineage
+from trainer.snapshot import verification as verifying
 
 ENTRY = str(Path(__file__).with_name("verifying_entry.py"))
 WORLD, FILES = 3, 7

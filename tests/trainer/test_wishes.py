@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.wishes import SnapshotWishes
+from trainer.worker.snapshot_requests import SnapshotWishes
 
 
 def wish(path: Path, **document: object) -> None:

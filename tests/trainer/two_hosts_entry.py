@@ -3,7 +3,7 @@
 import os
 import socket
 
-from trainer.preflight import main
+from trainer.checks.preflight import main
 
 socket.gethostname = lambda: f"node-{os.environ['RANK']}.invalid"
 raise SystemExit(main())

@@ -9,14 +9,14 @@ import os
 import sys
 from pathlib import Path
 
-from trainer import lineage, snapshot
+from trainer import snapshot
 from trainer.contract.env import parse_place
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.group import process_group
-from trainer.heartbeat import Heartbeat
-from trainer.snapshot import files
-from trainer.verifying import choose_together
-from trainer.waits import Waits
+from trainer.snapshot import files, lineage
+from trainer.snapshot.verification import choose_together
+from trainer.worker.group import process_group
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
 
 place = parse_place(os.environ)
 checksum_file, verify_files = files.checksum_file, files.verify_files

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainer import advise
+from trainer.checks import memory_advice as advise
 from trainer.contract.advice import (
     LADDER,
     choose_strategy,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainer.contract.curves import Comparison, compare_curves
+from orchestrator.cli.loss_curves import Comparison, compare_curves
 
 FALLING = {1: 5.0, 2: 4.0, 3: 3.0}
 

@@ -24,7 +24,7 @@ from orchestrator.supervisor.act import Actor
 from tests.unit.situations import KEY, a_job, a_replica, a_situation, an_attempt, seen
 from trainer.contract import layout
 from trainer.contract.progress import Phase
-from trainer.elastic.claim import ClaimRefused, claim_attempt
+from trainer.elastic.records.claim import ClaimRefused, claim_attempt
 
 
 class Applied:

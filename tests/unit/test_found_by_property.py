@@ -27,7 +27,7 @@ from tests.unit.situations import KEY, a_job, a_replica, a_situation, a_spec, ag
 from trainer.contract import layout
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
-from trainer.elastic.claim import claim_attempt
+from trainer.elastic.records.claim import claim_attempt
 
 
 def elastic(*replicas: ReplicaSighting, resized_at: datetime | None = None) -> Situation:

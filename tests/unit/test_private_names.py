@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("trainer", "orchestrator", "deploy", "benchmarks")
-HOME = ROOT / "trainer" / "torch_compat.py"
+HOME = ROOT / "trainer" / "worker" / "torch_compat.py"
 
 
 def private_names(source: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.elastic.program import Program, find_shadowed, parse_program
+from trainer.elastic.workers.program import Program, find_shadowed, parse_program
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from trainer.contract.fence import Term
 from trainer.contract.manifest import SnapshotName
-from trainer.contract.retention import choose_deletions
+from trainer.snapshot.retention import choose_deletions
 
 
 def names(*steps: int) -> list[SnapshotName]:

@@ -23,7 +23,7 @@ def test_a_drill_is_the_same_job_twice_and_one_of_them_dies_between_two_snapshot
     disturbed, undisturbed = build_drill(SPEC, steps=60)
     kill_at, config = disturbed.run.args[1], json.loads(disturbed.run.args[3])
     assert (disturbed.run.module, disturbed.run.args[0], disturbed.run.args[2]) == (
-        "trainer.drill",
+        "trainer.checks.drill",
         "--kill-at",
         "--config",
     )
@@ -94,7 +94,7 @@ def test_a_program_of_ones_own_cannot_be_drilled() -> None:
 def test_a_preflight_is_tried_once_with_the_jobs_own_configuration() -> None:
     trial = build_preflight(SPEC)
     assert (trial.run.module, trial.run.args[0], trial.supervise.budgets.application) == (
-        "trainer.preflight",
+        "trainer.checks.preflight",
         "--config",
         0,
     )

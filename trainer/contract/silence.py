@@ -24,8 +24,8 @@ UNSEEN_S: dict[Phase, float] = {
     Phase.SNAPSHOT: 1800.0,
     Phase.EVALUATION: 3600.0,
 }
-# How long the processes of a script that reports no steps may do nothing (trainer/elastic/stillness.py). Half of gloo's
-# time-out, and longer than shared file systems take to fail over.
+# How long the processes of a script that reports no steps may do nothing (trainer/elastic/health/stillness.py).
+# Half of gloo's time-out, and longer than shared file systems take to fail over.
 STILL_S = 900.0
 # Once observed: so many times the usual, or a few times the longest, and never less than the shortest.
 _TIMES_TYPICAL = 20.0

@@ -16,26 +16,33 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo
 from trainer.elastic.chaos import Worker
-from trainer.elastic.devices import Devices
-from trainer.elastic.ending import end_workers
 from trainer.elastic.errands import Errands, Group
-from trainer.elastic.files import say
-from trainer.elastic.fitness import Unfit, await_fitness
 from trainer.elastic.flags import Flags
-from trainer.elastic.formation import Formation, name_ranks
-from trainer.elastic.history import History, Running
-from trainer.elastic.nursery import ForkedProcess, Nursery
-from trainer.elastic.oom import count_oom_kills, read_oom_kills
-from trainer.elastic.postmortem import Death, Finding, find_failure, first_cause, read_steps
-from trainer.elastic.pulse import read_pulses
-from trainer.elastic.record import Record
-from trainer.elastic.rendezvous import known_generation
-from trainer.elastic.rounds import Ending, Member, WorkersStore
-from trainer.elastic.stillness import Impasse, Stillness
-from trainer.elastic.streams import Output, Streams
-from trainer.elastic.surroundings import surroundings
-from trainer.elastic.watch import Stuck, Watch
-from trainer.elastic.workers import Membership, Place, find_place, render_environment, show_own_device, substitute
+from trainer.elastic.health.devices import Devices
+from trainer.elastic.health.fitness import Unfit, await_fitness
+from trainer.elastic.health.oom import count_oom_kills, read_oom_kills
+from trainer.elastic.health.postmortem import Death, Finding, find_failure, first_cause, read_steps
+from trainer.elastic.health.pulse import read_pulses
+from trainer.elastic.health.stillness import Impasse, Stillness
+from trainer.elastic.health.watch import Stuck, Watch
+from trainer.elastic.records.files import say
+from trainer.elastic.records.history import History, Running
+from trainer.elastic.records.record import Record
+from trainer.elastic.rendezvous.formation import Formation, name_ranks
+from trainer.elastic.rendezvous.join import known_generation
+from trainer.elastic.rendezvous.rounds import Ending, Member, WorkersStore
+from trainer.elastic.workers.ending import end_workers
+from trainer.elastic.workers.job_environment import surroundings
+from trainer.elastic.workers.nursery import ForkedProcess, Nursery
+from trainer.elastic.workers.streams import Output, Streams
+from trainer.elastic.workers.workers import (
+    Membership,
+    Place,
+    find_place,
+    render_environment,
+    show_own_device,
+    substitute,
+)
 
 # A victim of a peer's death can be gone before the peer: so long we wait for the cause to show itself.
 _CAUSE_GRACE_S = 0.3

@@ -27,16 +27,16 @@ from contextlib import suppress
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent_error import explain_exception
-from trainer.elastic.claim import ClaimRefused
-from trainer.elastic.files import say
+from trainer.elastic.desired import Wishes
 from trainer.elastic.flags import parse_flags
-from trainer.elastic.logbound import start_log_bounding
-from trainer.elastic.nursery import Nursery
-from trainer.elastic.program import Program, parse_program
-from trainer.elastic.record import Record, now, open_record
-from trainer.elastic.report import start_reporter
+from trainer.elastic.records.claim import ClaimRefused
+from trainer.elastic.records.files import say
+from trainer.elastic.records.record import Record, now, open_record
+from trainer.elastic.records.report import start_reporter
 from trainer.elastic.stop import StopRequest
-from trainer.elastic.wishes import Wishes
+from trainer.elastic.workers.log_limit import start_log_bounding
+from trainer.elastic.workers.nursery import Nursery
+from trainer.elastic.workers.program import Program, parse_program
 
 _EXIT_CODES = {Outcome.SUCCEEDED: 0, Outcome.FAILED: 1, Outcome.PREEMPTED: 143, Outcome.CANCELLED: 143}
 _FINISH_PATIENCE_S, _FINISH_INTERVAL_S = 600.0, 1.0

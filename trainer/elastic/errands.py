@@ -16,10 +16,10 @@ from trainer.contract.chaos import Chaos, Fault, struck_ranks
 from trainer.contract.exit_record import EventKind
 from trainer.contract.launch import DesiredDocument, DesiredState, newest, parse_desired
 from trainer.elastic.chaos import Scene, Worker, strike
-from trainer.elastic.files import say
-from trainer.elastic.formation import name_ranks
-from trainer.elastic.record import Record
-from trainer.elastic.stacks import collect_stacks
+from trainer.elastic.health.stacks import collect_stacks
+from trainer.elastic.records.files import say
+from trainer.elastic.records.record import Record
+from trainer.elastic.rendezvous.formation import name_ranks
 
 _LOOK_EVERY_S = 0.25
 _ALL_STACKS_BYTES, _STACKS_BYTES = 40 * 1024, 16 * 1024  # that an event carries: of all ranks together, and of one

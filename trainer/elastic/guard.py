@@ -22,13 +22,13 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, render_failure
 from trainer.elastic.elasticrun import keep_books
-from trainer.elastic.files import read_tail, say
-from trainer.elastic.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
-from trainer.elastic.processes import adopt_orphans, end_descendants, reap_others
-from trainer.elastic.record import Record, now
-from trainer.elastic.script_text import settle_rank_argument
+from trainer.elastic.health.postmortem import Death, find_failure, first_cause, is_failure_trace, read_steps
+from trainer.elastic.health.processes import adopt_orphans, end_descendants, reap_others
+from trainer.elastic.records.files import read_tail, say
+from trainer.elastic.records.record import Record, now
 from trainer.elastic.stop import Stopped, StopRequest
-from trainer.elastic.wakeup import Wakeup
+from trainer.elastic.workers.script_text import settle_rank_argument
+from trainer.elastic.workers.wakeup import Wakeup
 
 # torch/distributed/elastic/multiprocessing/errors: _FAILURE_FORMAT_TEMPLATE
 _SUMMARY = re.compile(r"rank\s*: (\d+) \(local_rank: (\d+)\)\s*exitcode\s*: (-?\d+)")

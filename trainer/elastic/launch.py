@@ -16,20 +16,20 @@ from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent import Agent
 from trainer.elastic.agent_error import explain_exception
-from trainer.elastic.endpoint import find_address, open_store
-from trainer.elastic.files import say
-from trainer.elastic.fitness import Unfit
 from trainer.elastic.flags import Flags
-from trainer.elastic.nursery import Nursery
-from trainer.elastic.program import OURS, Program, parse_program
-from trainer.elastic.rdzv_conf import parse_endpoint, parse_is_host, parse_timing
-from trainer.elastic.record import Record, now
-from trainer.elastic.rendezvous import Alone, Rendezvous, Shared
-from trainer.elastic.rendezvous_failed import RendezvousFailed
-from trainer.elastic.rounds import Member
-from trainer.elastic.script_text import advise_on_address, settle_rank_argument
+from trainer.elastic.health.fitness import Unfit
+from trainer.elastic.records.files import say
+from trainer.elastic.records.record import Record, now
+from trainer.elastic.rendezvous.endpoint import find_address, open_store
+from trainer.elastic.rendezvous.failed import RendezvousFailed
+from trainer.elastic.rendezvous.join import Alone, Rendezvous, Shared
+from trainer.elastic.rendezvous.options import parse_endpoint, parse_is_host, parse_timing
+from trainer.elastic.rendezvous.rounds import Member
 from trainer.elastic.stop import DEFAULT_SIGNALS, Stopped, StopRequest
-from trainer.elastic.workers import Meeting, Membership
+from trainer.elastic.workers.nursery import Nursery
+from trainer.elastic.workers.program import OURS, Program, parse_program
+from trainer.elastic.workers.script_text import advise_on_address, settle_rank_argument
+from trainer.elastic.workers.workers import Meeting, Membership
 
 # What workers import before their first step, beside torch: the fork server does it once, when nobody waits for it.
 _LATER = (

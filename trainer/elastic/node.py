@@ -30,10 +30,10 @@ from trainer.contract.node import (
     parse_node_launch,
     render_departure,
 )
-from trainer.elastic.files import read_document, say, write_document
-from trainer.elastic.record import now
+from trainer.elastic.records.files import read_document, say, write_document
+from trainer.elastic.records.record import now
 from trainer.elastic.stop import DEFAULT_SIGNALS
-from trainer.elastic.wakeup import Wakeup
+from trainer.elastic.workers.wakeup import Wakeup
 
 HEAD_ADDRESS = "ORCHESTRATOR_HEAD"  # set by the batch script: the first node's address
 _SIOCGIFADDR = 0x8915  # netdevice(7)

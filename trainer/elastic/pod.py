@@ -26,11 +26,11 @@ from trainer.contract import env, layout
 from trainer.contract.exit_record import parse_exit_record
 from trainer.contract.node import fill_in, find_port
 from trainer.contract.pod import LastWords, PodLaunch, parse_pod_launch, render_last_words, render_pod_launch
-from trainer.elastic.echo import Echo
-from trainer.elastic.files import read_document, say, write_document
 from trainer.elastic.node import put_first
+from trainer.elastic.records.files import read_document, say, write_document
 from trainer.elastic.stop import DEFAULT_SIGNALS
-from trainer.elastic.wakeup import Wakeup
+from trainer.elastic.workers.echo import Echo
+from trainer.elastic.workers.wakeup import Wakeup
 
 # Set in the pod's template; the index by the Job controller (Kubernetes, "Indexed Job").
 INDEX, HEAD_NAME, POD_IP, JOB_UID = (

@@ -9,7 +9,7 @@ from types import FrameType
 
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import DesiredState
-from trainer.elastic.record import Record
+from trainer.elastic.records.record import Record
 
 # The last two are how Slurm is asked to give notice (--signal).
 DEFAULT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")

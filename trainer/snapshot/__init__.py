@@ -17,8 +17,8 @@ from trainer.snapshot.files import (
     verify,
     verify_files,
 )
-from trainer.snapshot.places import is_there, sync_directory
 from trainer.snapshot.remote import Place, Remote, parse_location
+from trainer.snapshot.stores import is_there, sync_directory
 
 __all__ = [
     "Checksum",

@@ -73,13 +73,13 @@ def _line(directory: Place, name: SnapshotName) -> str:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    exchange = import_module("trainer.snapshot.exchange")  # torch, which the commands above do without
+    exchange = import_module("trainer.snapshot.conversion")  # torch, which the commands above do without
     print(exchange.export(arguments.dir, arguments.target, arguments.weights, arguments.max_shard_bytes))
     return 0
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    exchange = import_module("trainer.snapshot.exchange")
+    exchange = import_module("trainer.snapshot.conversion")
     print(exchange.import_from(arguments.source, arguments.dir, arguments.step, arguments.weights))
     return 0
 

@@ -25,8 +25,8 @@ from trainer.contract.manifest import (
     render_manifest,
 )
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.snapshot.places import spot
 from trainer.snapshot.remote import Place
+from trainer.snapshot.stores import spot
 
 ALGORITHM = "xxh3-64"
 _CHUNK_BYTES = 4 * 1024 * 1024

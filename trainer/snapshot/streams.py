@@ -15,7 +15,7 @@ from torch.futures import Future
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot.files import Checksum, checksum_files
 from trainer.snapshot.remote import Place, Remote
-from trainer.torch_compat import read_later_metadata
+from trainer.worker.torch_compat import read_later_metadata
 
 
 class Writer(FileSystemWriter):

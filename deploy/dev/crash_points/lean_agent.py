@@ -15,7 +15,7 @@ from trainer.contract import env
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.elasticrun import keep_books
-from trainer.elastic.record import Record, now
+from trainer.elastic.records.record import Record, now
 from trainer.elastic.stop import Stopped, StopRequest
 
 CHILD = Path(sys.modules["trainer.elastic.elasticrun"].__file__ or "").with_name("child.py")

@@ -24,9 +24,10 @@ from torch import Tensor
 
 from deploy.dev.trajectories.cases import Leg
 from trainer import __main__ as program
-from trainer import shares, snapshot
+from trainer import snapshot
 from trainer.contract import env, layout
-from trainer.model import Decoder
+from trainer.loop import microbatches as shares
+from trainer.model.decoder import Decoder
 
 _PATIENCE_S = 600.0
 _FORK = multiprocessing.get_context("fork")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.harness import ELASTICRUN, ROOT, Agent, Job, alive, wait_for
-from trainer.elastic.nursery import Nursery
-from trainer.elastic.processes import descendants
+from trainer.elastic.health.processes import descendants
+from trainer.elastic.workers.nursery import Nursery
 
 FAST = "--monitor-interval=0.05"
 
@@ -144,7 +144,7 @@ threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
 
 
 def test_a_process_group_outlives_its_last_user(job: Job, tmp_path: Path) -> None:
-    """To take a gloo group apart with the interpreter lock held can hang for good: see trainer/torch_compat.py."""
+    """Destroying a gloo group while holding the interpreter lock can hang: see trainer/worker/torch_compat.py."""
     text = """
 import gc, weakref, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -364,7 +364,7 @@ def test_workers_of_a_lost_server_are_over_whatever_fails_then(monkeypatch: pyte
     process = nursery.start([sys.executable, "-c", "pass"], {}, local_rank=0, stdout=None, stderr=None)
     assert nursery._server is not None
     nursery._server.kill()
-    monkeypatch.setattr("trainer.elastic.nursery.end_descendants", fail)
+    monkeypatch.setattr("trainer.elastic.workers.nursery.end_descendants", fail)
     with pytest.raises(RuntimeError):
         nursery.listen(60)
     assert process.poll() == -signal.SIGKILL

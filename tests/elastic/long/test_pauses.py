@@ -16,7 +16,7 @@ from tests.elastic.errands import FAST, STEADY, TWO, evidence, told, wish
 from tests.elastic.harness import ELASTICRUN, ROOT, SCRIPTS, Agent, Job, alive, c10d, free_port, wait_for
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import DesiredDocument
-from trainer.elastic.processes import descendants
+from trainer.elastic.health.processes import descendants
 
 pytestmark = pytest.mark.timeout(300)
 

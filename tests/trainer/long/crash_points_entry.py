@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.trainer.harness import TINY, free_port, read_lines
-from trainer import __main__, lineage, snapshot
+from trainer import __main__, snapshot
 from trainer.contract import env, layout
+from trainer.snapshot import lineage
 
 CONFIG = {**TINY, "steps": 3, "snapshot_interval": 1, "snapshot_keep": 1}
 WRITES = os.O_WRONLY | os.O_RDWR

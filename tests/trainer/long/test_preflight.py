@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.harness import start_group
-from trainer import drill, preflight_checks
+from trainer.checks import drill, preflight_checks
 from trainer.contract import env
 from trainer.contract.blame import parse_node_verdict
 from trainer.contract.verdict import Outcome, parse_verdict
@@ -44,7 +44,7 @@ def test_nodes_that_do_not_know_each_other_fail_while_all_else_is_still_checked(
 
 
 def test_a_configuration_that_cannot_train_fails_the_steps(tmp_path):
-    with start_group(tmp_path, 1, entry=("-m", "trainer.preflight"), data="/nowhere/corpus.txt") as group:
+    with start_group(tmp_path, 1, entry=("-m", "trainer.checks.preflight"), data="/nowhere/corpus.txt") as group:
         assert group.wait() == [1]
         found, sentences = outcomes(group.outputs())
     assert found["steps"] is Outcome.FAIL
@@ -54,7 +54,7 @@ def test_a_configuration_that_cannot_train_fails_the_steps(tmp_path):
 
 def test_snapshots_in_a_store_are_tried_there(tmp_path):
     variables = {env.SNAPSHOT_DIR: f"local://{tmp_path}/store"}
-    with start_group(tmp_path, 1, entry=("-m", "trainer.preflight"), variables=variables) as group:
+    with start_group(tmp_path, 1, entry=("-m", "trainer.checks.preflight"), variables=variables) as group:
         assert group.wait() == [0], group.outputs()
         found, _ = outcomes(group.outputs())
     assert found["steps"] is Outcome.OK

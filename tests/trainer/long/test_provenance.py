@@ -12,7 +12,7 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.manifest import SnapshotName
-from trainer.provenance import Provenance, compare, describe_code
+from trainer.snapshot.provenance import Provenance, compare, describe_code
 
 NOW = {"commit": "b" * 40, "dirty": False, "command": ["python", "-m", "trainer"], "image": None}
 

@@ -115,7 +115,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_all_ranks(tmp_path):
 def test_a_wrong_configuration_is_one_line_and_exit_code_2(text, monkeypatch, capsys):
     from trainer.__main__ import main
 
-    monkeypatch.setattr("trainer.signals.StopFlag.install", lambda self: None)
+    monkeypatch.setattr("trainer.worker.signals.StopFlag.install", lambda self: None)
     assert main(["--config", text, "--local-rank", "0"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from tests.trainer.harness import read_lines, start_group
-from trainer.sampler import ElasticSampler
+from trainer.script.sampler import ElasticSampler
 from trainer.supervised import Supervised
 
 

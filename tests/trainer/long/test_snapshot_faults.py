@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.harness import make_snapshot, start_group
-from trainer import lineage, snapshot
+from trainer import snapshot
 from trainer.contract import env, layout
 from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError
-from trainer.retention import Retention
+from trainer.snapshot import lineage
+from trainer.snapshot.retention import Retention
 
 OLD, NEW = SnapshotName(10, Term(1, 1)), SnapshotName(20, Term(1, 1))
 SHARDS = ("__0_0.distcp", "__1_0.distcp")

@@ -15,10 +15,10 @@ from tests.trainer.user_task import Net, OwnInit, Points, masked_loss, task
 from trainer.contract import env, layout
 from trainer.contract.config import ConfigError, parse_config
 from trainer.errors import DataError, TaskError
-from trainer.initial import draft_model, named_tensors
-from trainer.starting import refuse_different
-from trainer.task import open_task
-from trainer.values import allocate
+from trainer.loop.beginning import refuse_different
+from trainer.loop.task import open_task
+from trainer.model.initial import draft_model, named_tensors
+from trainer.parallel.materialize import allocate
 
 SHARDED = DistributedSampler(Points(8), 2, 0)
 EVALUATED = {"width": 8, "sgd": True, "evaluate": 7}

@@ -10,8 +10,8 @@ from tests.trainer.harness import Group, read_lines, start_group
 from trainer.contract import layout
 from trainer.contract.env import parse_place
 from trainer.contract.progress import Phase
-from trainer.heartbeat import Heartbeat
-from trainer.waits import AFTER_S, Waits
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import AFTER_S, Waits
 
 STUCK = (str(Path(__file__).parents[1] / "stuck_entry.py"),)
 
@@ -75,7 +75,7 @@ def test_a_wait_is_told_once_and_its_end_says_the_phase_again(tmp_path, monkeypa
     heartbeat = Heartbeat(parse_place({"ORCHESTRATOR_REPLICA_DIR": str(tmp_path)}), total_steps=9)
     heartbeat.beat(Phase.STEP, 7)
     waits, clock = Waits(heartbeat), iter([0.0, 1.9, 2.0, 9.0, 10.0, 20.0])
-    monkeypatch.setattr("trainer.waits.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trainer.worker.waits.time.monotonic", lambda: next(clock))
     waits.begin()
     waits.look()
     waits.look()

@@ -1,0 +1,1 @@
+"""Programs to run before a job: preflight, drill, roll call, memory advice."""

@@ -1,0 +1,202 @@
+"""`python -m trainer.checks.memory_advice`: the memory that training takes on each device, and the first way that fits.
+
+    python -m trainer.checks.memory_advice --preset 8b --device-memory 80GB --devices 8
+    python -m trainer.checks.memory_advice --config @config.json --device h100 --devices 8 --json
+    python -m trainer.checks.memory_advice --layers 32 --hidden 4096 --heads 32 --vocab 128256 --seq 8192 \\
+        --devices 64 --device h100
+
+`--exact` traces each rung with fake tensors instead, which takes seconds and imports torch. Exit status: 0 some rung
+fits, 1 none does, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.contract.advice import BEYOND, LADDER, Step, climb, describe_need, first_fitting, guide_for
+from trainer.contract.config import PRESETS, parse_config
+from trainer.contract.devices import find_device_bytes, parse_size
+from trainer.contract.memory import Estimate
+from trainer.contract.workload import MOMENTS, PRECISIONS, Workload, build_workload, decoder_shape
+
+_LARGEST_TRACED = 20e9  # parameters
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        load, device_bytes = _workload(options), _device_bytes(options)
+        steps = climb(load, device_bytes)
+        traced = _trace(load) if options.exact else {}
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    found = first_fitting(steps)
+    if options.json:
+        print(json.dumps(_document(load, device_bytes, steps, found, traced)))
+    else:
+        print(_table(steps, traced))
+        print(_sentence(load, device_bytes, found))
+        print(f"size guide for {load.shape.parameters / 1e9:.3g}B parameters: {guide_for(load.shape.parameters)}")
+    return 0 if found is not None or device_bytes is None else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.checks.memory_advice",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    model = parser.add_argument_group("what is trained (a preset, a configuration, or numbers)")
+    model.add_argument("--config", help="the trainer's configuration as JSON, or @file")
+    model.add_argument("--preset", choices=PRESETS)
+    model.add_argument("--parameters", type=float, help="of a model of your own; else counted from the other numbers")
+    for name, text in (
+        ("layers", ""),
+        ("hidden", "model width"),
+        ("heads", ""),
+        ("feed-forward", "default 8/3 hidden"),
+    ):
+        model.add_argument(f"--{name}", type=int, help=text)
+    model.add_argument("--vocab", type=int, default=256)
+    batch = parser.add_argument_group("how")
+    batch.add_argument("--seq", type=int, help="tokens of a sequence (default 2048)")
+    batch.add_argument("--micro-batch", type=int, help="sequences of a forward pass (default 1)")
+    batch.add_argument("--precision", choices=tuple(PRECISIONS))
+    batch.add_argument("--optimizer", choices=tuple(MOMENTS), default="adamw")
+    batch.add_argument("--devices", type=int, default=1)
+    batch.add_argument("--device-memory", help="as 80GB")
+    batch.add_argument("--device", help="its name instead, as h100 or a100-80gb")
+    parser.add_argument("--exact", action="store_true", help="trace the rungs with fake tensors")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    if options.devices < 1:
+        raise ValueError("--devices must be at least 1")
+    load = _own_model(options)
+    if options.config or options.preset:
+        text = options.config or "{}"
+        document = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+        if not isinstance(document, dict):
+            raise ValueError("--config is not a JSON object")
+        document |= {"preset": options.preset} if options.preset else {}
+        if not options.config:
+            document |= {"seq_len": 2048, "global_batch": 1}
+        config = parse_config(document)
+        if config.task is not None:
+            raise ValueError("the shape of a task's model is not known: give its numbers")
+        load = build_workload(config, world_size=options.devices, vocab=options.vocab)
+    if load is None:
+        raise ValueError("name a --config, a --preset, or --layers, --hidden and --heads")
+    given = {
+        "seq_len": options.seq,
+        "micro_batch": options.micro_batch,
+        "precision": options.precision,
+        "optimizer": options.optimizer,
+    }
+    return replace(load, **{name: value for name, value in given.items() if value is not None})
+
+
+def _own_model(options: argparse.Namespace) -> Workload | None:
+    if not (options.layers and options.hidden and options.heads):
+        return None
+    shape = decoder_shape(
+        width=options.hidden,
+        layers=options.layers,
+        heads=options.heads,
+        feed_forward=options.feed_forward or options.hidden * 8 // 3,
+        vocab=options.vocab,
+    )
+    if options.parameters:
+        shape = replace(shape, parameters=int(options.parameters))
+    return Workload(shape=shape, seq_len=2048, micro_batch=1, devices=options.devices)
+
+
+def _device_bytes(options: argparse.Namespace) -> int | None:
+    if options.device_memory:
+        return parse_size(options.device_memory)
+    if options.device is None:
+        return None
+    size = find_device_bytes(options.device)
+    if size is None:
+        raise ValueError(f"--device {options.device} is not known; say its --device-memory")
+    return size
+
+
+def _trace(load: Workload) -> dict[str, int]:
+    """Peak bytes of tensors by the name of each rung that can be traced."""
+    if load.shape.parameters > _LARGEST_TRACED:
+        raise ValueError("--exact takes minutes beyond 20B parameters; the formulas are within a tenth")
+    exact = importlib.import_module("trainer.checks.traced_memory")  # torch is imported only when it is asked for
+    loads = ((rung.name, rung.change(load)) for rung in LADDER if rung.admits(load.devices))
+    return {name: exact.trace_peak(changed) for name, changed in loads if exact.is_traceable(changed)}
+
+
+def _table(steps: Sequence[Step], traced: dict[str, int]) -> str:
+    names = [*Estimate(terms=steps[0].need.terms).terms.by_name(), "overhead", "total"]
+    header = ["GB on each device", *names, *(["traced"] if traced else []), "fits"]
+    rows = [header]
+    for step in steps:
+        need, name = step.need, step.rung.name
+        sizes = [*need.terms.by_name().values(), need.overhead, need.total]
+        exact = [_cell(traced.get(name))] if traced else []
+        rows.append([name, *(_cell(size) for size in sizes), *exact, {True: "yes", False: "no", None: "?"}[step.fits]])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = (
+        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (zip(row, widths, strict=True) for row in rows)
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(size: float | None) -> str:
+    return "" if size is None else f"{size / 1e9:.2f}"
+
+
+def _sentence(load: Workload, device_bytes: int | None, found: Step | None) -> str:
+    if device_bytes is None:
+        return f"As it stands: {describe_need(load, None)}. Give --device-memory to see what fits."
+    if found is None:
+        return f"Nothing fits into {device_bytes / 1e9:g} GB: it needs {BEYOND}."
+    return (
+        f"Use {found.rung.name} ({found.rung.settings}): the first rung that fits, "
+        f"with {found.need.total / 1e9:.3g} of {device_bytes / 1e9:g} GB."
+    )
+
+
+def _document(
+    load: Workload, device_bytes: int | None, steps: Sequence[Step], found: Step | None, traced: dict[str, int]
+) -> dict[str, object]:
+    return {
+        "parameters": load.shape.parameters,
+        "devices": load.devices,
+        "device_bytes": device_bytes,
+        "rungs": [
+            {
+                "name": step.rung.name,
+                "settings": step.rung.settings,
+                "terms": {name: round(size) for name, size in step.need.terms.by_name().items()},
+                "overhead_bytes": round(step.need.overhead),
+                "total_bytes": round(step.need.total),
+                "host_bytes": round(step.need.host),
+                "traced_bytes": traced.get(step.rung.name),
+                "fits": step.fits,
+            }
+            for step in steps
+        ],
+        "recommended": found.rung.name if found else None,
+        "sentence": _sentence(load, device_bytes, found),
+        "size_guide": guide_for(load.shape.parameters),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

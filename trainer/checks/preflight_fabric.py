@@ -1,0 +1,66 @@
+"""The all-reduce of a preflight: of all ranks, and of each pair of nodes. Each check gives every rank one verdict."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+from trainer.checks.preflight_nodes import Surroundings
+from trainer.contract.blame import Pair, judge_pairs, pair_rounds
+from trainer.contract.verdict import Outcome, Verdict, bus_bandwidth
+from trainer.worker.agreement import on_every_rank, share
+
+_REDUCED_BYTES, _OF_A_PAIR = 64 * 1024 * 1024, 16 * 1024 * 1024
+_REDUCTIONS = 5
+
+
+def check_bandwidth(around: Surroundings) -> Verdict:
+    """The all-reduce that every step of ddp does, on the device's own fabric."""
+    ranks = around.place.world_size
+    if ranks == 1:
+        return Verdict(check="bandwidth", outcome=Outcome.SKIPPED, sentence="a single rank exchanges nothing")
+    values = torch.ones(_REDUCED_BYTES // 4, device=around.device)
+    seconds = _time_reduction(values, None)
+    slowest_s = max(on_every_rank(lambda: seconds, around.waits))
+    return Verdict(
+        check="bandwidth",
+        outcome=Outcome.OK,
+        sentence=f"all-reduce of {_REDUCED_BYTES >> 20} MiB over {ranks} ranks by {dist.get_backend()} takes "
+        f"{slowest_s * 1000:.1f} ms, {bus_bandwidth(_REDUCED_BYTES, slowest_s, ranks) / 1e9:.2f} GB/s of bus bandwidth",
+    )
+
+
+def check_pairs(around: Surroundings) -> Verdict:
+    """The same between two nodes at a time, one rank of each: a slow link shows where all others are quick."""
+    leaders, rank = around.leaders, around.place.rank
+    bandwidths: dict[Pair, float] = {}
+    for pairs in pair_rounds(len(leaders)):
+        groups = {pair: dist.new_group([leaders[one] for one in pair]) for pair in pairs}  # by all ranks, in one order
+        mine = next((pair for pair in pairs if rank in (leaders[pair[0]], leaders[pair[1]])), None)
+        seconds = 0.0
+        if mine is not None:
+            values = torch.ones(_OF_A_PAIR // 4, device=around.device)
+            seconds = _time_reduction(values, groups[mine])
+        told = share((seconds, None), around.waits)
+        for pair in pairs:
+            slowest_s = max(told[leaders[one]] for one in pair)
+            nodes = (around.nodes[pair[0]], around.nodes[pair[1]])
+            bandwidths[nodes] = bus_bandwidth(_OF_A_PAIR, slowest_s, 2)
+    return judge_pairs(bandwidths)
+
+
+def _time_reduction(values: torch.Tensor, group: dist.ProcessGroup | None) -> float:
+    """Seconds of the usual one, after one that warms everything up."""
+    _reduce(values, group)
+    return statistics.median(_reduce(values, group) for _ in range(_REDUCTIONS))
+
+
+def _reduce(values: torch.Tensor, group: dist.ProcessGroup | None) -> float:
+    began = time.perf_counter()
+    dist.all_reduce(values, group=group)
+    if values.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began

@@ -1,0 +1,1 @@
+"""What an agent sees of workers and node: silence, stillness, stacks, deaths, memory, devices."""

@@ -1,0 +1,310 @@
+"""Whether the workers of a group stand still, seen from outside: for scripts that report no steps.
+
+Silence alone is no evidence: a script may compute for an hour without a line of log. A rank stands still when for the
+whole limit it printed nothing, its main thread did nothing (or spun in a collective), and its stack was the same
+halfway and at the end of that time. If it spins in a collective, this is enough. If not, its other threads must have
+been idle too, and its connections. If it does not wait for other ranks, its processes, its reads and writes and its GPU
+must have been idle as well. What may be work counts as work.
+
+A group hangs when all ranks of all nodes stand still. Agents report this in the rendezvous document (rounds.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trainer.contract import layout
+from trainer.contract.silence import STILL_S
+from trainer.elastic.chaos import Worker
+from trainer.elastic.health.pulse import Pulse
+from trainer.elastic.health.stacks import collect_stacks
+from trainer.elastic.health.standing import Frame, find_own_line, loads_data, meets_peers, parse_main_thread
+from trainer.elastic.rendezvous.formation import name_ranks
+
+_LOOKS = 60  # within one limit
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.5, 15.0  # between two looks
+_AWAY_LOOKS, _AWAY_S = 3, 5.0  # a look this late follows a pause of the agent or of the machine: all times begin anew
+# Between two looks. Idle data loaders and their main thread look around every five seconds, NCCL's watchdog thread ten
+# times a second: together far below a hundredth of a core. A download of some kB/s wakes its thread several times.
+_IDLE_SHARE, _SPINNING_SHARE = 0.02, 0.8  # of a core
+_WAKES_PER_S, _BYTES_PER_S = 0.5, 4096.0
+_WAKES_BY_ASKING, _BYTES_BY_ASKING = 4, 65536  # a worker that is asked for its stacks wakes up and writes them
+# Over the whole time, for a thread that waits for neither peers nor data: a loop that polls once a minute is alive.
+_WAKES_PER_MINUTE, _TIMES_ASKED = 0.25, 2
+_STACK_BYTES = 64 * 1024
+_MOST_PLACES = 4  # in a sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a still rank stands: the line of its own code, and whether it waits for other ranks there."""
+
+    rank: int
+    waits: bool
+    loads: bool = False  # it waits for a data loader
+    where: str | None = None  # None: it gave no stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impasse:
+    """A verdict on the group. `rank` is the one that the others wait for, None where nothing tells them apart."""
+
+    rank: int | None
+    silent_s: float
+    sentence: str
+    step: int | None = None
+
+
+class Board(Protocol):
+    """Where the agents of a group report that their workers stand still."""
+
+    def report_stillness(self, words: str | None) -> None:
+        """Replace this agent's report; None withdraws it."""
+
+    def find_stillness(self) -> Sequence[str] | None:
+        """The reports of all agents whose workers run; None while one of them has none."""
+
+
+@dataclass(kw_only=True)
+class _Track:
+    """One rank. Each `_s` is the moment since which something has been idle."""
+
+    pulse: Pulse
+    printed_bytes: int
+    main_s: float  # its main thread, or since which that has spun
+    threads_s: float  # its other threads
+    rest_s: float  # the processes below it, and the reads and writes of all
+    wakes: int  # of the main thread, by `main_s`
+    spins: bool = False
+    stack: tuple[Frame, ...] | None = None  # halfway to the limit
+
+    @property
+    def still_since_s(self) -> float:
+        """The threads of a rank that spins in a collective spin too. Processes of a rank that waits there may go on."""
+        if self.stack and meets_peers(self.stack):
+            return self.main_s if self.spins else max(self.main_s, self.threads_s)
+        return float("inf") if self.spins else max(self.main_s, self.threads_s, self.rest_s)
+
+    def begin(self, now_s: float) -> None:
+        self.main_s = self.threads_s = self.rest_s = now_s
+        self.wakes, self.spins, self.stack = self.pulse.main_wakes, False, None
+
+
+class Stillness:
+    """Watches the workers of one agent in a job. Times are of the monotonic clock, in seconds."""
+
+    def __init__(
+        self,
+        limit_s: float | None,
+        board: Board,
+        *,
+        uses_gpu: Callable[[int], bool],
+        read: Callable[[Iterable[int]], Mapping[int, Pulse]],
+        ask: Callable[[Mapping[int, Path]], Mapping[int, str]] | None = None,
+    ) -> None:
+        """`limit_s` None: the default limit; then some rank must also wait for other ranks or for its data loader."""
+        self._needs_waiter = limit_s is None
+        self._limit_s = STILL_S if limit_s is None else limit_s
+        self._board = board
+        self._uses_gpu, self._read, self._ask = uses_gpu, read, ask or _ask
+        self._every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, self._limit_s / _LOOKS))
+        self._tracks: dict[int, _Track] = {}
+        self._looked_s = 0.0
+        self._told = False
+        self._agreed_s: float | None = None
+
+    def begin(self, now_s: float) -> None:
+        """A generation has been started."""
+        self._tracks, self._looked_s = {}, now_s
+        self._told, self._agreed_s = False, None
+
+    def look(self, running: Mapping[int, Worker], now_s: float) -> Impasse | None:
+        """The verdict, if this agent has to act on it. `running` are its workers by rank."""
+        since_s = now_s - self._looked_s
+        if since_s < self._every_s:
+            return None
+        self._looked_s = now_s
+        self._follow(running, now_s, since_s)
+        is_complete = bool(self._tracks) and self._tracks.keys() == running.keys()
+        if not is_complete or now_s - max(track.main_s for track in self._tracks.values()) < self._limit_s / 2:
+            self._withdraw()
+            return None
+        if any(track.stack is None for track in self._tracks.values()):
+            self._note_stacks(running)
+            return None
+        still_s = now_s - max(track.still_since_s for track in self._tracks.values())
+        if still_s >= self._limit_s and not self._told:
+            self._tell(running, now_s)
+        return self._agree(still_s, now_s) if self._told else None
+
+    def _follow(self, running: Mapping[int, Worker], now_s: float, since_s: float) -> None:
+        """Compare each worker with what it was at the look before."""
+        pulses = self._read([worker.pid for worker in running.values()])
+        was_away = since_s > _AWAY_LOOKS * self._every_s + _AWAY_S
+        tracks = {}
+        for rank, worker in running.items():
+            pulse, printed = pulses.get(worker.pid), _size(worker.folder / layout.WORKER_LOG)
+            if pulse is None:
+                continue
+            track = self._tracks.get(rank)
+            if track is None:
+                track = _Track(pulse=pulse, printed_bytes=printed, main_s=0.0, threads_s=0.0, rest_s=0.0, wakes=0)
+            before, track.pulse = track.pulse, pulse
+            if rank not in self._tracks or was_away or printed != track.printed_bytes:
+                track.begin(now_s)
+            track.printed_bytes = printed
+            _compare(track, before, now_s, since_s)
+            tracks[rank] = track
+        self._tracks = tracks
+
+    def _note_stacks(self, running: Mapping[int, Worker]) -> None:
+        for rank, stack in self._stacks(running).items():
+            self._tracks[rank].stack = stack
+
+    def _stacks(self, running: Mapping[int, Worker]) -> dict[int, tuple[Frame, ...]]:
+        texts = self._ask({worker.pid: worker.folder for worker in running.values()})
+        return {rank: parse_main_thread(texts.get(worker.pid, "")) for rank, worker in running.items()}
+
+    def _tell(self, running: Mapping[int, Worker], now_s: float) -> None:
+        """Report the ranks at the end of the limit. One that turns out to work begins its time anew."""
+        standings = []
+        for rank, stack in self._stacks(running).items():
+            track = self._tracks[rank]
+            if stack != track.stack or not self._is_idle(track, stack, running[rank].pid, now_s):
+                track.begin(now_s)
+                continue
+            line = find_own_line(stack)
+            standings.append(
+                Standing(
+                    rank=rank,
+                    waits=meets_peers(stack),
+                    loads=loads_data(stack),
+                    where=None if line is None else str(line),
+                )
+            )
+        if len(standings) == len(running):
+            self._board.report_stillness(render_standings(standings))
+            self._told = True
+
+    def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
+        """The last signs of a rank that stands still by all others: it has hardly woken up, and its GPU is idle."""
+        if meets_peers(stack):
+            return True
+        wakes = track.pulse.main_wakes - track.wakes
+        allowed = _TIMES_ASKED * _WAKES_BY_ASKING + _WAKES_PER_MINUTE * (now_s - track.main_s) / 60
+        return (loads_data(stack) or wakes <= allowed) and not self._uses_gpu(pid)
+
+    def _withdraw(self) -> None:
+        if self._told:
+            self._board.report_stillness(None)
+        for track in self._tracks.values():
+            track.stack = None
+        self._told, self._agreed_s = False, None
+
+    def _agree(self, still_s: float, now_s: float) -> Impasse | None:
+        """Wait for the other nodes, and for one more look in which they can withdraw."""
+        told = self._board.find_stillness()
+        if told is None:
+            self._agreed_s = None
+            return None
+        if self._agreed_s is None:
+            self._agreed_s = now_s
+        if now_s - self._agreed_s < self._every_s:
+            return None
+        standings = sorted((each for text in told for each in parse_standings(text)), key=lambda each: each.rank)
+        if self._needs_waiter and not any(each.waits or each.loads for each in standings):
+            return None
+        impasse = judge(standings, silent_s=still_s, limit_s=self._limit_s)
+        acts = standings[0].rank if impasse.rank is None else impasse.rank
+        return impasse if acts in self._tracks else None
+
+
+def _compare(track: _Track, before: Pulse, now_s: float, since_s: float) -> None:
+    now = track.pulse
+    share = (now.main_cpu_s - before.main_cpu_s) / since_s
+    wakes_limit = _WAKES_BY_ASKING + _WAKES_PER_S * since_s
+    spins = share >= _SPINNING_SHARE
+    # A thread that waits for a core is in state R at every look. One that polls hardly ever is at two looks in a row.
+    waits_for_core = now.main_state == before.main_state == "R"
+    idles = (
+        share <= _IDLE_SHARE
+        and now.main_wakes - before.main_wakes <= wakes_limit
+        and not (waits_for_core or now.main_state == "D")
+    )
+    if not (spins or idles) or spins != track.spins:
+        track.begin(now_s)
+        track.spins = spins
+        return
+    threads_work = (
+        now.threads_cpu_s - before.threads_cpu_s > _IDLE_SHARE * since_s
+        or abs(now.own_traffic_bytes - before.own_traffic_bytes) > _BYTES_PER_S * since_s
+        or "D" in now.other_states
+    )
+    if threads_work:
+        track.threads_s = now_s
+    rest_works = (
+        now.below_cpu_s - before.below_cpu_s > _IDLE_SHARE * since_s
+        or now.moved_bytes - before.moved_bytes > _BYTES_BY_ASKING + _BYTES_PER_S * since_s
+        or abs(now.below_traffic_bytes - before.below_traffic_bytes) > _BYTES_PER_S * since_s
+        or now.below_wakes.keys() != before.below_wakes.keys()
+        or any(now.below_wakes[pid] - count > wakes_limit for pid, count in before.below_wakes.items())
+        or "D" in now.other_states
+    )
+    if rest_works:
+        track.rest_s = now_s
+
+
+def judge(standings: Sequence[Standing], *, silent_s: float, limit_s: float) -> Impasse:
+    """Name the rank that the others wait for: one that does not wait, else one that waits at a rarer line than most."""
+    waiting = [each for each in standings if each.waits]
+    absent = [each for each in standings if not each.waits]
+    if not absent:
+        places = Counter(each.where for each in waiting)
+        usual = places.most_common(1)[0][1]
+        apart = [each for each in waiting if places[each.where] < usual]
+    else:
+        apart = absent
+    named = apart if len(apart) < len(standings) or len(standings) == 1 else []
+    sentence = f"no worker did anything for {silent_s:.0f} s (limit {limit_s:.0f} s); {_describe(absent, waiting)}"
+    return Impasse(rank=named[0].rank if named else None, silent_s=silent_s, sentence=sentence)
+
+
+def _describe(absent: Collection[Standing], waiting: Collection[Standing]) -> str:
+    parts = [f"{name_ranks(ranks)} {'stand' if len(ranks) > 1 else 'stands'} {at}" for at, ranks in _by_place(absent)]
+    parts += [
+        f"{name_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} for other ranks {at}"
+        for at, ranks in _by_place(waiting)
+    ]
+    return "; ".join(parts[:_MOST_PLACES])
+
+
+def _by_place(standings: Collection[Standing]) -> list[tuple[str, list[int]]]:
+    places: dict[str, list[int]] = {}
+    for each in standings:
+        places.setdefault("at an unknown line" if each.where is None else f"at {each.where}", []).append(each.rank)
+    return sorted(places.items(), key=lambda place: (len(place[1]), place[1]))
+
+
+def render_standings(standings: Sequence[Standing]) -> str:
+    return json.dumps([asdict(each) for each in standings], separators=(",", ":"))
+
+
+def parse_standings(text: str) -> list[Standing]:
+    return [Standing(**document) for document in json.loads(text)]
+
+
+def _ask(folders: Mapping[int, Path]) -> Mapping[int, str]:
+    return collect_stacks(folders, limit_bytes=_STACK_BYTES)
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  # twice as quick as pathlib's
+    except OSError:
+        return 0

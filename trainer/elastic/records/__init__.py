@@ -1,0 +1,1 @@
+"""What an agent writes down and reports: claim, identity, journal, exit record."""

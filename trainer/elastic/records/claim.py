@@ -1,0 +1,71 @@
+"""One submission owns an attempt: the claim, created exclusively and never half-written. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from trainer.contract import layout
+from trainer.elastic.records.files import write_temporary
+
+# File systems without hard links answer link(2) with one of these.
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+_CHAIN = 8
+
+
+class ClaimRefused(Exception):
+    """Another submission holds the claim of this attempt."""
+
+
+def claim_attempt(attempt_dir: Path, token: str) -> None:
+    """Claim the attempt for `token`. Idempotent: every replica of one submission succeeds.
+
+    An empty claim (its writer's machine crashed) is passed over for `claim-2` and so on, each created exclusively, so
+    that it locks nobody out and two takers still cannot both win. Raises ClaimRefused.
+    """
+    if not token:
+        raise ValueError("the claim's token is empty")
+    attempt_dir.mkdir(parents=True, exist_ok=True)
+    for number in range(1, _CHAIN + 1):
+        name = layout.CLAIM if number == 1 else f"{layout.CLAIM}-{number}"
+        holder = _take(attempt_dir / name, token)
+        if holder == token:
+            return
+        if holder:
+            raise ClaimRefused(f"{attempt_dir / name} is held by another submission")
+    raise ClaimRefused(f"{attempt_dir} holds {_CHAIN} empty claims: remove them")
+
+
+def _take(path: Path, token: str) -> str:
+    """Create the claim unless it exists, and return what it holds."""
+    if not path.exists():
+        temporary = write_temporary(path, token.encode())
+        try:
+            _link(temporary, path, token)
+        finally:
+            temporary.unlink()
+    return path.read_text().strip()
+
+
+def _link(temporary: Path, path: Path, token: str) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        _create(path, token)
+
+
+def _create(path: Path, token: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return
+    try:
+        os.write(descriptor, token.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""Reports to the service: what workers and agent journalled, by byte offsets, so that repeating one is harmless.
+
+A report that fails is sent again later, from the same offsets; training never waits for one.
+"""
+
+from __future__ import annotations
+
+import http
+import http.client
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from trainer.contract import env, layout
+from trainer.contract.exit_record import ExitRecord, render_exit_record
+from trainer.elastic.desired import Wishes
+from trainer.elastic.records.files import read_lines, say
+from trainer.elastic.records.record import Record
+
+_INTERVAL_S = 0.5
+_EMPTY_INTERVAL_S = 2.0  # a report without news only asks what the service wants
+_LONGEST_PAUSE_S = 30.0
+_REQUEST_TIMEOUT_S = 5.0
+_FINAL_S = 2.0
+_BATCH_BYTES = 256 * 1024  # of each journal in one report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offsets:
+    """How far each journal has been reported."""
+
+    progress: int = 0
+    events: int = 0
+
+
+def backoff_s(failures: int) -> float:
+    """The pause after so many failed reports in a row."""
+    return min(_LONGEST_PAUSE_S, _INTERVAL_S * 2.0 ** min(failures, 16))
+
+
+def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> tuple[dict[str, object], Offsets]:
+    """The next report and the offsets behind it. Journal lines go as the text that was written."""
+    folder = record.incarnation_dir
+    progress, progress_to = read_lines(folder / layout.PROGRESS, offsets.progress, _BATCH_BYTES)
+    events, events_to = read_lines(folder / layout.EVENTS, offsets.events, _BATCH_BYTES)
+    document: dict[str, object] = {
+        "version": 1,
+        "job_id": record.job_id,
+        "attempt": record.attempt,
+        "replica": record.replica,
+        "incarnation": record.incarnation,
+        "progress_from": offsets.progress,
+        "progress": progress,
+        "progress_to": progress_to,
+        "events_from": offsets.events,
+        "events": events,
+        "events_to": events_to,
+        "exit_record": None if final is None else render_exit_record(final),
+    }
+    return document, replace(offsets, progress=progress_to, events=events_to)
+
+
+class Reporter:
+    """Reports from a daemon thread until it is closed."""
+
+    def __init__(self, record: Record, wishes: Wishes, url: str, token: str | None) -> None:
+        self._record, self._wishes, self._url, self._token = record, wishes, url, token
+        self._offsets = Offsets()
+        self._posted_s = float("-inf")
+        self._final: ExitRecord | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, final: ExitRecord) -> None:
+        """Send what is left and the exit record; give up after two seconds. The run directory has it all anyway."""
+        self._final = final
+        self._closing.set()
+        self._thread.join(_FINAL_S)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closing.wait(backoff_s(failures)):
+            failures = 0 if self._flush(None, time.monotonic() + _LONGEST_PAUSE_S) else failures + 1
+        deadline = time.monotonic() + _FINAL_S
+        while not self._flush(self._final, deadline) and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def _flush(self, final: ExitRecord | None, deadline: float) -> bool:
+        """Report until nothing new is left. False when a report failed; its offsets then stand for the next try."""
+        while True:
+            document, offsets = build_report(self._record, self._offsets, final)
+            moved = offsets.progress - self._offsets.progress + offsets.events - self._offsets.events
+            if not moved and final is None and time.monotonic() < self._posted_s + _EMPTY_INTERVAL_S:
+                return True
+            try:
+                self._post(document, min(_REQUEST_TIMEOUT_S, deadline - time.monotonic()))
+            except (OSError, ValueError, http.client.HTTPException):
+                return False
+            self._offsets, self._posted_s = offsets, time.monotonic()
+            if moved < _BATCH_BYTES // 2 or self._posted_s > deadline:
+                return True
+
+    def _post(self, document: Mapping[str, object], timeout_s: float) -> None:
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+            headers[env.ATTEMPT_HEADER] = f"{self._record.job_id}/{self._record.attempt}"
+        request = urllib.request.Request(self._url, json.dumps(document).encode(), headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=max(0.1, timeout_s)) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            self._hear_refusal(error)
+            raise
+        desired = answer.get("desired") if isinstance(answer, dict) else None
+        if isinstance(desired, dict):
+            self._wishes.hear(desired)
+
+    def _hear_refusal(self, error: urllib.error.HTTPError) -> None:
+        """An attempt that has ended is refused, and told so in words that no other refusal has."""
+        if error.code != http.HTTPStatus.FORBIDDEN:
+            return
+        with error, suppress(OSError, ValueError, http.client.HTTPException):
+            answer = json.load(error)
+            desired = answer.get("desired") if isinstance(answer, dict) else None
+            if isinstance(desired, dict):
+                self._wishes.hear(desired)
+
+
+def start_reporter(record: Record, wishes: Wishes, environ: Mapping[str, str]) -> Reporter | None:
+    """Start reporting when the environment names where to; a wrong address must not cost the training."""
+    url = environ.get(env.REPORT_URL)
+    if not url:
+        return None
+    if not url.startswith(("http://", "https://")):
+        say(f"{env.REPORT_URL} is {url!r}, not an http address: nothing is reported")
+        return None
+    reporter = Reporter(record, wishes, url, environ.get(env.REPORT_TOKEN))
+    reporter.start()
+    return reporter

@@ -1,0 +1,278 @@
+"""How an agent finds its group: alone, or with others through the document of rounds.py in a TCP store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from torch.distributed import Store
+
+from trainer.contract.fence import parse_term
+from trainer.contract.layout import fence_dir, replica_dir
+from trainer.elastic.health.awake import AwakeClock
+from trainer.elastic.records.files import say
+from trainer.elastic.records.record import Record
+from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.failed import RendezvousFailed
+from trainer.elastic.rendezvous.options import Timing
+from trainer.elastic.rendezvous.patience import NOTICE_AFTER_S, Notice, Unchanged, Waits
+from trainer.elastic.rendezvous.rounds import Ending, Limits, Member, Round, Stage, WorkersStore
+from trainer.elastic.rendezvous.store_thread import PARTING_S, StoreThread
+
+_LONGEST_TURN_S = 0.5  # of a loop that waits for others: what lasts longer was a pause of this process
+_ASK_S = 2.0  # for one answer of the store, if the agent can do without it
+_PAUSES = "waiting before the workers start again: the last generations made no progress"
+_LAST_TO_FINISH_S = 300.0  # torchrun's own exit barrier
+
+
+ReportLost = Callable[[Sequence[Member]], None]
+
+
+class Rendezvous(Protocol):
+    """How an agent finds its group. Methods are the main thread's; each may raise RendezvousFailed."""
+
+    def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
+        """Wait for the next formed round with this agent in it. `generation` is the highest that it knows of.
+
+        `ending` is that of the round before, where this agent was in one. `report_lost` is called with the members of
+        that round that are lost meanwhile.
+        """
+
+    def offer(self, store: WorkersStore) -> None:
+        """Tell the group where its workers meet."""
+
+    def await_offer(self) -> WorkersStore | None:
+        """Where the workers of the formed round meet; None if the group changed before its first node had said so."""
+
+    def find_change(self) -> str | None:
+        """Why the group is not what it was when it formed; None while it is. Never blocks."""
+
+    def find_lost(self) -> Sequence[Member]:
+        """The members that the group of this agent has lost since it formed. Never blocks."""
+
+    def explain_lost_peers(self) -> str | None:
+        """Why workers may have lost their peers although none failed: the group changed, or this node was out of touch.
+
+        None if nothing is known of that. Takes two seconds at most.
+        """
+
+    def report_stillness(self, words: str | None) -> None:
+        """Report to the group that this agent's workers stand still; None withdraws it."""
+
+    def find_stillness(self) -> Sequence[str] | None:
+        """The reports of all agents whose workers run; None while one of them has none. Never blocks."""
+
+    def finish(self) -> None:
+        """All workers of this agent have succeeded. The agent that serves the store waits for the other nodes."""
+
+    def leave(self, reason: str | None = None) -> None:
+        """Leave the group; with a reason, close the rendezvous for all. Never raises; takes five seconds at most."""
+
+
+class Alone:
+    """The rendezvous of a group of one agent: there is nobody to ask."""
+
+    def __init__(self, me: Member) -> None:
+        self._me = me
+        self._round = Round(number=-1)
+        self._unsettled = 0  # generations in a row that did not last
+
+    def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
+        if self._round.generation:
+            self._unsettled = 0 if ending.lasted else self._unsettled + 1
+        pause_s = rounds.pause_s(self._unsettled)
+        if pause_s > NOTICE_AFTER_S:
+            say(_PAUSES)
+        time.sleep(pause_s)
+        known = max(self._round.generation, generation)
+        self._round = Round(
+            number=self._round.number + 1, stage=Stage.FORMED, generation=known + 1, members=(self._me,)
+        )
+        return self._round
+
+    def offer(self, store: WorkersStore) -> None:
+        self._round = replace(self._round, store=store)
+
+    def await_offer(self) -> WorkersStore | None:
+        return self._round.store
+
+    def find_change(self) -> str | None:
+        return None
+
+    def find_lost(self) -> Sequence[Member]:
+        return ()
+
+    def explain_lost_peers(self) -> str | None:
+        return None
+
+    def report_stillness(self, words: str | None) -> None:
+        self._round = rounds.report_stillness(self._round, self._round.number, self._me.node, words)
+
+    def find_stillness(self) -> Sequence[str] | None:
+        return rounds.find_stillness(self._round)
+
+    def finish(self) -> None:
+        return
+
+    def leave(self, reason: str | None = None) -> None:
+        return
+
+
+class Shared:
+    """The rendezvous of several agents, over the store that `open_store` opens."""
+
+    def __init__(
+        self, open_store: Callable[[], tuple[Store, bool]], run_id: str, me: Member, limits: Limits, timing: Timing
+    ) -> None:
+        self._me, self._limits, self._timing = me, limits, timing
+        self._store = StoreThread(open_store, f"elasticrun/{run_id}", me.node, limits, timing)
+        self._formed: Round | None = None
+        self._silence = Unchanged(AwakeClock(timing.silence_s / 2))  # of the store, as the main thread sees it
+
+    def next_group(self, generation: int, ending: Ending, report_lost: ReportLost) -> Round:
+        me = self._me = replace(self._me, generation=generation)
+        before, self._formed = self._formed, None
+        self._store.start_once()
+        now = self._store.amend(partial(_come_back, before=before, ending=ending, me=me, limits=self._limits))
+        clock, waits, missing = AwakeClock(_LONGEST_TURN_S), Waits(), list[Member]()
+        present, opened = Unchanged(clock), Unchanged(clock)
+        waiting = Notice(f"waiting for other nodes; a group needs at least {self._limits.min_nodes}")
+        pausing = Notice(_PAUSES)
+        while not (now.stage is Stage.FORMED and now.has(me.node)):
+            if now.stage is Stage.CLOSED:
+                raise RendezvousFailed(f"the rendezvous is closed: {now.reason}", was_member=before is not None)
+            pause_s = rounds.pause_s(now.unsettled)
+            if clock.now_s() > self._timing.join_s + pause_s:
+                raise self._too_few(now, was_member=before is not None)
+            time_is_up = present.measure_s(now.nodes) > self._timing.last_call_s
+            pauses = opened.measure_s(now.number) < pause_s
+            step = partial(_step, me=me, limits=self._limits, pauses=pauses, time_is_up=time_is_up)
+            lost = [member for member in rounds.find_missing(now, before) if member not in missing]
+            if lost:
+                report_lost(lost)
+                missing += lost
+            if step(now) == now:
+                (pausing if pauses else waiting).give()
+                waits.wait(len(now.members))
+                now = self._store.look()
+            else:
+                now = self._store.amend(step)
+        self._formed = now
+        return now
+
+    def offer(self, store: WorkersStore) -> None:
+        assert self._formed is not None
+        self._store.amend(partial(rounds.offer, number=self._formed.number, store=store))
+
+    def await_offer(self) -> WorkersStore | None:
+        assert self._formed is not None
+        clock, waits = AwakeClock(_LONGEST_TURN_S), Waits()
+        while True:
+            now = self._store.look()
+            if now.number == self._formed.number and now.store is not None:
+                return now.store
+            if rounds.find_change(now, self._formed, self._me.node, self._limits) is not None:
+                return None
+            if clock.now_s() > self._timing.join_s:
+                raise RendezvousFailed("the first node named no store for the workers", was_member=True)
+            waits.wait(len(self._formed.members))
+
+    def find_change(self) -> str | None:
+        if self._formed is None:
+            return None
+        now, answers = self._store.newest()
+        silent_s = self._find_silence(now, answers)
+        if silent_s is not None:
+            return f"the rendezvous store has not answered for {silent_s:.0f} s"
+        return rounds.find_change(now, self._formed, self._me.node, self._limits)
+
+    def find_lost(self) -> Sequence[Member]:
+        if self._formed is None:
+            return ()
+        now, answers = self._store.newest()
+        # In a job the first member serves the store.
+        return self._formed.members[:1] if self._find_silence(now, answers) else rounds.find_lost(now, self._formed)
+
+    def _find_silence(self, now: Round, answers: int) -> float | None:
+        """For how many seconds the store has been silent, if that is too long. `answers`: how many it has given."""
+        assert self._formed is not None
+        silent_s = self._silence.measure_s(answers)
+        limit_s = 2 * self._timing.silence_s
+        if not rounds.can_do_without(now, {self._me.node}, self._limits):
+            limit_s = max(limit_s, self._timing.patience_s)
+        return silent_s if len(self._formed.members) > 1 and silent_s > limit_s else None
+
+    def explain_lost_peers(self) -> str | None:
+        assert self._formed is not None
+        with suppress(RendezvousFailed):
+            reason = rounds.explain_lost_peers(self._store.look(_ASK_S), self._formed, self._me.node)
+            if reason is not None:
+                return reason
+        away_s = self._store.find_absence()
+        return None if away_s is None else f"this node was out of touch with the others for {away_s:.0f} s"
+
+    def report_stillness(self, words: str | None) -> None:
+        assert self._formed is not None
+        number, node = self._formed.number, self._me.node
+        self._store.amend(partial(rounds.report_stillness, number=number, node=node, words=words))
+
+    def find_stillness(self) -> Sequence[str] | None:
+        now, _ = self._store.newest()
+        return rounds.find_stillness(now)
+
+    def finish(self) -> None:
+        assert self._formed is not None
+        formed, clock, waits = self._formed, AwakeClock(_LONGEST_TURN_S), Waits()
+        now = self._store.amend(partial(rounds.finish, number=formed.number, node=self._me.node))
+        while self._store.serves and formed.nodes & now.nodes - now.finished and clock.now_s() < _LAST_TO_FINISH_S:
+            if now.stage is Stage.CLOSED:
+                return
+            waits.wait(len(formed.members))
+            now = self._store.look()
+
+    def leave(self, reason: str | None = None) -> None:
+        if not self._store.is_open:  # nobody knows of us, and the thread may wait for the store for long
+            return
+        go = partial(rounds.drop, nodes={self._me.node})
+        with suppress(RendezvousFailed):
+            self._store.amend(go if reason is None else partial(rounds.close, reason=reason), timeout_s=PARTING_S)
+        self._store.stop()
+
+    def _too_few(self, now: Round, *, was_member: bool) -> RendezvousFailed:
+        there = ", ".join(member.address for member in now.members) or "none"
+        return RendezvousFailed(
+            f"{len(now.members)} of at least {self._limits.min_nodes} nodes came within {self._timing.join_s:.0f} s: "
+            f"{there}",
+            was_member=was_member,
+        )
+
+
+def _come_back(now: Round, *, before: Round | None, ending: Ending, me: Member, limits: Limits) -> Round:
+    """Open the round after the one that this agent has just left, unless another agent has; then join."""
+    is_mine = before is not None and before.number == now.number and now.has(me.node)
+    return rounds.join(rounds.reopen(now, me, limits, ending) if is_mine else now, me, limits)
+
+
+def _step(now: Round, *, me: Member, limits: Limits, pauses: bool, time_is_up: bool) -> Round:
+    joined = rounds.join(now, me, limits)
+    return joined if pauses else rounds.form(joined, limits, time_is_up=time_is_up)
+
+
+def known_generation(record: Record) -> int:
+    """The highest generation of this attempt that left a trace: a term in the fence or a folder of this replica."""
+    terms = (parse_term(path.name) for path in _listed(fence_dir(record.job_dir)))
+    begun = [term.generation for term in terms if term is not None and term.attempt == record.attempt]
+    folders = replica_dir(record.job_dir, record.attempt, record.replica).glob("*/g*")
+    return max([0, *begun, *(int(folder.name[1:]) for folder in folders if folder.name[1:].isdecimal())])
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,175 @@
+"""The thread that owns an agent's connection to the rendezvous store. It beats, and drops members that fall silent.
+
+A store's call blocks in C++ for as long as the network likes, out of reach of signals: the main thread waits for this
+thread instead, and a signal ends the wait.
+
+A heartbeat is a counter, and silence is measured by the clock of the listener, so clocks of nodes may differ. Errors of
+the store are RuntimeErrors in every torch from 2.6 on (DistNetworkError, DistStoreError).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerYet
+from contextlib import suppress
+from functools import partial
+
+from torch.distributed import Store
+
+from trainer.elastic.rendezvous import rounds
+from trainer.elastic.rendezvous.document import Document
+from trainer.elastic.rendezvous.failed import RendezvousFailed
+from trainer.elastic.rendezvous.options import Timing
+from trainer.elastic.rendezvous.patience import LOOKS_PER_S
+from trainer.elastic.rendezvous.rounds import Limits, Round
+
+PARTING_S = 2.0  # for the store's last answer, and again for the thread's end
+_GLANCE_S = 0.2  # between two looks whether the thread lives
+_LOOK_EVERY_S = 0.05
+_AFTERMATH_S = 10.0  # of an absence: within this time the workers here lose peers that were ended during it
+
+
+class StoreThread:
+    """One agent's access to the document under `key`, which all agents of a run share. Call it from the main thread."""
+
+    def __init__(
+        self, open_store: Callable[[], tuple[Store, bool]], key: str, node: str, limits: Limits, timing: Timing
+    ) -> None:
+        self.serves = False
+        self._open_store, self._key, self._node, self._limits, self._timing = open_store, key, node, limits, timing
+        self._orders: queue.SimpleQueue[tuple[Callable[[Round], Round] | None, Future[Round]] | None]
+        self._orders = queue.SimpleQueue()
+        self._error: RendezvousFailed | None = None
+        self._document: Document | None = None
+        self._round, self._answers = Round(), 0  # and how often it was read
+        self._heard: dict[str, tuple[bytes, float]] = {}  # of each node that we watch: its count, and when that changed
+        self._listened_s = float("-inf")
+        self._absence = 0.0, float("-inf")  # the last time without a heartbeat of ours: how long, and when it ended
+        self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has read the document once."""
+        return self._document is not None
+
+    def start_once(self) -> None:
+        if not self._thread.ident:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._orders.put(None)
+        if self._thread.ident:
+            self._thread.join(PARTING_S)
+
+    def newest(self) -> tuple[Round, int]:
+        """The document as last seen, and how often it has been seen. Raises RendezvousFailed once the store is lost."""
+        if self._error is not None:
+            raise self._error
+        return self._round, self._answers
+
+    def find_absence(self) -> float | None:
+        """For how many seconds this agent has been silent, or was until a moment ago; None if it was not.
+
+        The others may have given it up.
+        """
+        now_s = time.monotonic()
+        since_s = now_s - self._listened_s
+        if since_s > self._timing.silence_s / 2:
+            return since_s
+        away_s, back_s = self._absence
+        return away_s if now_s - back_s < _AFTERMATH_S else None
+
+    def look(self, timeout_s: float | None = None) -> Round:
+        """The document as it is now."""
+        return self._ask(None, timeout_s)
+
+    def amend(self, change: Callable[[Round], Round], timeout_s: float | None = None) -> Round:
+        """Apply a change and return the document with it."""
+        return self._ask(change, timeout_s)
+
+    def _ask(self, change: Callable[[Round], Round] | None, timeout_s: float | None = None) -> Round:
+        answer: Future[Round] = Future()
+        self._orders.put((change, answer))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with suppress(NoAnswerYet):
+                return answer.result(_GLANCE_S)
+            if not self._thread.is_alive() and not answer.done():
+                raise self._error or RendezvousFailed("the rendezvous has ended")
+            if deadline is not None and time.monotonic() > deadline:
+                raise RendezvousFailed("the rendezvous store does not answer")
+
+    def _run(self) -> None:
+        answer: Future[Round] | None = None
+        try:
+            store, self.serves = self._open_store()
+            self._open(store)
+            while True:
+                self._keep_alive(store)
+                try:
+                    order = self._orders.get(timeout=self._poll_s())
+                except queue.Empty:
+                    self._apply(None)
+                    continue
+                if order is None:
+                    return
+                change, answer = order
+                answer.set_result(self._apply(change))
+                answer = None
+        except (RuntimeError, ValueError, OSError, RendezvousFailed) as error:
+            self._error = error if isinstance(error, RendezvousFailed) else _lost(error, self.is_open)
+            if answer is not None:
+                answer.set_exception(self._error)
+
+    def _open(self, store: Store) -> None:
+        store.add(self._beat(self._node), 1)
+        self._document = Document(store, self._key)
+        self._hear(self._document.round)
+
+    def _apply(self, change: Callable[[Round], Round] | None) -> Round:
+        assert self._document is not None
+        return self._hear(self._document.refresh() if change is None else self._document.amend(change))
+
+    def _hear(self, now: Round) -> Round:
+        self._round, self._answers = now, self._answers + 1
+        return now
+
+    def _poll_s(self) -> float:
+        return min(self._timing.beat_s, max(_LOOK_EVERY_S, len(self._round.members) / LOOKS_PER_S))
+
+    def _keep_alive(self, store: Store) -> None:
+        """Once a heartbeat's time: beat, and drop whoever has been silent for too long."""
+        now_s = time.monotonic()
+        since_s = now_s - self._listened_s
+        if since_s < self._timing.beat_s:
+            return
+        was_away = self._timing.silence_s / 2 < since_s < float("inf")  # then it was we who were silent
+        if was_away:
+            self._absence = since_s, now_s
+        self._listened_s = now_s
+        store.add(self._beat(self._node), 1)
+        self._apply(None)
+        watched = sorted(rounds.watched_by(self._round, self._node))
+        counts = store.multi_get([self._beat(node) for node in watched]) if watched else []
+        heard = {}
+        for node, count in zip(watched, counts, strict=True):
+            before = self._heard.get(node)
+            heard[node] = before if before is not None and before[0] == count and not was_away else (count, now_s)
+        self._heard = heard
+        silent = {node for node, (_, since) in heard.items() if now_s - since > self._timing.silence_s}
+        if not rounds.can_do_without(self._round, silent, self._limits):
+            silent = {node for node in silent if now_s - heard[node][1] > self._timing.patience_s}
+        if silent:
+            self._apply(partial(rounds.drop, nodes=silent))
+
+    def _beat(self, node: str) -> str:
+        return f"{self._key}/beat/{node}"
+
+
+def _lost(error: Exception, was_member: bool) -> RendezvousFailed:
+    said = " ".join(str(error).split())[:200]
+    return RendezvousFailed(f"the rendezvous store is lost: {type(error).__name__}: {said}", was_member=was_member)

@@ -1,0 +1,1 @@
+"""An agent's workers: forked, started, given their logs and their environment, and ended."""

@@ -1,0 +1,96 @@
+"""What a replica's workers write into their logs, printed once more, each line marked with whose it is.
+
+For a container, whose output the cluster keeps and shows: the logs themselves may lie where nobody else sees them.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.contract import layout
+from trainer.contract.printed import Writer, render_printed
+from trainer.elastic.records.files import numbered
+
+_INTERVAL_S = 0.5
+_MOST_BYTES = 1024 * 1024  # of one log at one look
+_MOST_BEHIND = 16 * 1024 * 1024  # what is older is left out, and that is said
+_LONGEST_LINE = 16 * 1024
+_FINAL_S = 10.0
+_NEWEST = 2  # generations of a life that are looked at: the one before may still be ending
+
+
+class Echo:
+    """Prints from a daemon thread until it is closed. `write` takes whole lines."""
+
+    def __init__(self, replica_dir: Path, write: Callable[[bytes], object]) -> None:
+        self._replica_dir, self._write = replica_dir, write
+        self._offsets: dict[Writer, int] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Print what is left, a last line without an end too; give up after ten seconds."""
+        self._closing.set()
+        self._thread.join(_FINAL_S)
+
+    def look(self, *, final: bool = False) -> bool:
+        """Print what is new; whether there may be more of it."""
+        more = [self._print(writer, path, final=final) for writer, path in find_logs(self._replica_dir)]
+        return any(more)
+
+    def _run(self) -> None:
+        while not self._closing.wait(_INTERVAL_S):
+            with suppress(OSError):  # a full or broken file system ends no training
+                self.look()
+        deadline = time.monotonic() + _FINAL_S
+        with suppress(OSError):
+            while self.look(final=True) and time.monotonic() < deadline:
+                pass
+
+    def _print(self, writer: Writer, path: Path, *, final: bool) -> bool:
+        size = path.stat().st_size
+        offset = self._offsets.get(writer, 0)
+        if offset > size:  # it grew too long, and was cut
+            offset = 0
+        if size - offset > _MOST_BEHIND:
+            left_out = size - offset - _MOST_BYTES
+            self._write(render_printed(writer, b"(%d bytes are left out here)" % left_out) + b"\n")
+            offset += left_out
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read(_MOST_BYTES)
+        whole = content if final and offset + len(content) >= size else _whole_lines(content)
+        if whole:
+            self._write(b"".join(render_printed(writer, line) + b"\n" for line in _cut(whole)))
+        self._offsets[writer] = offset + len(whole)
+        return bool(whole) and offset + len(whole) < size
+
+
+def find_logs(replica_dir: Path) -> Iterator[tuple[Writer, Path]]:
+    """The workers' logs of the newest life and its newest generations, oldest first."""
+    for incarnation, life in numbered(replica_dir, "")[-1:]:
+        for generation, folder in numbered(life, "g")[-_NEWEST:]:
+            for local_rank, worker in numbered(folder, "local-"):
+                log = worker / layout.WORKER_LOG
+                if log.is_file():
+                    yield Writer(incarnation, generation, local_rank), log
+
+
+def _whole_lines(content: bytes) -> bytes:
+    """A line that is longer than one look is taken in pieces."""
+    end = content.rfind(b"\n") + 1
+    return content if end == 0 and len(content) == _MOST_BYTES else content[:end]
+
+
+def _cut(whole: bytes) -> Iterator[bytes]:
+    for line in whole.removesuffix(b"\n").split(b"\n"):
+        for start in range(0, max(1, len(line)), _LONGEST_LINE):
+            yield line[start : start + _LONGEST_LINE]

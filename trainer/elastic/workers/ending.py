@@ -1,0 +1,59 @@
+"""Ending the workers of a generation: politely, and then for certain, but not before their stacks are saved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.elastic.health.stacks import save_stacks
+from trainer.elastic.workers.nursery import ForkedProcess
+
+_KILL_WAIT_S = 10.0  # SIGKILL works at once, but for a process in uninterruptible sleep
+
+
+def end_workers(
+    processes: Mapping[int, ForkedProcess],
+    *,
+    patience_s: float,
+    folder_of: Callable[[int], Path | None],
+    hang: bool = False,
+) -> list[int]:
+    """Send SIGTERM to those that run, and SIGKILL to those that still do after `patience_s`.
+
+    `processes` and `folder_of` go by local rank. Returns the local ranks whose stacks were saved: of all that run after
+    a hang, else of those that had to be killed.
+    """
+    running = {rank: process for rank, process in processes.items() if process.poll() is None}
+    saved = _save_stacks(running, folder_of) if hang else []
+    for process in processes.values():
+        process.send_signal(signal.SIGTERM)
+    _await_end(processes, patience_s)
+    stubborn = {rank: process for rank, process in processes.items() if process.poll() is None}
+    if not stubborn:
+        return saved
+    saved = saved or _save_stacks(stubborn, folder_of)
+    for process in stubborn.values():
+        if process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    _await_end(stubborn, _KILL_WAIT_S)
+    return saved
+
+
+def _save_stacks(processes: Mapping[int, ForkedProcess], folder_of: Callable[[int], Path | None]) -> list[int]:
+    folders = {rank: folder_of(rank) for rank in processes}
+    known = {processes[rank].pid: path for rank, path in folders.items() if path is not None}
+    saved = set(save_stacks(known))
+    return [rank for rank, process in processes.items() if process.pid in saved]
+
+
+def _await_end(processes: Mapping[int, ForkedProcess], patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    for process in processes.values():
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))

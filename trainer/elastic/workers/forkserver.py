@@ -1,0 +1,263 @@
+"""The process that workers are forked from: it has imported torch, so that a restart need not.
+
+The agent starts it with one end of a socket (nursery.py) and orders workers by it. It runs nothing but imports: no
+tensor, no CUDA, no thread of its own. Every worker is its child and dies with it; as their subreaper (prctl(2)) it
+also gets what workers leave behind, data loaders above all, and when the agent is gone it kills all of them.
+
+Messages are lines of JSON (channel.py). The agent sends
+
+    {"import": [modules], "later": [modules]}   the first at once, before any worker; the others in quiet moments
+    {"spares": how many, "rehearsal": module | null}
+    {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
+     "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
+
+and gets
+
+    {"ready": [modules], "seconds": s, "rss_bytes": n}
+    {"started": number, "pid": p, "because": why it is a fresh process, "" for a fork, "spare": whether it was one}
+    {"refused": number, "why": text}
+    {"ended": pid, "code": as subprocess.Popen.returncode}
+    {"spare": pid, "bytes": memory of its own}   it is ready
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from trainer.elastic.channel import Channel
+from trainer.elastic.health.processes import adopt_orphans, end_descendants
+from trainer.elastic.records.files import say
+from trainer.elastic.workers.forked import HELD, become, names_of, program_of
+from trainer.elastic.workers.program import Program, find_shadowed, run_program
+from trainer.elastic.workers.spares import Spares
+from trainer.elastic.workers.title import show_command
+
+_QUIET_S = 0.5  # after the last order: so long a start-up is left alone
+
+
+class ForkServer:
+    def __init__(self, channel: Channel, agent: int) -> None:
+        self._channel = channel
+        self._agent = agent
+        self._later: deque[str] = deque()
+        self._workers: set[int] = set()
+        self._has_failed = False  # one of the workers since there were none
+        self._quiet_since = time.monotonic()
+        self._wakeup, self._woken = socket.socketpair()
+        self._unsafe: str | None = None
+        self._spares = Spares()
+
+    def serve(self) -> dict[str, object] | None:
+        """Serve until the agent is gone, then return None; in each forked worker, return its order."""
+        self._listen_to_signals()
+        while os.getppid() == self._agent:
+            ends: list[Channel | socket.socket] = [self._channel, self._woken, *self._spares.ends]
+            ready, _, _ = select.select(ends, [], [], self._patience_s())
+            for pid, size_bytes in self._spares.take_in().items():
+                self._tell(spare=pid, bytes=size_bytes)
+            if self._woken in ready:
+                self._woken.recv(4096)
+                self._reap()
+            if self._channel in ready:
+                messages = self._channel.receive()
+                if messages is None:
+                    break
+                for message in messages:
+                    order = self._obey(message)
+                    if order is not None:
+                        return order
+            elif not ready and self._later:
+                self._import([self._later.popleft()])
+            elif not ready:
+                order = self._raise_spare()
+                if order is not None:
+                    return order
+        end_descendants(os.getpid())
+        self._spares.sweep()
+        return None
+
+    def _patience_s(self) -> float | None:
+        """Until it is quiet, if there is something to do then."""
+        is_idle = not self._later and not (self._workers and self._spares.is_wanting and self._unsafe is None)
+        return None if is_idle else max(0.0, self._quiet_since + _QUIET_S - time.monotonic())
+
+    def _raise_spare(self) -> dict[str, object] | None:
+        try:
+            order = self._spares.raise_one()
+        except OSError as error:
+            self._spares.wanted = 0
+            say(f"restarts will be slower: no spare worker can be made: {error}")
+            return None
+        if order is not None:
+            self.close()
+        return order
+
+    def close(self) -> None:
+        """In a worker: let go of what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        for end in (self._channel, self._wakeup, self._woken):
+            end.close()
+        self._spares.close()
+
+    def _listen_to_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def _obey(self, message: dict[str, object]) -> dict[str, object] | None:
+        """Carry out a message. An order for a worker comes back in that worker, and only there."""
+        if "start" in message:
+            self._quiet_since = time.monotonic()
+            self._spares.stand_still()
+            return self._start(message)
+        if "spares" in message:
+            self._spares.wanted = int(str(message["spares"]))
+            self._spares.rehearsal = str(message["rehearsal"]) if message["rehearsal"] else None
+            return None
+        self._later.extend(names_of(message.get("later")))
+        self._import(names_of(message.get("import")))
+        return None
+
+    def _import(self, names: list[str]) -> None:
+        began = time.monotonic()
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # a worker that needs it will say so itself
+                say(f"{name} cannot be preloaded: {type(error).__name__}: {error}")
+        gc.collect()
+        gc.freeze()  # what is imported stays: no collection in a worker touches, and thereby copies, its pages
+        self._unsafe = why_unsafe()
+        self._tell(ready=names, seconds=round(time.monotonic() - began, 3), rss_bytes=_rss_bytes())
+
+    def _start(self, order: dict[str, object]) -> dict[str, object] | None:
+        program = program_of(order)
+        because = str(order["because"]) if program is None else self._why_fresh(program)
+        order = order | {"because": because}
+        pid = None if because else self._spares.give(order)
+        is_spare = pid is not None
+        if pid is None:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self._tell(refused=order["start"], why=f"no process can be made: {error.strerror}")
+                return None
+            if pid == 0:
+                return order
+        self._workers.add(pid)
+        self._tell(started=order["start"], pid=pid, because=because, spare=is_spare)
+        return None
+
+    def _why_fresh(self, program: Program) -> str:
+        if self._unsafe is not None:
+            return self._unsafe
+        shadowed = find_shadowed(program.folder, set(sys.modules))
+        return "" if shadowed is None else f"{program.folder} has a {shadowed} of its own"
+
+    def _reap(self) -> None:
+        """Tell the ends of workers; after the last of a failed generation kill what they left, data loaders above all.
+
+        What a worker leaves becomes this process's child at its death: having no child means that nothing is left.
+        """
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid in self._workers:
+                    self._workers.discard(pid)
+                    self._has_failed |= status != 0
+                    self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+                self._spares.forget(pid)
+        except ChildProcessError:
+            return
+        if self._has_failed and not self._workers:
+            self._has_failed = False
+            spares = self._spares.pids
+            end_descendants(os.getpid(), lambda process: process.pid not in spares)
+
+    def _tell(self, **message: object) -> None:
+        self._channel.send(message)
+
+
+def why_unsafe() -> str | None:
+    """Why nothing may be forked from this process as it is now; None when it may."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "a preloaded module initialised CUDA"
+    if any(_link(entry).startswith("/dev/nvidia") for entry in Path("/proc/self/fd").iterdir()):
+        return "a preloaded module opened the GPU"
+    trial = os.fork()  # BLAS libraries end their threads for a fork, and start them again when needed
+    if trial == 0:
+        os._exit(0)
+    os.waitpid(trial, 0)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return None if threads == 1 else f"a preloaded module runs {threads - 1} threads"
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
+
+
+def _rss_bytes() -> int:
+    """Resident set (proc(5), statm, field 2)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main(descriptor: int, agent: int) -> NoReturn:
+    """Serve on the socket; in a forked worker run its program and leave as Python itself would."""
+    adopt_orphans()
+    show_command([sys.executable, "-m", __name__, "of", str(agent)])
+    server, me = ForkServer(Channel(socket.socket(fileno=descriptor)), agent), os.getpid()
+    order = server.serve()
+    if order is None:
+        os._exit(0)
+    server.close()
+    try:
+        become(order, me)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        error.__traceback__ = _frames_of_program(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        _leave_error_file(error)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _leave_error_file(error: BaseException) -> None:
+    """Write what torch's @record would have written, unless the program did (elastic.multiprocessing.errors)."""
+    path = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    if path == Path() or path.exists():
+        return
+    text = "".join(traceback.format_exception(error))
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    document = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    with suppress(OSError):  # the exit code tells of the failure anyway
+        path.write_text(json.dumps(document))
+
+
+def _frames_of_program(frames: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that are ours, as if the program had been started by itself."""
+    inner = frames
+    while inner is not None and inner.tb_frame.f_code is not run_program.__code__:
+        inner = inner.tb_next
+    return frames if inner is None else inner.tb_next

@@ -1,0 +1,139 @@
+"""What the workers of a generation are told: where they meet, their ranks, and the rest of torchrun's environment.
+
+Workers meet in a store of their own for each generation, so that no key of another one is in it. Where a node has
+several workers, the agent of group rank 0 serves it. Where every node has one, worker 0 serves it itself: such a worker
+may start workers of its own (torch.multiprocessing.spawn), and those must be able to do the same.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
+
+from torch.distributed import TCPStore
+
+from trainer.elastic.rendezvous.join import Rendezvous
+from trainer.elastic.rendezvous.rounds import Round, WorkersStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """This agent's part of a group: its own rank, and the ranks of its workers in the order of their local ranks."""
+
+    group: Round
+    group_rank: int
+    ranks: Sequence[int]
+    world_size: int
+
+    @property
+    def nodes(self) -> int:
+        return len(self.group.members)
+
+
+def find_place(group: Round, node: str) -> Place:
+    """Workers are numbered through, from the first member's to the last's."""
+    group_rank = next(rank for rank, member in enumerate(group.members) if member.node == node)
+    first = sum(member.workers for member in group.members[:group_rank])
+    return Place(
+        group=group,
+        group_rank=group_rank,
+        ranks=range(first, first + group.members[group_rank].workers),
+        world_size=sum(member.workers for member in group.members),
+    )
+
+
+class Meeting:
+    """Where workers meet. A store that the agent serves lives until the next `arrange`, or until `close`."""
+
+    def __init__(self, address: str | None = None, port: int = 0) -> None:
+        """The user's choice. `address` None: the first node's; `port` 0: one that the system chooses."""
+        self._address, self._port = address, port
+        self._kept: TCPStore | socket.socket | None = None
+
+    def arrange(self, place: Place, rendezvous: Rendezvous) -> WorkersStore | None:
+        """Group rank 0 opens the store and says where it is; None when the group has changed before that.
+
+        Raises RendezvousFailed, and RuntimeError as TCPStore.
+        """
+        if place.group_rank != 0:
+            return rendezvous.await_offer()
+        self.close()
+        address = self._address or place.group.members[0].address
+        by_agent = any(member.workers > 1 for member in place.group.members)
+        if by_agent:
+            self._kept = TCPStore(address, self._port, is_master=True, wait_for_workers=False)
+            port = self._kept.port
+        elif self._port:
+            port = self._port
+        else:
+            self._kept, port = _reserve()
+        store = WorkersStore(address=address, port=port, by_agent=by_agent)
+        rendezvous.offer(store)
+        return store
+
+    def close(self) -> None:
+        if isinstance(self._kept, socket.socket):
+            self._kept.close()
+        self._kept = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """An agent's part in a group: its name there, how it finds the others, and where their workers meet."""
+
+    node: str
+    rendezvous: Rendezvous
+    meeting: Meeting
+
+
+def _reserve() -> tuple[socket.socket, int]:
+    """A port that the system gives to nobody else while the socket is open. A store can listen on it (SO_REUSEADDR)."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    kept = socket.socket(family)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    kept.bind(("", 0))
+    return kept, int(kept.getsockname()[1])
+
+
+def render_environment(
+    place: Place, local_rank: int, store: WorkersStore, *, role: str, run_id: str, restarts: int, max_restarts: int
+) -> dict[str, str]:
+    """torchrun's variables for one worker (docs of torch.distributed.run, "Environment Variables")."""
+    rank, world_size = str(place.ranks[local_rank]), str(place.world_size)
+    return {
+        "LOCAL_RANK": str(local_rank),
+        "RANK": rank,
+        "ROLE_RANK": rank,
+        "ROLE_NAME": role,
+        "LOCAL_WORLD_SIZE": str(len(place.ranks)),
+        "WORLD_SIZE": world_size,
+        "ROLE_WORLD_SIZE": world_size,
+        "GROUP_RANK": str(place.group_rank),
+        "GROUP_WORLD_SIZE": str(place.nodes),
+        "MASTER_ADDR": store.address,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max(max_restarts, restarts)),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(store.by_agent),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+def show_own_device(environ: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """torchrun's --virtual-local-rank: the worker sees its own device alone, as number 0. Raises ValueError."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    devices = [name.strip() for name in visible.split(",")] if visible else None
+    if devices is not None and local_rank >= len(devices):
+        raise ValueError(f"local rank {local_rank} has no device in CUDA_VISIBLE_DEVICES={visible}")
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local_rank) if devices is None else devices[local_rank]}
+
+
+def substitute(command: Sequence[str], local_rank: int) -> list[str]:
+    """The command of one worker: `${local_rank}` in it is its local rank, as under torchrun."""
+    return [Template(part).safe_substitute(local_rank=local_rank) for part in command]

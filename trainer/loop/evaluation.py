@@ -1,0 +1,64 @@
+"""The loss on data that nobody trains on: each sample counts once, whatever the number of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer.data.feeder import send
+from trainer.data.source import Request, Source
+from trainer.errors import DataError
+from trainer.worker.waits import Waits
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A source of `length` samples, read in order."""
+
+    source: Source
+    length: int
+
+    @property
+    def num_microbatches(self) -> int:
+        return math.ceil(self.length / self.source.micro_batch)
+
+    def request(self, microbatch: int) -> Request:
+        first = microbatch * self.source.micro_batch
+        return Request(0, microbatch, first, min(self.source.micro_batch, self.length - first))
+
+
+@torch.no_grad()
+def evaluate(
+    evaluation: Evaluation,
+    shares: Iterable[tuple[int, float]],
+    loss_of: Callable[[object, int], tuple[torch.Tensor, torch.Tensor | float]],
+    model: nn.Module,
+    device: torch.device,
+    waits: Waits,
+) -> float:
+    """The mean over all samples. `shares` are this rank's microbatches, with weight 0 for dummies. Collective.
+
+    Raises DataError for a sample that cannot be read.
+    """
+    sums_2 = torch.zeros(2, dtype=torch.float64, device=device)
+    model.eval()
+    for microbatch, counts in shares:
+        waits.end()
+        request = evaluation.request(microbatch)
+        read = evaluation.source.read(request)
+        if read.failure is not None:
+            raise DataError(f"evaluate: {read.failure}")
+        loss, weight = loss_of(send(read, device).batch, request.count)
+        sums_2[0] += loss * counts
+        sums_2[1] += weight * counts
+    model.train()
+    waits.begin()
+    dist.all_reduce(sums_2)
+    total, weight_sum = sums_2.tolist()
+    waits.end()
+    return float(total / weight_sum)

@@ -1,0 +1,68 @@
+"""How quick a step could be: the model's arithmetic at the peak of all devices. MFU is that beside the step itself."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainer.contract.config import TrainerConfig
+from trainer.contract.exit_record import EventKind
+from trainer.data.feeder import move
+from trainer.data.source import Request
+from trainer.loop.flops import peak_flops
+from trainer.loop.task import Task
+from trainer.worker.heartbeat import Heartbeat
+
+
+def find_ideal_step_s(
+    config: TrainerConfig, task: Task, model: nn.Module, device: torch.device, heartbeat: Heartbeat
+) -> float | None:
+    """Seconds. None where no peak is known: on a CPU without `peak_tflops`, or on a device that the table lacks.
+
+    `model` lies on the meta device, whole; all devices are taken to be as this one. Call it on rank 0.
+    """
+    peak = find_peak_flops(config, device)
+    if peak is None:
+        return None
+    flops = task.flops_per_sample
+    if flops is None:
+        try:
+            flops = count_flops_per_sample(task, model)
+        except Exception as error:  # whatever the user's model does on the meta device: MFU is worth no run
+            reason = (str(error).strip() or "no message").splitlines()[0]
+            sentence = f"no MFU: the model's operations cannot be counted: {type(error).__name__}: {reason}"
+            heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
+            return None
+    return config.global_batch * flops / (peak * dist.get_world_size())
+
+
+def find_peak_flops(config: TrainerConfig, device: torch.device) -> float | None:
+    """Of one device, FLOP/s."""
+    if config.peak_tflops is not None:
+        return config.peak_tflops * 1e12
+    if device.type != "cuda":
+        return None
+    is_tf32 = torch.get_float32_matmul_precision() != "highest"
+    return peak_flops(torch.cuda.get_device_name(device), config.precision, is_tf32=is_tf32)
+
+
+def count_flops_per_sample(task: Task, model: nn.Module) -> float:
+    """Forward and backward pass of the run's first microbatch, on the meta device: shapes alone are computed.
+
+    A copy is run: what a model keeps of a forward pass, be it a mask, must not come from there. Raises what the model
+    or the loss raises, and ValueError when nothing in them is counted.
+    """
+    model = copy.deepcopy(model)
+    size = task.source.micro_batch
+    batch = move(task.source.read(Request(0, 0, 0, size)).batch, torch.device("meta"))
+    with FlopCounterMode(display=False) as counter:
+        total, _ = task.loss(model, batch, size)
+        total.backward()  # type: ignore[no-untyped-call]
+    flops: int = counter.get_total_flops()
+    if not flops:
+        raise ValueError("it multiplies no matrices")
+    return flops / size

@@ -1,0 +1,57 @@
+"""Which microbatches a rank computes, and the reading of them. They depend on the global step and the rank alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from trainer.contract.config import TrainerConfig, parse_workers
+from trainer.contract.env import WorkerPlace
+from trainer.data.feeder import Feeder, cores_of
+from trainer.data.source import Request
+from trainer.loop.task import Task
+from trainer.snapshot.run_state import RunState
+
+
+@dataclass(frozen=True)
+class Share:
+    """One microbatch that this rank computes. Weight 0 makes it a dummy: it takes part in collectives only."""
+
+    microbatch: int
+    weight: float
+
+
+def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
+    """Microbatch k belongs to rank k mod world_size; a rank that comes short adds a dummy, so that all do as many."""
+    mine = range(rank, math.ceil(count / world_size) * world_size, world_size)
+    return [Share(k % count, 1.0 if k < count else 0.0) for k in mine]
+
+
+def own_shares(config: TrainerConfig, task: Task) -> list[Share]:
+    """Those of a step. Every step has as many."""
+    return assign_microbatches(dist.get_rank(), dist.get_world_size(), config.global_batch // task.source.micro_batch)
+
+
+def open_feeder(config: TrainerConfig, task: Task, place: WorkerPlace, state: RunState, device: torch.device) -> Feeder:
+    """This rank's microbatches from the state's step on."""
+    wanted = parse_workers(config.data_workers)
+    return Feeder(
+        task.source,
+        _requests(config, task, state),
+        workers=task.source.workers if wanted is None else wanted,
+        device=device,
+        cores=cores_of(place.local_world_size),
+    )
+
+
+def _requests(config: TrainerConfig, task: Task, state: RunState) -> Iterator[Request]:
+    """This rank's microbatches from the present step on, without an end."""
+    size, step, first = task.source.micro_batch, state.step, state.samples_seen
+    while True:
+        for share in own_shares(config, task):
+            yield Request(step, share.microbatch, first + share.microbatch * size, size)
+        step, first = step + 1, first + config.global_batch

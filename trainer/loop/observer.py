@@ -1,0 +1,103 @@
+"""All that watches the loop and changes nothing in it: metrics, slow ranks, a profile, TensorBoard's files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+
+from trainer.contract import layout
+from trainer.contract.config import TrainerConfig, parse_profile
+from trainer.contract.env import WorkerPlace
+from trainer.contract.exit_record import EventKind
+from trainer.contract.progress import Phase
+from trainer.loop.profiling import Profile, Profiler
+from trainer.loop.step import StepResult
+from trainer.loop.step_metrics import SnapshotTime, describe_step
+from trainer.loop.stragglers import OwnTimes, Stragglers, rank_standings
+from trainer.loop.task import Task
+from trainer.loop.tensorboard_files import FOLDER, Board
+from trainer.parallel.trainee import Trainee
+from trainer.snapshot.cadence import Cost
+from trainer.snapshot.run_state import RunState
+from trainer.worker.heartbeat import Heartbeat
+
+
+class Observer:
+    """`ideal_step_s` is the step that MFU compares with, None where it is not known."""
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        task: Task,
+        trainee: Trainee,
+        place: WorkerPlace,
+        cost: Cost,
+        heartbeat: Heartbeat,
+        ideal_step_s: float | None,
+    ) -> None:
+        self._config, self._task, self._trainee = config, task, trainee
+        self._heartbeat, self._ideal_step_s = heartbeat, ideal_step_s
+        self._is_first = place.rank == 0
+        self._snapshots = SnapshotTime(cost)
+        self._own_times = OwnTimes(place.rank, place.world_size if trainee.exchange.is_known else 1)
+        self._stragglers = Stragglers()
+        window = None if config.profile is None else parse_profile(config.profile)
+        self._profiler = Profiler(window, _profile_path(place), self._tell_profile, self._ignore)
+        self._board = Board(Path(place.job_dir or "", FOLDER), self._ignore) if config.tensorboard else None
+        if self._board is not None and self._is_first:
+            heartbeat.listen(self._board.write)
+
+    def before(self, step: int) -> tuple[float, ...]:
+        """Step `step`, from 1, is about to begin: what this rank tells all in it."""
+        self._profiler.before(step)
+        return self._own_times.tell(step)
+
+    def after(self, state: RunState, result: StepResult, step_s: float) -> None:
+        """A step is done; tell of it."""
+        split = self._snapshots.split(result, step_s)
+        self._own_times.add(split.compute_s, split.data_s)
+        if not self._is_first:
+            self._heartbeat.beat(Phase.STEP, state.step)
+        else:
+            metrics = describe_step(self._config, self._task, self._trainee, state, result, split, self._ideal_step_s)
+            self._heartbeat.beat(Phase.STEP, state.step, {**metrics, **self._look_for_stragglers(state, result)})
+        self._profiler.after(state.step)
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:  # no restart waits for a trace
+            self._profiler.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _look_for_stragglers(self, state: RunState, result: StepResult) -> dict[str, float]:
+        standings = rank_standings(result.times)
+        if not standings:
+            return {}
+        for slow in self._stragglers.look(standings, time.monotonic()):
+            self._heartbeat.tell(EventKind.RANK_SLOW, str(slow), {**vars(slow), "step": state.step})
+        slowest = max(standings, key=lambda standing: standing.ratio)
+        return {"slowest_rank": slowest.rank, "slowest_rank_ratio": slowest.ratio}
+
+    def _tell_profile(self, profile: Profile, path: Path) -> None:
+        sentence = (
+            f"profiled steps {self._config.profile}: rank 0 communicated {profile.communication:.0%} of the time, "
+            f"and in {profile.exposed:.0%} computed nothing meanwhile; each rank's trace is its {layout.PROFILE}"
+        )
+        if self._is_first:
+            self._heartbeat.tell(EventKind.PROFILED, sentence, {**vars(profile), "path": str(path)})
+
+    def _ignore(self, sentence: str) -> None:
+        if self._is_first:
+            self._heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
+        else:
+            print(sentence, flush=True)
+
+
+def _profile_path(place: WorkerPlace) -> Path:
+    """Beside the worker's log."""
+    folder = layout.worker_dir(Path(place.replica_dir or "."), place.generation, place.local_rank)
+    return folder / layout.PROFILE

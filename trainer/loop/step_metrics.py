@@ -1,0 +1,96 @@
+"""What a step's line tells beside its loss: speed, where the time went, memory. Seconds, bytes, shares from 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from trainer.contract.config import TrainerConfig
+from trainer.loop.step import StepResult
+from trainer.loop.task import Task
+from trainer.parallel.trainee import Trainee
+from trainer.snapshot.cadence import Cost
+from trainer.snapshot.run_state import RunState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A step of this rank: `data_s + compute_s + exchange_s + held_s` is `step_s`.
+
+    `exchange_s` None: not known, and part of `compute_s`. `stall_s` is all that training stood still for snapshots
+    since the step before: `held_s` is the part of it that lies inside of this step, waiting for copies.
+    """
+
+    step_s: float
+    data_s: float
+    exchange_s: float | None
+    held_s: float
+    stall_s: float
+
+    @property
+    def compute_s(self) -> float:
+        return max(0.0, self.step_s - self.data_s - (self.exchange_s or 0.0) - self.held_s)
+
+
+class SnapshotTime:
+    """What snapshots have cost since it was last asked."""
+
+    def __init__(self, cost: Cost) -> None:
+        self._cost, self._stalls_s, self._held_s = cost, 0.0, 0.0
+
+    def split(self, result: StepResult, step_s: float) -> Split:
+        stalls_s, held_s = self._cost.all_stalls_s, self._cost.all_held_s
+        split = Split(
+            step_s=step_s,
+            data_s=result.own_data_s,
+            exchange_s=result.own_exchange_s,
+            held_s=held_s - self._held_s,
+            stall_s=stalls_s - self._stalls_s,
+        )
+        self._stalls_s, self._held_s = stalls_s, held_s
+        return split
+
+
+def describe_step(
+    config: TrainerConfig,
+    task: Task,
+    trainee: Trainee,
+    state: RunState,
+    result: StepResult,
+    split: Split,
+    ideal_step_s: float | None,
+) -> dict[str, float]:
+    """Loss, gradient and `data_s` are of all ranks, the rest of the split and memory this rank's."""
+    tokens = task.tokens_per_sample
+    metrics = {
+        "loss": result.loss,
+        "samples_per_s" if tokens is None else "tokens_per_s": config.global_batch * (tokens or 1) / split.step_s,
+        "learning_rate": float(trainee.optimizer.param_groups[0]["lr"]),
+        "step_s": split.step_s,
+        "data_s": result.data_s,
+        "compute_s": split.compute_s,
+        "snapshot_s": split.stall_s,
+    }
+    if split.exchange_s is not None:
+        metrics["communication_s"] = split.exchange_s
+    if ideal_step_s is not None:
+        metrics["mfu"] = ideal_step_s / split.step_s
+    if math.isfinite(result.grad_norm):
+        metrics["grad_norm"] = result.grad_norm
+    if state.loss_scale.is_on:
+        metrics["loss_scale"] = state.loss_scale.factor
+    return {**metrics, **_memory(trainee.device)}
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    """Of an accelerator's allocator; the progress line has the peak, or on a CPU the resident set."""
+    if device.type != "cuda":
+        return {}
+    stats = torch.cuda.memory.memory_stats_as_nested_dict(device)
+    return {
+        "memory_allocated_bytes": stats["allocated_bytes"]["all"]["current"],
+        "memory_peak_bytes": stats["allocated_bytes"]["all"]["peak"],
+        "memory_reserved_bytes": stats["reserved_bytes"]["all"]["current"],
+    }

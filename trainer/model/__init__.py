@@ -1,0 +1,1 @@
+"""The bundled decoder, and the first values of any model."""

@@ -1,0 +1,1 @@
+"""How a model is spread over ranks: DDP, FSDP2, precision, recomputation, optimizer."""

@@ -1,0 +1,112 @@
+"""How long a rank did nothing but exchange: the part of communication that computing does not hide.
+
+Waiting for slower ranks is part of it. Measured where that is cheap and true:
+
+* ddp, from the last gradient to the end of the backward pass, when all buckets have arrived, and the wait for what
+  ranks agree on; by the clock on a CPU, by events of the stream on an accelerator.
+* sharded strategies on CPUs, where every gather and every reduction blocks the host; with copies of shards (hsdp) and
+  on accelerators, where streams wait for each other inside torch, not at all: a profile shows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from trainer.parallel.strategy import Layout
+
+_Time = float | torch.cuda.Event
+# Their former names are deprecated in torch 2.13.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Exchange:
+    """A stopwatch for one step at a time."""
+
+    def __init__(self, device: torch.device, *, is_known: bool) -> None:
+        self._is_host, self.is_known = device.type == "cpu", is_known
+        self._begun: _Time | None = None
+        self._spans: list[tuple[_Time, _Time]] = []
+
+    def begin(self) -> None:
+        """From now on this rank waits. A second `begin` moves the beginning."""
+        if self.is_known:
+            self._begun = self._now()
+
+    def end(self) -> None:
+        if self._begun is not None:
+            self._spans.append((self._begun, self._now()))
+            self._begun = None
+
+    def take_s(self) -> float | None:
+        """Seconds since it was last asked; on an accelerator the device must have done what was asked of it."""
+        spans, self._spans = self._spans, []
+        return sum(_seconds(*span) for span in spans) if self.is_known else None
+
+    def _now(self) -> _Time:
+        if self._is_host:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def _seconds(begun: _Time, ended: _Time) -> float:
+    if isinstance(begun, float) and isinstance(ended, float):
+        return ended - begun
+    assert isinstance(begun, torch.cuda.Event)
+    assert isinstance(ended, torch.cuda.Event)
+    return float(begun.elapsed_time(ended)) / 1000
+
+
+def build_exchange(layout: Layout, device: torch.device, model: nn.Module) -> Exchange:
+    """The exchanges of a model's sharded modules are timed from now on."""
+    if not layout.is_sharded:
+        return Exchange(device, is_known=True)
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    can_time = all(hasattr(module, "set_custom_all_gather") for module in sharded)  # torch 2.9 and later
+    exchange = Exchange(device, is_known=device.type == "cpu" and layout.replicas == 1 and can_time)
+    if exchange.is_known:
+        for module in sharded:
+            module.set_custom_all_gather(_TimedGather(exchange))  # type: ignore[arg-type]  # two methods make one
+            module.set_custom_reduce_scatter(_TimedReduction(exchange))  # type: ignore[arg-type]
+    return exchange
+
+
+class _Timed:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _TimedGather(_Timed):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        self._exchange.begin()
+        work: dist.Work | None = _gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        self._exchange.end()
+        return work
+
+
+class _TimedReduction(_Timed):
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        self._exchange.begin()
+        work: dist.Work | None = _reduce(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        self._exchange.end()
+        return work

@@ -1,0 +1,57 @@
+"""Spreading parameters, gradients and optimizer over ranks with FSDP2.
+
+`fully_shard` averages gradients over all ranks of the mesh, those that hold copies included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from trainer.contract.config import TrainerConfig
+from trainer.parallel.precision import PRECISIONS, REDUCE_DTYPES
+from trainer.parallel.strategy import Layout
+
+
+def shard(
+    model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, config: TrainerConfig, device: torch.device
+) -> None:
+    """Shard each block, and with the model what is left of it. In place; the parameters become DTensors."""
+    mesh, policy = _build_mesh(layout, device), _cast_policy(config)
+    # The loss gets what the model computed in short as full precision, as it does from autocast's sums under ddp.
+    outer_policy = replace(policy, output_dtype=None if policy.param_dtype is None else torch.float32)
+    offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
+    reshard = None if layout.frees_after_forward else False  # None: all but the outermost, whose turn comes at once
+    for module in (*reversed(blocks), model):  # inner ones first: an outer module takes what they leave
+        casts = outer_policy if module is model else policy
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=casts, offload_policy=offload)
+        if device.type == "cpu" and isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # asked for the mean, gloo of torch 2.8 sums (seen)
+    if config.prefetch_blocks:
+        _prefetch(blocks, config.prefetch_blocks)
+
+
+def _build_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
+    if layout.replicas == 1:
+        return init_device_mesh(device.type, (layout.shards,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (layout.replicas, layout.shards), mesh_dim_names=("replica", "shard"))
+
+
+def _cast_policy(config: TrainerConfig) -> MixedPrecisionPolicy:
+    arithmetic, reduce = PRECISIONS[config.precision].arithmetic, REDUCE_DTYPES.get(config.reduce_precision)
+    if arithmetic is not None and reduce is None:
+        reduce = torch.float32
+    return MixedPrecisionPolicy(param_dtype=arithmetic, reduce_dtype=reduce)
+
+
+def _prefetch(blocks: Sequence[nn.Module], count: int) -> None:
+    """Start gathering `count` blocks ahead, in the order in which blocks stand in the model."""
+    modules: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
+    for place, module in enumerate(modules):
+        module.set_modules_to_forward_prefetch(modules[place + 1 : place + 1 + count])
+        module.set_modules_to_backward_prefetch(modules[max(0, place - count) : place][::-1])

@@ -1,0 +1,174 @@
+"""From a configuration to a model ready to train on every rank of the group: the one place that orders the steps.
+
+Nothing here knows what kind of model it is. Every strategy averages gradients over ranks; the loop multiplies the loss
+by the world size to undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
+from trainer.contract.env import WorkerPlace
+from trainer.errors import UnusedParameters
+from trainer.parallel.blocks import count_parameters, find_blocks
+from trainer.parallel.communication import Exchange, build_exchange
+from trainer.parallel.ignored_settings import find_ignored
+from trainer.parallel.materialize import allocate, refuse_unwritten
+from trainer.parallel.optim import build_optimizer
+from trainer.parallel.precision import PRECISIONS
+from trainer.parallel.recomputation import recompute
+from trainer.parallel.replication import convert_batchnorm, replicate
+from trainer.parallel.sharding import shard
+from trainer.parallel.strategy import Layout, choose_layout
+from trainer.worker.agreement import on_every_rank
+from trainer.worker.group import find_device_bytes
+from trainer.worker.waits import Waits
+
+_NAMES_TOLD = 5
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A model ready to train. `model` owns the parameters, `forward` is what a microbatch goes through."""
+
+    config: TrainerConfig
+    model: nn.Module
+    forward: nn.Module
+    optimizer: torch.optim.Optimizer
+    layout: Layout
+    device: torch.device
+    exchange: Exchange  # measures what of a step is communication alone
+    notices: tuple[str, ...] = ()  # what was asked for and is not to be had here
+    parameters: dict[str, nn.Parameter] = field(init=False)  # those that are trained
+
+    def __post_init__(self) -> None:
+        trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        object.__setattr__(self, "parameters", trained)
+
+    def synchronise(self, is_last: bool) -> None:
+        """Say, before each microbatch, whether it is the step's last: gradients may be exchanged only then.
+
+        Sharded strategies reduce after every microbatch unless told otherwise: to wait would hold the gradients whole.
+        Copies of a shard (hsdp) always wait.
+        """
+        if self.config.compile == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        if isinstance(self.forward, DistributedDataParallel):
+            self.forward.require_backward_grad_sync = is_last or not self.layout.syncs_once
+        elif isinstance(self.forward, FSDPModule):
+            self.forward.set_requires_gradient_sync(is_last or not self.layout.syncs_once)
+            self.forward.set_requires_all_reduce(is_last)
+
+    @property
+    def exchanges_throughout(self) -> bool:
+        """Shards are gathered in every block; ddp exchanges gradients alone, once the backward pass is done."""
+        return self.layout.is_sharded
+
+    def on_backward_done(self, action: Callable[[], None]) -> None:
+        """Call `action` when this rank has computed its gradients and has only to exchange them, under ddp.
+
+        The first parameter's gradient is the last: autograd accumulates a gradient as soon as it is there.
+        """
+
+        def hook(_: torch.Tensor) -> None:
+            self.exchange.begin()
+            action()
+
+        if isinstance(self.forward, DistributedDataParallel):
+            first = next(iter(self.parameters.values()))
+            first.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Arithmetic of the precision under ddp; sharded blocks cast by a policy of their own."""
+        return nullcontext() if self.layout.is_sharded else PRECISIONS[self.config.precision].autocast(self.device)
+
+    def refuse_unused(self) -> None:
+        """After a backward pass. Raises UnusedParameters where ddp would train copies apart, or fail a step later."""
+        if not isinstance(self.forward, DistributedDataParallel) or self.config.find_unused_parameters:
+            return
+        unused = [name for name, parameter in self.parameters.items() if parameter.grad is None]
+        if unused:
+            names = ", ".join(unused[:_NAMES_TOLD]) + (f" and {len(unused) - _NAMES_TOLD} more" * (len(unused) > 5))
+            raise UnusedParameters(f"no gradient reached {names}; set find_unused_parameters: true, or remove them")
+
+
+def build_trainee(
+    config: TrainerConfig,
+    *,
+    model: nn.Module,
+    place: WorkerPlace,
+    device: torch.device,
+    waits: Waits,
+    write_values: Callable[[nn.Module, Optimizer], None],
+    own_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    wrap: tuple[type[nn.Module], ...] | None = None,
+) -> Trainee:
+    """Spread a model on the meta device over the group. Collective.
+
+    `write_values` fills every parameter, with first values or from a snapshot; `wrap` is what `wrap: auto` means for
+    this model.
+
+    The order of the steps is what makes them right: modules are replaced before anything holds them, recomputed inside
+    and sharded outside; memory comes after sharding, so that no rank ever holds the whole; the optimizer keeps the
+    parameters it is given, and a wrapper or a compiler wants a model that is final.
+    """
+    model = model.double() if PRECISIONS[config.precision].parameters == torch.float64 else model
+    if config.sync_batchnorm and device.type != "cpu":
+        model = convert_batchnorm(model)
+    layout = choose_layout(
+        config,
+        parameters=count_parameters(model),
+        world_size=dist.get_world_size(),
+        ranks_per_node=_ranks_per_node(config, place, waits),
+        device_bytes=_smallest_device(config, device, waits),
+    )
+    blocks = find_blocks(model, parse_wrap(config.wrap), wrap)
+    recompute(blocks, parse_checkpointing(config.activation_checkpointing))
+    if layout.is_sharded:
+        shard(model, blocks, layout, config, device)
+    allocate(model, device, home=torch.device("cpu") if config.cpu_offload else device)
+    optimizer = build_optimizer(model, config) if own_optimizer is None else own_optimizer(model.parameters())
+    write_values(model, optimizer)
+    refuse_unwritten(model)
+    forward = model if layout.is_sharded else replicate(model, config, device)
+    _compile(blocks, config.compile)
+    notices = find_ignored(
+        config, strategy=layout.strategy, device=device.type, has_own_optimizer=own_optimizer is not None
+    )
+    notices += [layout.notice] if layout.notice else []
+    exchange = build_exchange(layout, device, model)
+    return Trainee(config, model, forward, optimizer, layout, device, exchange, tuple(notices))
+
+
+def _ranks_per_node(config: TrainerConfig, place: WorkerPlace, waits: Waits) -> int | None:
+    """None where nodes differ. Only hsdp asks, so only it pays for the exchange."""
+    if parse_strategy(config.strategy) != "hsdp":
+        return None
+    sizes = set(on_every_rank(lambda: place.local_world_size, waits))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _smallest_device(config: TrainerConfig, device: torch.device, waits: Waits) -> int | None:
+    """The memory on which `auto` decides: all ranks must decide alike, and devices may differ."""
+    if parse_strategy(config.strategy) != "auto" or device.type == "cpu":
+        return None
+    sizes = on_every_rank(lambda: find_device_bytes(device), waits)
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _compile(blocks: Sequence[nn.Module], mode: str) -> None:
+    """Compile each block by itself: equal blocks share the work, and gradients leave between them."""
+    if mode == "none":
+        return
+    for block in blocks:
+        block.forward = torch.compile(block.forward, mode=None if mode == "default" else mode)

@@ -1,0 +1,114 @@
+"""Snapshots of a user's own script: files of its own or a distributed checkpoint, committed as the trainer's are."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trainer import snapshot
+from trainer.contract.clock import render_time
+from trainer.contract.env import WorkerPlace
+from trainer.contract.exit_record import EventKind
+from trainer.contract.fence import Term
+from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName
+from trainer.errors import SnapshotError, StaleTerm
+from trainer.script import notes as script_notes
+from trainer.snapshot.events import tell_committed
+from trainer.snapshot.lineage import Fence
+from trainer.snapshot.retention import Retention
+from trainer.worker.full_disk import meet_full_disk
+from trainer.worker.heartbeat import Heartbeat
+
+
+class ScriptSaver:
+    def __init__(
+        self,
+        *,
+        place: WorkerPlace,
+        folder: Path,
+        fence: Fence,
+        parent: Path | None,
+        keep: int,
+        keep_every: int | None,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self.saved_step: int | None = None
+        self._place, self._folder, self._fence, self._heartbeat = place, folder, fence, heartbeat
+        self._parent = parent
+        self._retention = Retention(folder, fence, heartbeat.tell, keep=keep, keep_every=keep_every, verified=parent)
+        self._term = Term(place.attempt, place.generation)
+
+    @contextmanager
+    def slot(self, step: int, strategy: str, *, wishes: int) -> Iterator[Path]:
+        """A folder that all ranks write into; rank 0 commits it when all have left. Raises StaleTerm and OSError."""
+        if self.saved_step == step:
+            raise RuntimeError(f"step {step} has its snapshot already: ask saved_step before")
+        self._fence.check(self._term)
+        path, started = self._folder / str(SnapshotName(step, self._term)), time.monotonic()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            if strategy == FILES:
+                raise  # torch's checkpoint will meet it again, and tell all ranks
+        script_notes.take_room(path, self._place.rank)
+        try:
+            yield path
+        except BaseException as error:
+            script_notes.leave_failure(path, self._place.rank, error)
+            self._give_up(path, step, error)
+            raise
+        try:
+            self._close(path, step, strategy, wishes, started)
+        except (OSError, SnapshotError, StaleTerm) as error:
+            self._give_up(path, step, error)
+            if isinstance(error, StaleTerm):
+                raise
+
+    def _close(self, path: Path, step: int, strategy: str, wishes: int, started: float) -> None:
+        rank = self._place.rank
+        try:
+            meet_full_disk(self._place, str(path))
+            script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
+        except OSError as error:
+            script_notes.leave_failure(path, rank, error)  # else the others would wait for this rank
+            if rank == 0:  # who is going to take the slot away
+                script_notes.await_notes(path, range(1, self._place.world_size))
+            raise
+        if rank != 0:
+            self.saved_step = step if script_notes.wait_until_closed(path) else self.saved_step
+            return
+        manifest = self._describe(step, strategy, wishes, script_notes.gather(path, self._place.world_size))
+        self._fence.check(self._term)
+        snapshot.commit(path, manifest)
+        self.saved_step = step
+        tell_committed(path, manifest, time.monotonic() - started, self._heartbeat.tell)
+        self._retention.delete_old()
+
+    def _describe(self, step: int, strategy: str, wishes: int, files: dict[str, FileEntry]) -> Manifest:
+        torch = sys.modules.get("torch")
+        return Manifest(
+            step=step,
+            attempt=self._term.attempt,
+            generation=self._term.generation,
+            parent=None if self._parent is None else self._parent.name,
+            at=render_time(datetime.now(timezone.utc)),
+            world_size=self._place.world_size,
+            strategy=strategy,
+            samples_seen=0,  # the script's own affair
+            files=files,
+            versions={"python": platform.python_version(), **({} if torch is None else {"torch": torch.__version__})},
+            details={"wishes": wishes},
+        )
+
+    def _give_up(self, path: Path, step: int, error: BaseException) -> None:
+        if self._place.rank != 0 or self.saved_step == step:  # what is committed stays, whatever came after it
+            return
+        with suppress(OSError):  # the next generation sweeps what is left
+            snapshot.remove(path)
+        evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}
+        self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, f"snapshot of step {step} failed: {error}", evidence)

@@ -1,0 +1,162 @@
+"""A user's own script as a worker of a job: how it begins, what it reports, and what is due after a step.
+
+`trainer.supervised` is its face. All that ranks tell each other before they have a process group goes by files.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import SupportsFloat
+
+from trainer.contract import env, layout
+from trainer.contract.config import parse_interval
+from trainer.contract.env import parse_place
+from trainer.contract.manifest import FILES
+from trainer.contract.progress import Phase
+from trainer.errors import SnapshotError, StaleTerm
+from trainer.script import notes as script_notes
+from trainer.script.script_saver import ScriptSaver
+from trainer.snapshot import lineage
+from trainer.snapshot.cadence import Cadence, Cost
+from trainer.snapshot.events import tell_restored
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.signals import StopFlag
+from trainer.worker.snapshot_requests import SnapshotWishes, desired_of
+
+_KEEP = "3"
+_DCP = "dcp"
+
+
+class Script:
+    """Outside of `report` every method is called by all ranks, at the same step."""
+
+    def __init__(
+        self, environ: Mapping[str, str], *, steps: int | None, interval: str | None, keep: int | None
+    ) -> None:
+        self._place = parse_place(environ)
+        self._interval = parse_interval(interval or environ.get(env.SNAPSHOT_INTERVAL) or "auto")
+        self._keep = keep or int(environ.get(env.SNAPSHOT_KEEP) or _KEEP)
+        self._keep_every = int(environ.get(env.SNAPSHOT_KEEP_EVERY) or 0) or None
+        self._cost = Cost()
+        self._cadence = Cadence(self._interval, started_at=time.monotonic(), cost=self._cost)
+        self._heartbeat = Heartbeat(self._place, steps)
+        self._wishes = SnapshotWishes(None, answered=0)
+        self._saver: ScriptSaver | None = None
+        self._stop = StopFlag()
+        self._stop.install()
+        self._stepped_at = time.monotonic()
+        self._heartbeat.beat(Phase.START)
+
+    @property
+    def saved_step(self) -> int | None:
+        return None if self._saver is None else self._saver.saved_step
+
+    def begin(self) -> tuple[int, Path | None]:
+        """Begin this generation's term: the step and the snapshot that it goes on from.
+
+        Raises SnapshotError and StaleTerm.
+        """
+        place, fence, folder = self._place, lineage.fence_of(self._place), lineage.folder_of(self._place)
+        path = layout.beginning_file(Path(str(place.job_dir)), place.attempt, place.generation)
+        self._heartbeat.beat(Phase.RESTORE)
+        if place.rank == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lineage.refuse_lost(place, folder)
+                restore = lineage.begin_term(place, folder, fence, self._heartbeat.tell).restore
+            except (SnapshotError, StaleTerm) as error:
+                script_notes.publish(path, {"error": str(error)})
+                raise
+            self._wishes = SnapshotWishes(desired_of(place), answered=lineage.answered_wishes(restore))
+            if restore is not None:
+                tell_restored(restore, place.world_size, self._heartbeat.tell)
+            chosen = {} if restore is None else {"step": restore.manifest.step, "folder": str(restore.path)}
+            script_notes.publish(path, {"step": 0, "folder": None, **chosen})
+        found = script_notes.wait_for(lambda: script_notes.read(path), f"rank 0 to choose a snapshot: {path}")
+        if "error" in found:
+            raise SnapshotError(str(found["error"]))
+        restored = None if found["folder"] is None else Path(str(found["folder"]))
+        self._saver = ScriptSaver(
+            place=place,
+            folder=folder,
+            fence=fence,
+            parent=restored,
+            keep=self._keep,
+            keep_every=self._keep_every,
+            heartbeat=self._heartbeat,
+        )
+        return int(str(found["step"])), restored
+
+    def report(self, done: int, metrics: Mapping[str, SupportsFloat]) -> None:
+        """Rank 0 gives the numbers; on an accelerator the others are spared the wait for theirs."""
+        now = time.monotonic()
+        step_s, self._stepped_at = now - self._stepped_at, now
+        if self._place.rank != 0:
+            self._heartbeat.beat(Phase.STEP, done)
+            return
+        values = {name: float(value) for name, value in metrics.items()} | {"step_s": step_s}
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._heartbeat.beat(Phase.STEP, done, finite)
+
+    def decide(self, done: int) -> tuple[bool, bool]:
+        """Whether to save and whether to stop. Any rank may have been told to stop; rank 0 alone knows the time."""
+        is_first = self._place.rank == 0
+        due = (is_first or self._interval.steps is not None) and self._cadence.is_due(done, time.monotonic())
+        due = due or (is_first and self._wishes.is_due(time.monotonic()))
+        too_late = is_first and not self._cadence.fits(self._place.notice_s)
+        flags = [self._stop.is_set, due, too_late]
+        if self._place.world_size > 1 and "torch" in sys.modules:
+            flags = _torch_side().agree(flags)
+        stop, due, too_late = flags
+        return (not too_late if stop else due), stop
+
+    @contextmanager
+    def slot(self, done: int, strategy: str = FILES) -> Iterator[Path]:
+        if self._saver is None:
+            raise RuntimeError("call latest() or restore() before slot(): a snapshot continues the one before it")
+        started = time.monotonic()
+        self._heartbeat.beat(Phase.SNAPSHOT, done)
+        try:
+            with self._saver.slot(done, strategy, wishes=self._wishes.answer()) as folder:
+                yield folder
+            self._cost.stall_s = self._cost.duration_s = time.monotonic() - started
+        finally:
+            self._cadence.saved(time.monotonic())
+            self._heartbeat.beat(Phase.STEP, done)
+
+    def save(self, objects: Mapping[str, object], done: int, *, is_last: bool) -> None:
+        """A distributed checkpoint of the objects, unless this step has one. What fails is told, and training goes on.
+
+        Raises SnapshotError when it was the last one.
+        """
+        if self.saved_step != done:
+            with suppress(OSError), self.slot(done, _DCP) as folder:
+                _torch_side().save(objects, folder)
+        if is_last and self.saved_step != done:
+            raise SnapshotError(f"training ended at step {done}, and its last snapshot could not be written")
+
+    def load(self, objects: Mapping[str, object], folder: Path) -> None:
+        if not (folder / ".metadata").exists():
+            raise SnapshotError(f"{folder} holds files of the script's own: read them yourself, from latest()")
+        _torch_side().load(objects, folder)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return self._phase(Phase.EVALUATION)
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        self._heartbeat.beat(phase)
+        yield
+        self._heartbeat.beat(Phase.STEP)
+
+
+def _torch_side() -> ModuleType:
+    from trainer.script import script_state  # noqa: PLC0415  # a script without torch is supervised as well
+
+    return script_state

@@ -1,0 +1,33 @@
+"""What the owner of a job is told of snapshots, by the bundled trainer and by scripts alike. Without torch."""
+
+from __future__ import annotations
+
+from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import Manifest
+from trainer.snapshot import Place
+from trainer.snapshot.lineage import Restore, Tell
+
+
+def tell_restored(restore: Restore, world_size: int, tell: Tell) -> None:
+    manifest, name = restore.manifest, restore.path.name
+    tell(
+        EventKind.RESTORED,
+        f"restored step {manifest.step} from {name} (world size {manifest.world_size} → {world_size})",
+        {"name": name, "step": manifest.step, "from_world_size": manifest.world_size, "world_size": world_size},
+    )
+
+
+def tell_committed(path: Place, manifest: Manifest, seconds: float, tell: Tell) -> None:
+    size_bytes = manifest.size_bytes
+    tell(
+        EventKind.SNAPSHOT_COMMITTED,
+        f"committed snapshot {path.name} ({size_bytes / 1e6:.1f} MB in {seconds:.2f} s)",
+        {
+            "name": path.name,
+            "folder": str(path.parent),
+            "step": manifest.step,
+            "size_bytes": size_bytes,
+            "world_size": manifest.world_size,
+            "seconds": round(seconds, 3),
+        },
+    )

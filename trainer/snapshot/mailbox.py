@@ -1,0 +1,48 @@
+"""Results of work in the background, by way of the group's store.
+
+No collective is involved: a thread that hands in its result waits for nobody, and the one that collects stops when it
+is told to. What training exchanges meanwhile is not touched, and a group that breaks leaves no thread behind.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from trainer.snapshot.writing import Abandoned, Part
+from trainer.worker.torch_compat import store_of_the_group
+
+_LOOK_EVERY_S = 0.02
+
+
+class Mailbox:
+    """For one snapshot; its name is the same on every rank, and no other's."""
+
+    def __init__(self, name: str) -> None:
+        self._store = store_of_the_group()
+        self._keys = [f"{name}/{rank}" for rank in range(dist.get_world_size())]
+
+    def hand_in(self, result: Part | Exception) -> None:
+        """Leave what this rank has written, or why it could not."""
+        self._store.set(self._keys[dist.get_rank()], pickle.dumps(result))  # type: ignore[arg-type]  # bytes will do
+
+    def collect(self, goes_on: Callable[[], bool]) -> list[Part]:
+        """On rank 0: wait for all ranks. Raises the first one's failure, and Abandoned once `goes_on` says no."""
+        pause = threading.Event()
+        while not self._store.check(self._keys):
+            if not goes_on():
+                raise Abandoned
+            pause.wait(_LOOK_EVERY_S)  # not the store's own wait: the main thread could not use the store meanwhile
+        results = [pickle.loads(self._store.get(key)) for key in self._keys]
+        for key in self._keys:
+            self._store.delete_key(key)
+        return [_part(result) for result in results]
+
+
+def _part(result: Part | Exception) -> Part:
+    if isinstance(result, Exception):
+        raise result
+    return result

@@ -1,0 +1,85 @@
+"""Deleting old snapshots, on rank 0, between two saves: what is kept was verified, the last good one always."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from trainer import snapshot
+from trainer.contract.exit_record import EventKind
+from trainer.contract.manifest import Manifest, SnapshotName, restore_order
+from trainer.errors import DamagedSnapshot, SnapshotError
+from trainer.snapshot import Place
+from trainer.snapshot.lineage import Fence, Tell, verify_or_quarantine
+
+
+class Retention:
+    """What an older term wrote beyond the lineage is not touched. Each snapshot is verified once at most."""
+
+    def __init__(
+        self,
+        directory: Place,
+        fence: Fence,
+        tell: Tell,
+        *,
+        keep: int,
+        keep_every: int | None = None,
+        verified: Place | None = None,  # the snapshot that this generation was restored from
+    ) -> None:
+        self._directory, self._fence, self._tell = directory, fence, tell
+        self._keep, self._keep_every = keep, keep_every
+        self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
+        self._untold: set[str] = set()  # verified since it was last told
+        self._hurries = False
+
+    def hurry(self) -> None:
+        """From now on read no old snapshot, also not the one that another thread reads: then none is deleted."""
+        self._hurries = True
+
+    def delete_old(self) -> None:
+        """Repeating it is harmless; what cannot be read or deleted now is left to the next time."""
+        with suppress(OSError):
+            order = restore_order(snapshot.list_committed(self._directory), self._fence.read())
+            for name in choose_deletions(order, keep=self._keep, keep_every=self._keep_every, is_good=self._is_good):
+                snapshot.remove(self._directory / str(name))
+                evidence: dict[str, object] = {"name": str(name), "verified": sorted(self._untold)}
+                self._tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", evidence)
+                self._untold.clear()
+
+    def _is_good(self, name: SnapshotName) -> bool:
+        if str(name) not in self._verified:
+            try:
+                if verify_or_quarantine(self._directory / str(name), self._tell, verify=self._verify) is None:
+                    return False
+            except (OSError, SnapshotError):
+                return False
+            self._verified.add(str(name))
+            self._untold.add(str(name))
+        return True
+
+    def _verify(self, path: Place) -> Manifest:
+        """As `snapshot.verify`, but an I/O error is no damage: whoever restores may have to set it aside, not we."""
+        try:
+            return snapshot.verify(path, lambda: not self._hurries)
+        except DamagedSnapshot as damage:
+            if isinstance(damage.__cause__, OSError):
+                raise SnapshotError(str(damage)) from damage
+            raise
+
+
+def choose_deletions(
+    order: Sequence[SnapshotName], *, keep: int, keep_every: int | None, is_good: Callable[[SnapshotName], bool]
+) -> list[SnapshotName]:
+    """What may go of a lineage, newest first: all behind the newest `keep` good ones but every `keep_every`-th step.
+
+    `is_good` verifies, newest first, and is asked only while there is something behind that could go.
+    """
+    good = 0
+    for position, name in enumerate(order):
+        behind = [older for older in order[position + 1 :] if keep_every is None or older.step % keep_every]
+        if not behind:
+            return []
+        good += is_good(name)
+        if good == keep:
+            return behind
+    return []

@@ -1,0 +1,149 @@
+"""What a snapshot holds of a run, and its way back through torch's distributed checkpoint (DCP); see writing.py.
+
+Everything is keyed by parameter name or is global: a state saved by n ranks of one strategy loads into m ranks of the
+other. Optimizer settings are not in it: they come from the configuration.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
+
+from trainer.errors import SnapshotError, StrategyError
+from trainer.parallel.optim import ShardedAdamW
+from trainer.parallel.precision import LossScale
+from trainer.snapshot.lineage import Restore
+from trainer.snapshot.own_optimizer import prepare_state
+from trainer.snapshot.reading import StraightReader
+from trainer.snapshot.streams import open_reader
+from trainer.worker.agreement import on_every_rank
+from trainer.worker.torch_compat import read_later_metadata
+from trainer.worker.waits import Waits
+
+_OTHER_OPTIMIZER = (
+    "; it is of another optimizer: export it, and import it again with --weights, to go on from its weights alone"
+)
+KEY = "run"  # what the state is called in a snapshot: its tensors' names begin so
+
+
+class RunState(Stateful):
+    """Model, optimizer moments, the two counters that everything else is a function of, and the scale of fp16."""
+
+    def __init__(self, loss_scale: LossScale) -> None:
+        self.loss_scale = loss_scale
+        self.step = 0  # completed optimizer steps
+        self.samples_seen = 0
+        self._model: nn.Module | None = None
+        self._optimizer: Optimizer | None = None
+        self._parameters: dict[str, nn.Parameter] = {}
+
+    def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Name the (unwrapped) model and its optimizer; once they are sharded and have memory."""
+        self._model, self._optimizer = model, optimizer
+        self._parameters = dict(model.named_parameters())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The very tensors of model and optimizer: DCP reads them to save and writes into them to load.
+
+        Raises StrategyError for a model that has other parameters than the optimizer was made for.
+        """
+        assert self._model is not None
+        assert self._optimizer is not None
+        tensors = self._model.state_dict()  # first: it shards again what an evaluation has left gathered
+        self._refuse_changed(self._model)
+        self._prepare(self._optimizer, self._model)
+        return {
+            "model": tensors,
+            "optimizer": {name: self._moments(value) for name, value in self._model.named_parameters()},
+            "step": self.step,
+            "samples_seen": self.samples_seen,
+            "loss_scale": self.loss_scale.state_dict(),
+        }
+
+    def without_optimizer(self) -> Stateful:
+        """The same but for the optimizer's tensors, which stay as they are."""
+        return _WithoutOptimizer(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        assert self._optimizer is not None
+        self.step, self.samples_seen = state_dict["step"], state_dict["samples_seen"]
+        self.loss_scale.load_state_dict(state_dict["loss_scale"])
+        for moments in self._optimizer.state.values():
+            if "step" in moments:
+                moments["step"].fill_(self.step - self.loss_scale.skipped_steps)
+
+    def _refuse_changed(self, model: nn.Module) -> None:
+        found = dict(model.named_parameters())
+        names = [*found, *(name for name in self._parameters if name not in found)]
+        changed = [name for name in names if found.get(name) is not self._parameters.get(name)]
+        if changed:
+            raise StrategyError(
+                f"parameter {changed[0]} was added, replaced or taken away since training began, and no optimizer "
+                "knows it; change a parameter's values, or build the model as it is to be"
+            )
+
+    def _prepare(self, optimizer: Optimizer, model: nn.Module) -> None:
+        if isinstance(optimizer, ShardedAdamW):
+            optimizer.prepare(model.parameters())
+        elif self.step == 0 or optimizer.state:  # after a step, one without any state keeps none
+            prepare_state(optimizer, model.parameters())
+
+    def is_steady(self, name: str) -> bool:
+        """Whether only an optimizer step changes the tensor of this name in a snapshot; a buffer changes before."""
+        kind, _, rest = name.removeprefix(f"{KEY}.").partition(".")
+        return kind == "optimizer" or (kind == "model" and rest in self._parameters)
+
+    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Without the optimizer's own count, which is the step."""
+        assert self._optimizer is not None
+        moments = self._optimizer.state.get(parameter, {})
+        return {name: value for name, value in moments.items() if name != "step" and value is not None}
+
+
+class _WithoutOptimizer(Stateful):
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in self._state.state_dict().items() if name != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._state.load_state_dict(state_dict)
+
+
+def read_state(state: RunState, restore: Restore, waits: Waits) -> None:
+    """Load a verified snapshot into the attached model and optimizer. Collective. Raises SnapshotError.
+
+    Each rank plans and reads by itself and then they agree that all could: DCP's own exchange of plans checks nothing
+    more and takes several times as long.
+    """
+    wanted = state if restore.manifest.has_optimizer else state.without_optimizer()
+    on_every_rank(lambda: read_alone(wanted, restore), waits)
+
+
+def read_alone(state: Stateful, restore: Restore) -> None:
+    """This rank's part, of which the others know nothing. Raises SnapshotError."""
+    reader = _open(restore)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP's word on `no_dist`
+            load({KEY: state}, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        cause = str(error.failures[min(error.failures)][0]).strip() or "no message"
+        advice = _OTHER_OPTIMIZER if f"{KEY}.optimizer." in cause else ""
+        raise SnapshotError(f"{reader.path} cannot be loaded: {cause.splitlines()[0]}{advice}") from error
+
+
+def _open(restore: Restore) -> FileSystemReader:
+    if restore.manifest.has_contiguous_tensors and isinstance(restore.path, Path):
+        read_later_metadata()
+        return StraightReader(restore.path)
+    return open_reader(restore.path)

@@ -1,0 +1,281 @@
+"""One snapshot from begin to commit: all ranks write, each checksums its own files, rank 0 commits them or none.
+
+In the background (`snapshot_mode` async) or while training waits (sync), by the same steps. A save that fails on any
+rank fails on all, is told as an event, and training goes on; only a stale term ends it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+
+from trainer.contract.config import TrainerConfig
+from trainer.contract.env import WorkerPlace
+from trainer.errors import StaleTerm, TrainerError
+from trainer.snapshot import Place
+from trainer.snapshot.cadence import Cost
+from trainer.snapshot.committer import Committer, Draft
+from trainer.snapshot.lineage import Beginning, Fence, answered_wishes
+from trainer.snapshot.mailbox import Mailbox
+from trainer.snapshot.provenance import Provenance
+from trainer.snapshot.retention import Retention
+from trainer.snapshot.run_state import RunState
+from trainer.snapshot.staging import Stager
+from trainer.snapshot.writing import Abandoned, Part, Plan, Values, plan_writing, values_of, write_part
+from trainer.worker.agreement import on_rank_zero, through_rank_zero
+from trainer.worker.full_disk import meet_full_disk
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
+
+_LEAVES_WITHIN_S = 10.0  # the stager, once it knows that nobody wants its snapshot
+
+
+@dataclass
+class Flight:
+    """A snapshot in the background. The stager sets `failure` before `gathered`, and all of them before it is done."""
+
+    draft: Draft
+    plan: Plan
+    mailbox: Mailbox
+    written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or not to be
+    gathered: threading.Event = field(default_factory=threading.Event)  # on rank 0, those of all
+    closed: threading.Event = field(default_factory=threading.Event)  # on rank 0: committed, or given up
+    failure: Exception | None = None
+
+
+class Saver:
+    """`begin`, `save` and `settle` are collective: all ranks call them at the same step."""
+
+    def __init__(
+        self,
+        *,
+        directory: Place,
+        beginning: Beginning,
+        fence: Fence,
+        config: TrainerConfig,
+        strategy: str,
+        data: dict[str, object],
+        place: WorkerPlace,
+        device: torch.device,
+        heartbeat: Heartbeat,
+        waits: Waits,
+    ) -> None:
+        restore = beginning.restore
+        self._place = place
+        self._provenance = Provenance(config, place, restore, heartbeat.tell)
+        self._committer = Committer(
+            directory=directory,
+            beginning=beginning,
+            fence=fence,
+            config=config,
+            strategy=strategy,
+            data=data,
+            heartbeat=heartbeat,
+            provenance=self._provenance,
+        )
+        self._retention = Retention(
+            directory,
+            fence,
+            heartbeat.tell,
+            keep=config.snapshot_keep,
+            keep_every=config.snapshot_keep_every,
+            verified=None if restore is None else restore.path,
+        )
+        self._waits, self._in_background = waits, config.snapshot_mode == "async"
+        self.answered_wishes = answered_wishes(restore)
+        self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
+        self.cost = Cost()
+        self._plan: Plan | None = None
+        self._stager = Stager(device)
+        self._begun = 0  # snapshots in the background
+        self._in_flight: Flight | None = None
+        self._is_abandoned = False
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Await this rank's part of what is in flight, unless the group has broken: then it cannot be committed."""
+        self._is_abandoned = kind is not None and not issubclass(kind, TrainerError)
+        if self._is_abandoned:
+            self._retention.hurry()
+        self._stager.wait_until_done(_LEAVES_WITHIN_S if self._is_abandoned else None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether this rank's part of a snapshot is being made; on rank 0, whether a snapshot is."""
+        return self._stager.is_busy
+
+    @property
+    def is_writing(self) -> bool:
+        """On rank 0, whether a snapshot is being made that does not count yet."""
+        return self._in_flight is not None and not self._in_flight.closed.is_set()
+
+    def look_around(self) -> None:
+        """On rank 0, when training runs: tell in a while what differs from the run that was restored."""
+        if dist.get_rank() == 0:
+            self._provenance.look()
+
+    def before_update(self, *_: object) -> None:
+        """Hold the optimizer's step back until its tensors have been copied."""
+        if self._stager.is_staged:
+            return
+        started = time.perf_counter()
+        self._stager.wait_until_staged()
+        self.cost.held(time.perf_counter() - started)
+
+    def begin(self, state: RunState, *, wishes: int = 0) -> None:
+        """Start a snapshot of `state` once the one before is done. Raises StaleTerm, be it for the one before.
+
+        `wishes` is, on rank 0, how many of the service's wishes for a snapshot have got one by now, this one included.
+        """
+        if not self._in_background:
+            self.save(state, wishes=wishes)
+            return
+        started = time.perf_counter()
+        is_begun = self._begin(state, wishes)
+        self.cost.stood(time.perf_counter() - started, is_begun=is_begun)
+
+    def save(self, state: RunState, *, wishes: int = 0, keep_all: bool = False) -> bool:
+        """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
+
+        `keep_all`: there is no time to look through the old ones, nor for what git may have to say.
+        """
+        if keep_all:
+            self._provenance.hurry()
+            self._retention.hurry()
+        started = time.perf_counter()
+        is_committed = self._save(state, wishes, keep_all=keep_all)
+        self.cost.stood(time.perf_counter() - started, is_begun=is_committed)
+        return is_committed
+
+    def settle(self) -> None:
+        """Wait for what is in flight. Raises StaleTerm when that is how it ended."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
+            return
+        flight.written.wait()  # what this rank does itself is no wait for its peers
+        with self._waits.waiting():
+            flight.gathered.wait()
+        self._stager.wait_until_done()
+        if on_rank_zero(lambda: _is_committed(flight), self._waits):
+            self.saved_step = flight.draft.step
+
+    def _begin(self, state: RunState, wishes: int) -> bool:
+        self.settle()
+        if self.saved_step == state.step:
+            return False
+        draft = self._open(state, wishes)
+        if draft is None:
+            return False
+        self._begun += 1
+        flight = Flight(draft, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        self._in_flight = flight
+        self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
+        return True
+
+    def _save(self, state: RunState, wishes: int, *, keep_all: bool) -> bool:
+        self.settle()
+        if self.saved_step == state.step:
+            return True
+        draft = self._open(state, wishes)
+        if draft is None:
+            return False
+        try:
+            self._write(state, draft)
+        except (OSError, StaleTerm) as error:
+            if dist.get_rank() == 0:
+                self._committer.give_up(draft, error)
+            if isinstance(error, StaleTerm):
+                raise
+            return False
+        self.saved_step = state.step
+        self.cost.duration_s = draft.age_s
+        if dist.get_rank() == 0 and not keep_all:
+            self._retention.delete_old()
+        return True
+
+    def _open(self, state: RunState, wishes: int) -> Draft | None:
+        """A snapshot with a directory. None, and told, when there can be none."""
+        draft = self._committer.draft(state, wishes)
+        try:
+            on_rank_zero(lambda: self._committer.open(draft), self._waits)
+        except (OSError, StaleTerm) as error:
+            if dist.get_rank() == 0:
+                self._committer.give_up(draft, error, is_opened=False)
+            if isinstance(error, StaleTerm):
+                raise
+            return None
+        return draft
+
+    def _plan_for(self, state: RunState) -> Plan:
+        if self._plan is None:
+            self._plan = plan_writing(state, self._waits)
+        return self._plan
+
+    def _write(self, state: RunState, draft: Draft) -> None:
+        plan = self._plan_for(state)
+        values = values_of(state, plan)
+
+        def commit(parts: list[Part]) -> list[None]:
+            self._committer.commit(draft, plan, parts)
+            return [None] * len(parts)
+
+        through_rank_zero(lambda: self._write_part(plan, values, draft), commit, self._waits)
+
+    def _write_part(self, plan: Plan, values: Values, draft: Draft, go_on: Callable[[], bool] = lambda: True) -> Part:
+        meet_full_disk(self._place, str(draft.path))
+        return write_part(plan, values, draft.path, go_on)
+
+    def _finish(self, flight: Flight, staged: Values | Exception) -> None:
+        """What the stager does with the copies: write them, and on rank 0 commit what all ranks have written."""
+        try:
+            self._write_staged(flight, staged)
+            if dist.get_rank() == 0:
+                self._commit_gathered(flight)
+                self.cost.duration_s = flight.draft.age_s
+        except Exception as error:  # whatever it is, training does not end for it
+            flight.failure = error
+            if dist.get_rank() == 0 and not isinstance(error, Abandoned):
+                self._committer.give_up(flight.draft, error)
+        else:
+            flight.closed.set()
+            if dist.get_rank() == 0:
+                self._retention.delete_old()
+        finally:
+            flight.written.set()
+            flight.gathered.set()
+            flight.closed.set()
+
+    def _write_staged(self, flight: Flight, staged: Values | Exception) -> None:
+        """Write this rank's part and hand it in, or why there is none: rank 0 tells it. Raises Abandoned."""
+        try:
+            if isinstance(staged, Exception):
+                raise staged
+            part: Part | Exception = self._write_part(flight.plan, staged, flight.draft, self._goes_on)
+        except Abandoned:
+            raise
+        except Exception as error:
+            part = error
+        flight.mailbox.hand_in(part)
+        flight.written.set()
+
+    def _commit_gathered(self, flight: Flight) -> None:
+        parts = flight.mailbox.collect(self._goes_on)
+        flight.gathered.set()
+        self._committer.commit(flight.draft, flight.plan, parts)
+
+    def _goes_on(self) -> bool:
+        return not self._is_abandoned
+
+
+def _is_committed(flight: Flight) -> bool:
+    if isinstance(flight.failure, StaleTerm):
+        raise flight.failure
+    return flight.failure is None

@@ -1,0 +1,129 @@
+"""One long-lived thread that copies a state out of the way of training, and then writes it while training goes on.
+
+Nothing here is collective, and nothing is started before the first snapshot. Tensors that only an optimizer step
+changes are copied by the thread, beside the next forward and backward pass; `wait_until_staged` must return before that
+step. An update under the copy would make a snapshot of two steps, whose checksums are all in order.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import MetadataIndex
+
+from trainer.snapshot.writing import Values
+from trainer.worker.torch_compat import copy_each
+
+Write = Callable[["Values | Exception"], None]
+
+
+class Stager:
+    """The main thread begins and waits, for one state at a time; buffers are kept from one to the next.
+
+    `device` is the one that the main thread trains on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tasks: SimpleQueue[tuple[Values, list[MetadataIndex], Write]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._staged, self._done = threading.Event(), threading.Event()
+        self._staged.set()
+        self._done.set()
+        self._ready: torch.cuda.Event | None = None  # on a device: all that was asked of it before `begin`
+        self._buffers: dict[MetadataIndex, Tensor] = {}
+
+    @property
+    def is_staged(self) -> bool:
+        return self._staged.is_set()
+
+    @property
+    def is_busy(self) -> bool:
+        return not self._done.is_set()
+
+    def begin(self, values: Values, is_steady: Callable[[str], bool], write: Write) -> None:
+        """Copy what may change at once, the rest in the background, then call `write` there with the copies.
+
+        `write` gets the exception instead when a copy fails, and raises none itself.
+        """
+        assert self._done.is_set(), "one at a time"
+        is_host = self._device.type != "cuda"
+        self._ready = None if is_host else torch.cuda.current_stream(self._device).record_event()
+        tensors = [index for index, value in values.items() if isinstance(value, Tensor)]
+        later = [index for index in tensors if is_steady(index.fqn)]
+        self._copy(values, [index for index in tensors if not is_steady(index.fqn)])
+        self._staged.clear()
+        self._done.clear()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="stager", daemon=True)
+            self._thread.start()
+        self._tasks.put((values, later, write))
+
+    def wait_until_staged(self) -> None:
+        """Until the copies are made: then an optimizer may change what they are of."""
+        self._staged.wait()
+
+    def wait_until_done(self, timeout_s: float | None = None) -> bool:
+        """Wait until what was begun is written, or has failed. False when the time is up."""
+        return self._done.wait(timeout_s)
+
+    def _run(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # a new thread's is the first one: it would get a context there
+        while True:
+            try:
+                self._take(*self._tasks.get())  # nothing of the group may stay with a thread that sleeps
+            except Exception:  # `write` has told what it could; the next snapshot needs this thread
+                sys.excepthook(*sys.exc_info())
+            finally:
+                self._staged.set()
+                self._done.set()
+
+    def _take(self, values: Values, later: list[MetadataIndex], write: Write) -> None:
+        staged: Values | Exception = values
+        try:
+            self._copy(values, later)
+        except Exception as error:  # told by `write` as a snapshot that failed
+            staged = error
+        self._staged.set()
+        write(staged)
+
+    @torch.no_grad()
+    def _copy(self, values: Values, names: list[MetadataIndex]) -> None:
+        """Put copies into `values`: on each device in one call that holds no interpreter lock."""
+        sources = [value for index in names if isinstance(value := values[index], Tensor)]
+        targets = [self._buffer(index, source) for index, source in zip(names, sources, strict=True)]
+        by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # an optimizer may keep scalars on the host
+        for target, source in zip(targets, sources, strict=True):
+            by_device.setdefault(source.device, []).append((target, source))
+        for device, pairs in by_device.items():
+            with _beside_training(device, self._ready):
+                copy_each([to for to, _ in pairs], [source for _, source in pairs])
+        values.update(zip(names, targets, strict=True))
+
+    def _buffer(self, index: MetadataIndex, source: Tensor) -> Tensor:
+        """Memory of its own on the host, pinned where a device copies into it."""
+        found = self._buffers.get(index)
+        if found is None or found.shape != source.shape or found.dtype != source.dtype:
+            found = torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
+            self._buffers[index] = found
+        return found
+
+
+@contextmanager
+def _beside_training(device: torch.device, ready: torch.cuda.Event | None) -> Iterator[None]:
+    """On a device: work on a stream of its own, once `ready`, and leave when it is done. On the CPU: nothing."""
+    if ready is None or device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_event(ready)
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()

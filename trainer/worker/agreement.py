@@ -1,0 +1,72 @@
+"""Collectives that carry a failure: what fails on one rank is raised on all, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from trainer.worker.waits import Waits
+
+T = TypeVar("T")
+S = TypeVar("S")
+Outcome = tuple[T | None, Exception | None]
+
+
+def on_rank_zero(action: Callable[[], T], waits: Waits) -> T:
+    """Run `action` on rank 0 and give every rank its result, or raise its exception on every rank."""
+    outcome = [attempt(action) if dist.get_rank() == 0 else None]
+    with waits.waiting():
+        dist.broadcast_object_list(outcome, src=0)
+    return unwrap(outcome[0])
+
+
+def on_every_rank(action: Callable[[], T], waits: Waits) -> list[T]:
+    """Run `action` on every rank and give every rank all results, or raise the lowest failing rank's exception."""
+    return share(attempt(action), waits)
+
+
+def share(outcome: Outcome[T], waits: Waits) -> list[T]:
+    """Give every rank all results of what each has attempted before, or raise the lowest failing rank's exception."""
+    outcomes: list[Outcome[T] | None] = [None] * dist.get_world_size()
+    with waits.waiting():
+        dist.all_gather_object(outcomes, outcome)
+    return [unwrap(outcome) for outcome in outcomes]
+
+
+def through_rank_zero(action: Callable[[], T], combine: Callable[[list[T]], list[S]], waits: Waits) -> S:
+    """Run `action` on every rank, hand rank 0 all results to `combine`, and give each rank its item of what that makes.
+
+    What fails anywhere is raised on every rank.
+    """
+    is_first, world_size = dist.get_rank() == 0, dist.get_world_size()
+    outcomes: list[Outcome[T] | None] | None = [None] * world_size if is_first else None
+    outcome = attempt(action)
+    with waits.waiting():
+        dist.gather_object(outcome, outcomes, dst=0)
+    answers: list[Outcome[S]] | None = None
+    if outcomes is not None:
+        combined, error = attempt(lambda: combine([unwrap(each) for each in outcomes]))
+        answers = [(None, error)] * world_size if combined is None else [(each, None) for each in combined]
+    answer: list[Outcome[S] | None] = [None]
+    with waits.waiting():
+        dist.scatter_object_list(answer, answers, src=0)
+    return unwrap(answer[0])
+
+
+def attempt(action: Callable[[], T]) -> Outcome[T]:
+    """The result of `action`, or the exception that it raised."""
+    try:
+        return action(), None
+    except Exception as error:  # carried to every rank and raised there
+        return None, error
+
+
+def unwrap(outcome: Outcome[T] | None) -> T:
+    """The result of what was attempted, or raise its exception."""
+    assert outcome is not None
+    value, error = outcome
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # T itself may be None

@@ -1,0 +1,27 @@
+"""Meeting all ranks before something that only some of them might reach, such as an evaluation."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from trainer.errors import RankAbsent
+from trainer.worker.waits import Waits
+
+
+class Barrier:
+    """Repeatable. An NCCL group is accompanied by one of gloo, which alone can say who is absent. Collective."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+
+    def meet(self, purpose: str, *, timeout_s: float) -> None:
+        """Wait for all ranks. Raises RankAbsent, on rank 0 with the numbers of those that did not come."""
+        try:
+            with self._waits.waiting():
+                dist.monitored_barrier(self._group, timedelta(seconds=timeout_s), wait_all_ranks=True)
+        except RuntimeError as error:
+            cause = str(error).strip().splitlines()[0]
+            raise RankAbsent(f"not all ranks came to {purpose} within {timeout_s:g} s: {cause}") from error

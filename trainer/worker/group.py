@@ -1,0 +1,133 @@
+"""The process group and this rank's device: joined once, left whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from trainer.contract.env import WorkerPlace
+from trainer.errors import DeviceError
+from trainer.worker.agreement import on_every_rank
+from trainer.worker.waits import Waits
+
+# Above the time that a rank takes to verify its share of a large snapshot while the others wait; a hang is found sooner
+# by its silence in progress.jsonl.
+_GROUP_TIMEOUT = timedelta(minutes=20)
+_LEAVES_WITHIN_S = 10.0  # a group that has broken, where the others may never come
+
+
+@contextmanager
+def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
+    """Join the group and take this rank's device; leave it at the end, whatever happens."""
+    device = _take_device(place)
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    with waits.waiting():
+        store = _open_store(place)
+        dist.init_process_group(
+            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=_GROUP_TIMEOUT
+        )
+    is_broken = True
+    try:
+        if device.type != "cpu":
+            refuse_shared_devices(on_every_rank(lambda: _identify(device), waits))
+        yield device
+        is_broken = False
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        # Whoever drops a gloo group last joins its threads, and with the interpreter lock held that can deadlock (seen
+        # in torch 2.13 with DDP): the last reference must be the one that destroy_process_group drops.
+        gc.collect()
+        _leave(device, is_broken=is_broken)
+
+
+def _leave(device: torch.device, *, is_broken: bool) -> None:
+    """Destroy the group. After an error on a GPU no longer than a bound: NCCL may wait for ranks that do not come.
+
+    The process ends next, and the thread with it.
+    """
+    if device.type == "cpu" or not is_broken:
+        dist.destroy_process_group()
+        return
+
+    def destroy() -> None:
+        torch.cuda.set_device(device)  # a new thread's is the first one
+        dist.destroy_process_group()
+
+    thread = threading.Thread(target=destroy, name="leaving", daemon=True)
+    thread.start()
+    thread.join(_LEAVES_WITHIN_S)
+
+
+def find_device_bytes(device: torch.device) -> int | None:
+    """The device's whole memory; None for the host's CPU, which others use as well."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.get_device_properties(device).total_memory
+
+
+def _open_store(place: WorkerPlace) -> Store:
+    if place.world_size == 1:
+        return HashStore()
+    # The store may outlive a generation, and its keys with it: each generation gets its own.
+    shared, _, _ = next(rendezvous("env://", timeout=_GROUP_TIMEOUT))
+    return PrefixStore(f"trainer/a{place.attempt}-g{place.generation}", shared)
+
+
+def _take_device(place: WorkerPlace) -> torch.device:
+    if not torch.cuda.is_available():
+        refuse_lost_devices(Path("/dev"), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.version.cuda)
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    # A worker that sees one device sees its own, as after `srun --gpus-per-task=1`; see refuse_shared_devices.
+    index = 0 if count == 1 else place.local_rank
+    if index >= count:
+        raise DeviceError(f"local rank {place.local_rank} has no device, {count} are visible: start fewer workers")
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    torch.cuda.synchronize(device)  # CUDA starts now: its second belongs to the start, not to what allocates first
+    return device
+
+
+def refuse_shared_devices(identities: Sequence[str | None]) -> None:
+    """Raise DeviceError where two ranks train on one device, which NCCL refuses later in words of its own.
+
+    `identities` are by rank, None where the driver tells none.
+    """
+    for rank, identity in enumerate(identities):
+        first = identities.index(identity)
+        if identity is not None and first != rank:
+            raise DeviceError(
+                f"ranks {first} and {rank} have one device, GPU {identity}: start one worker for each device, and let "
+                "each see all of its node's or its own alone"
+            )
+
+
+def _identify(device: torch.device) -> str | None:
+    identity = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # ROCm's has none
+    return None if identity is None else str(identity)
+
+
+def refuse_lost_devices(folder: Path, visible: str | None, cuda: str | None) -> None:
+    """Raise DeviceError where torch finds no GPU on a node that has one: training on its CPU would be no help.
+
+    `folder` holds the driver's device files, `cuda` is the version that torch was built for, None for none.
+    """
+    devices = sorted(path.name for path in folder.glob("nvidia[0-9]*"))
+    if devices and cuda is not None and visible not in ("", "-1"):
+        raise DeviceError(
+            f"this node has {', '.join(devices)}, but torch {torch.__version__} finds no GPU that it can use: look at "
+            "nvidia-smi, or set CUDA_VISIBLE_DEVICES to nothing to train on the CPU"
+        )

@@ -1,18 +1,23 @@
-"""A fake service, and the real command line against it."""
+"""A fake service, and the command line against it."""
 
 from __future__ import annotations
 
+import io
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from subprocess import CompletedProcess
+from unittest.mock import patch
 
 import pytest
 
+from orchestrator.cli import main as command_line
+from orchestrator.cli.render import console
 from tests.cli.fake_service import FakeService
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -30,20 +35,21 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, environment: dict[str, str]) -> Run:
-    """Run `orchestrator` as a person would, in an empty folder."""
+def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `orchestrator` in an empty folder, in this process: a process of its own takes half a second to start."""
+    monkeypatch.setattr(command_line, "calm_collector", lambda: None)  # its settings are for a process of its own
+    monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
-        program = Path(sys.executable).with_name("orchestrator")
-        return subprocess.run(
-            [program, *arguments],
-            input=stdin,
-            env={**environment, **more},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments: str, stdin: str = "", **more: str) -> CompletedProcess[str]:
+        told = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+        monkeypatch.setattr(sys, "argv", ["orchestrator", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        console.cache_clear()
+        with patch.dict(os.environ, {**environment, **more}, clear=True):
+            with redirect_stdout(told[0]), redirect_stderr(told[1]), pytest.raises(SystemExit) as ended:
+                command_line.main()
+        status = ended.value.code or 0
+        assert isinstance(status, int)
+        return CompletedProcess(arguments, status, *(stream.buffer.getvalue().decode() for stream in told))
 
     return run

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from orchestrator.domain.spec import Placement
+from orchestrator.domain.specs.spec import Placement
 
 
 class LocalClusterSettings(BaseModel):

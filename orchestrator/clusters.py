@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.effect import ClusterTraits
-from orchestrator.domain.job import Job
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.node import Partition
-from orchestrator.domain.time_limit import Notice
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.observation.node import Partition
+from orchestrator.domain.specs.ineffective_fields import ClusterTraits
+from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from trainer.contract import layout

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.event import EventKind
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.event import EventKind
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract import layout

@@ -28,9 +28,9 @@ from pydantic_settings import (
 )
 
 from orchestrator.cluster_settings import ClusterName, ClusterSettings
+from orchestrator.domain.access.identity import Role
+from orchestrator.domain.access.webhook import parse_key, why_no_endpoint
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.identity import Role
-from orchestrator.domain.webhook import parse_key, why_no_endpoint
 from trainer.contract.failure import FailureKind, Pattern, parse_pattern
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.journals import JournalBatch
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import ExitRecord, JournalEvent, Outcome

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_line, make_spec, settle
 from orchestrator.collector import calm_collector
-from orchestrator.domain.admission import Limits
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.job import JobState
-from orchestrator.domain.launch import LaunchPlan, NativeRequest, Site
-from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest, Site
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend

@@ -11,7 +11,7 @@ from functools import partial
 from benchmarks.control_plane.load import Clients, Outcome, ask, looks, render_post
 from benchmarks.control_plane.stored import UNSUPERVISED, WORKERS, add_running, copy, make_job, make_line, make_spec
 from benchmarks.control_plane.world import Usage
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
 from trainer.contract.progress import render_progress
 

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Table, insert, select, true
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.store.engine import Database

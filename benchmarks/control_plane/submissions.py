@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.control_plane.load import Clients, render_post
 from benchmarks.control_plane.stored import add_job, make_job, make_spec
 from benchmarks.control_plane.world import Usage, memory, serve
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
 
 _LOOKS_S = 5.0

@@ -33,7 +33,7 @@ from playwright.sync_api import sync_playwright
 from benchmarks.control_plane.stored import UNSUPERVISED, add_many, add_running, make_job, make_spec
 from benchmarks.control_plane.world import Usage, describe_machine, fresh_database, serve
 from orchestrator.dashboard.charts import MAX_POINTS
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobOrder
 from orchestrator.store.engine import Database
 from orchestrator.store.journals import SqlJournalStore

@@ -13,9 +13,9 @@ from deploy.dev.slurm.crowd import CrowdedSlurm
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.supervision import Change
 from orchestrator.store import schema
 from orchestrator.store.engine import Database

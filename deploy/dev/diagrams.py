@@ -14,8 +14,8 @@ from io import StringIO
 from types import ModuleType
 from typing import TypeVar
 
-from orchestrator.domain import attempt, job
-from orchestrator.domain.decide import POLICY
+from orchestrator.domain.job import attempt, job
+from orchestrator.domain.policy.decide import POLICY
 
 State = TypeVar("State", bound=StrEnum)
 _INDENT = "    "

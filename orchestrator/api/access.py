@@ -20,9 +20,9 @@ from orchestrator.api.guesses import (
     require_few_guesses,
     require_pace,
 )
-from orchestrator.domain.access import JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
+from orchestrator.domain.access.identity import Principal, Role
+from orchestrator.domain.access.route_roles import JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
 from orchestrator.domain.errors import Forbidden, NotFound, OrchestratorError, StoreUnavailable, Unauthenticated
-from orchestrator.domain.identity import Principal, Role
 from orchestrator.identity.gate import Credentials
 from orchestrator.identity.workers import NOT_ITS_TOKEN
 

@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from orchestrator.api.body_stream import read_head
 from orchestrator.api.deps import Services
 from orchestrator.api.guesses import counting_guesses, require_few_guesses, require_pace
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import Unauthenticated
-from orchestrator.domain.worker_token import looks_like_worker_token
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import looks_like_worker_token
 from orchestrator.identity.workers import NOT_ITS_TOKEN
 from trainer.contract import env
 

@@ -15,8 +15,8 @@ from orchestrator.api.body_stream import read_body, turn_to_parse
 from orchestrator.api.documents import parse_document
 from orchestrator.api.errors import HttpProblem
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.spec import MAX_SPEC_BYTES, JobSpec
-from orchestrator.domain.validation import MAX_NODES, parse_model
+from orchestrator.domain.specs.spec import MAX_SPEC_BYTES, JobSpec
+from orchestrator.domain.specs.validation import MAX_NODES, parse_model
 from orchestrator.wire.access import SecretRequest, TokenRequest
 from orchestrator.wire.reports import ReportBody
 from orchestrator.wire.webhooks import WebhookRequest

@@ -19,7 +19,7 @@ import yaml
 from orchestrator.api.errors import HttpProblem
 from orchestrator.core_schema import use_core_schema
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.validation import MAX_DEPTH, MAX_NODES
+from orchestrator.domain.specs.validation import MAX_DEPTH, MAX_NODES
 
 _JSON = frozenset({"application/json"})
 _YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})

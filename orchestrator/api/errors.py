@@ -25,7 +25,7 @@ from orchestrator.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from orchestrator.domain.validation import pointer_to
+from orchestrator.domain.specs.validation import pointer_to
 from orchestrator.wire.problems import FieldError, Problem
 from orchestrator.wire.reports import DesiredView, ReportRefusal
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.access import SecretRequest, TokenRequest
 from orchestrator.wire.webhooks import WebhookRequest
 from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest

@@ -17,7 +17,7 @@ from orchestrator.api.bodies import Body
 from orchestrator.api.errors import MEDIA_TYPE
 from orchestrator.api.examples import EXAMPLES
 from orchestrator.api.links import add_links
-from orchestrator.domain.access import Scope, find_rule
+from orchestrator.domain.access.route_roles import Scope, find_rule
 from orchestrator.wire.problems import Problem
 
 _TEMPLATE = "#/components/schemas/{model}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator import rundir
 from orchestrator.backends.tree import NO_EXCLUSIONS, Exclusions, digest_tree, identify, open_folder, walk
 from orchestrator.domain.errors import ConfigurationError, LaunchRefused
-from orchestrator.domain.workdir import WorkdirPolicy, why_not_in_root
+from orchestrator.domain.specs.workdir import WorkdirPolicy, why_not_in_root
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.jobfolder.removal import remove
 

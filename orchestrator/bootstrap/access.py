@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from orchestrator.api.deps import Identity
 from orchestrator.api.edge import ANY_HOST, LOOPBACK_HOSTS
 from orchestrator.bootstrap.clock import SystemClock
-from orchestrator.domain.worker_token import derive_worker_key
+from orchestrator.domain.job.worker_token import derive_worker_key
 from orchestrator.identity.gate import Gate, Proxy
 from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
 from orchestrator.identity.pace import Pace

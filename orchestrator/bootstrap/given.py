@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.domain.admission import Limits, Quota
-from orchestrator.domain.retention import Keep
-from orchestrator.domain.shares import Prices
-from orchestrator.domain.webhook import Webhook
+from orchestrator.domain.access.webhook import Webhook
+from orchestrator.domain.accounting.breakdown import Prices
+from orchestrator.domain.accounting.retention import Keep
+from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.settings import Settings
 from orchestrator.webhooks.outbox import Endpoint
 from orchestrator.wire.webhooks import WebhookView

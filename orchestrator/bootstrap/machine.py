@@ -17,7 +17,7 @@ from orchestrator.cluster_settings import (
 )
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.launch import Site, build_plan
+from orchestrator.domain.job.launch import Site, build_plan
 from orchestrator.settings import Settings
 
 _SUBMIT_TIMEOUT_S = 1.0  # a start of processes on this machine is over at once, or it did not happen

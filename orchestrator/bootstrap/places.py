@@ -18,8 +18,8 @@ from orchestrator.bootstrap.workdirs import build_policy
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.launch import Site, build_plan
-from orchestrator.domain.time_limit import Notice
+from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.settings import Settings
 from trainer.contract.node import HEAD, LOCAL
 

@@ -33,11 +33,11 @@ from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.sign_in import build_sign_in
 from orchestrator.dashboard.views import build_router
-from orchestrator.domain.admission import Limits
+from orchestrator.domain.accounting.retention import Keep
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.lease import Lease
-from orchestrator.domain.retention import Keep
-from orchestrator.domain.worker_token import derive_worker_key
+from orchestrator.domain.job.worker_token import derive_worker_key
+from orchestrator.domain.queueing.admission import Limits
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.identity.vault import Vault
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception

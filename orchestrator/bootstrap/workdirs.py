@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.backends.kubernetes.access import kubeconfigs
 from orchestrator.bootstrap.access import is_open
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
-from orchestrator.domain.workdir import WorkdirPolicy
+from orchestrator.domain.specs.workdir import WorkdirPolicy
 from orchestrator.settings import Settings, config_file
 from orchestrator.store.engine import parse_url, sqlite_file
 

@@ -9,8 +9,8 @@ import typer
 
 from orchestrator.cli.common import JOB_FAILED
 from orchestrator.client import Client
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.trials import build_preflight, exclude_nodes
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.trials import build_preflight, exclude_nodes
 from orchestrator.wire.jobs import JobView
 from trainer.contract.blame import NodeVerdict, parse_node_verdict
 from trainer.contract.verdict import Outcome, Verdict, parse_verdict

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client, ServiceUnreachable, connect
 from orchestrator.domain.errors import NotFound, OrchestratorError, Refused
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean_line, dump_json
 from orchestrator.settings import load_settings
 from orchestrator.wire.jobs import JobView

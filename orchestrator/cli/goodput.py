@@ -14,8 +14,8 @@ import typer
 from orchestrator.cli.common import AsJson, complete_job, find_job, jsonable, print_json, reading
 from orchestrator.cli.render import console, duration, print_table
 from orchestrator.cli.terminal import echo
+from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.shares import Grouping
 from orchestrator.wire.insight import GoodputView, SharesView, ShareView
 
 _EXPLAINED = {

@@ -12,7 +12,7 @@ from orchestrator.cli.follow import attend
 from orchestrator.cli.render import print_job, print_jobs
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.wire.jobs import JobView
 
 _NEWEST_STEPS = 20

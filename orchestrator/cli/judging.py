@@ -10,7 +10,7 @@ from orchestrator.cli.loss_curves import Comparison, compare_curves
 from orchestrator.client import Client
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import OrchestratorError, Refused
-from orchestrator.domain.trials import Score, StepDone, Strike, score_run
+from orchestrator.domain.specs.trials import Score, StepDone, Strike, score_run
 from orchestrator.wire.history import MetricsView
 from orchestrator.wire.jobs import EventView, JobView
 from trainer.contract.chaos import Fault

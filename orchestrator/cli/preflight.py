@@ -11,7 +11,7 @@ from orchestrator.cli.common import JOB_FAILED, AsJson, print_json, writing
 from orchestrator.cli.spec import read_spec
 from orchestrator.cli.submit import Changes, File
 from orchestrator.cli.terminal import echo
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.validation import parse_spec
 
 
 def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> None:

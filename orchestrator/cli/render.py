@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.client.profiles import Profiles
+from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.counted import counted
-from orchestrator.domain.job import JobState
-from orchestrator.domain.split import describe_split
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.wire.clusters import ClusterView, NodeView
 from orchestrator.wire.history import SnapshotView

@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from orchestrator.cli.terminal import echo
-from orchestrator.domain.spec import Topology
+from orchestrator.domain.specs.spec import Topology
 from orchestrator.simulator.rehearsal.rehearsal import Rehearsal
 from orchestrator.simulator.rehearsal.report import build_report, render_report
 from orchestrator.simulator.rehearsal.scenario import Scenario

@@ -15,8 +15,8 @@ import yaml
 
 from orchestrator.core_schema import use_core_schema
 from orchestrator.domain.errors import InvalidSpec, Refused
-from orchestrator.domain.spec import MAX_SPEC_BYTES
-from orchestrator.domain.validation import check_plain
+from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
+from orchestrator.domain.specs.validation import check_plain
 
 _TEXTS = ("run.env.", "labels.")  # fields whose values are texts: `--set run.env.N=1` needs no quotes
 _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"

@@ -13,7 +13,7 @@ from orchestrator.cli.render_plan import print_against, print_plan
 from orchestrator.cli.spec import read_spec
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.validation import parse_spec
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; '-' reads standard input.")]
 Changes = Annotated[

@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
 from orchestrator.cli.terminal import echo
+from orchestrator.domain.access.identity import EVERY_PROJECT, Role
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.identity import EVERY_PROJECT, Role
 
 _TERM = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}

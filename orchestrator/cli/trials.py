@@ -12,9 +12,9 @@ from orchestrator.cli.spec import read_spec
 from orchestrator.cli.submit import Changes, File
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.trials import build_drill
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.trials import build_drill
+from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.wire.jobs import JobView
 from trainer.contract.chaos import Fault
 

@@ -12,7 +12,7 @@ from orchestrator.cli.spec import read_patch
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean_line
 from orchestrator.wire.jobs import JobView
 from trainer.contract.chaos import Fault

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from orchestrator.client.calls import Calls
+from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.identity import Role
 from orchestrator.wire.access import NewTokenView, SecretView, TokenRequest, TokenView
 from orchestrator.wire.answers import Page
 from orchestrator.wire.webhooks import NewWebhookView, WebhookView

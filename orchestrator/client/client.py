@@ -27,8 +27,8 @@ from orchestrator.client.transport import (
     written_url,
 )
 from orchestrator.client.watch import MAX_LOG_LINES, LogChoice, WaitTimeout
-from orchestrator.domain.shares import Grouping
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.accounting.breakdown import Grouping
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.settings import Settings
 from orchestrator.wire.answers import Page
 from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from orchestrator.clusters import Cluster
 from orchestrator.commands.folders import check_folders
 from orchestrator.commands.submission import check_submission, find_cluster, make_absolute
+from orchestrator.domain.access.identity import LOCAL, Principal, Role
+from orchestrator.domain.access.url_policy import why_no_store, why_out_of_bounds
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
-from orchestrator.domain.identity import LOCAL, Principal, Role
-from orchestrator.domain.job import Job
-from orchestrator.domain.reach import why_no_store, why_out_of_bounds
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.endings import DeletionStore
 from orchestrator.ports.jobs import JobStore
 from trainer.contract.location import is_url

@@ -10,7 +10,7 @@ from dataclasses import replace
 from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt
 from orchestrator.commands.preview import render_launch
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.jobs import JobStanding
 from orchestrator.wire.plans import AgainstView, PlanView
 from trainer.contract.manifest import parse_snapshot_name

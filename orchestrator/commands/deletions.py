@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from orchestrator.clusters import Cluster
-from orchestrator.domain.deletion import Deletion, bury, require_deletable
+from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.reliance import relying_on
+from orchestrator.domain.job.deletion import Deletion, bury, require_deletable
+from orchestrator.domain.job.dependents import relying_on
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.endings import DeletionStore
 from orchestrator.ports.jobs import JobReader, JobStore

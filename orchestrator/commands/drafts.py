@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from orchestrator.clusters import Cluster
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.specs.spec import JobSpec
 
 NONCE = "preview"
 _REASON = "is a dry run"

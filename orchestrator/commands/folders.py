@@ -8,8 +8,8 @@ from pathlib import Path
 
 from orchestrator.clusters import Cluster
 from orchestrator.domain.errors import FieldProblem
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.workdir import find_job_ids, why_not_in_root
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.workdir import find_job_ids, why_not_in_root
 from trainer.contract.location import is_url
 
 ProjectOf = Callable[[str], str | None]  # from a job's id, deleted or not; None: there was no such job

@@ -16,18 +16,18 @@ from dataclasses import replace
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.submission import find_cluster
 from orchestrator.commands.target import find_target
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.chaos import Order, wish_chaos, wish_stacks
+from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.counted import counted
-from orchestrator.domain.effect import list_ineffective
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.time_limit import list_limit_warnings
-from orchestrator.domain.validation import leaves, merge_patch, parse_spec
-from orchestrator.domain.wish import Wish, wish_cancel, wish_resume, wish_snapshot, wish_suspend
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.faults import Order, wish_chaos, wish_stacks
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.requests import Wish, wish_cancel, wish_resume, wish_snapshot, wish_suspend
+from orchestrator.domain.specs.ineffective_fields import list_ineffective
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.time_limit import list_limit_warnings
+from orchestrator.domain.specs.validation import leaves, merge_patch, parse_spec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import HistoryReader
 from orchestrator.ports.jobs import JobReader, JobStore

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import structlog
 
+from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.node import record_begins
+from orchestrator.domain.observation.node import record_begins
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.clusters import ClusterReader, NodeStore
 

@@ -7,9 +7,9 @@ from orchestrator.commands.comparison import compare
 from orchestrator.commands.preview import render_launch, render_plan
 from orchestrator.commands.sizing import compare_rungs
 from orchestrator.commands.submission import find_cluster
+from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.jobs import JobReader
 from orchestrator.wire.plans import MemoryView, PlanView
 from trainer.contract.advice import Rung

@@ -11,13 +11,13 @@ from torchx import specs
 from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.commands.sizing import compare_rungs, size_up
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.effect import list_ineffective
-from orchestrator.domain.job import Job
-from orchestrator.domain.launch import Environments, LaunchPlan
-from orchestrator.domain.masking import MASK
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.time_limit import list_limit_warnings
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.launch import Environments, LaunchPlan
+from orchestrator.domain.job.masking import MASK
+from orchestrator.domain.specs.ineffective_fields import list_ineffective
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.time_limit import list_limit_warnings
 from orchestrator.wire.plans import MemoryView, PlanView, ReplicaPlanView, RungView
 from trainer.contract import env
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.domain.launch import workers_per_node
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.launch import workers_per_node
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.plans import MemoryView
 from trainer.contract.advice import LADDER, Rung, choose_strategy, describe_need
 from trainer.contract.config import TrainerConfig

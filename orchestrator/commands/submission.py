@@ -15,10 +15,10 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, FieldProblem, InvalidSpec, LaunchRefused
-from orchestrator.domain.launch import workers_per_node
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.time_limit import find_limit_problem
-from orchestrator.domain.unsupported import find_unsupported
+from orchestrator.domain.job.launch import workers_per_node
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.time_limit import find_limit_problem
+from orchestrator.domain.specs.unsupported import find_unsupported
 from trainer.contract import layout
 from trainer.contract.location import is_url, why_no_place
 

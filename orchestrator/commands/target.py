@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.domain.chaos import Target
-from orchestrator.domain.reliance import relying_on
+from orchestrator.domain.job.dependents import relying_on
+from orchestrator.domain.job.faults import Target
 from orchestrator.ports.history import HistoryReader, StoredReplica
 from orchestrator.ports.jobs import JobReader
 

@@ -17,11 +17,11 @@ from orchestrator.api.documents import parse_yaml
 from orchestrator.commands.jobs import Commands
 from orchestrator.dashboard.answers import FormBody, Posted, first_of
 from orchestrator.dashboard.pages import render_page
-from orchestrator.domain.access import Verdict, find_rule, judge
+from orchestrator.domain.access.route_roles import Verdict, find_rule, judge
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, Refused
-from orchestrator.domain.job import Job
-from orchestrator.domain.validation import parse_model
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.specs.validation import parse_model
 from orchestrator.identity.places import JobPlaces
 from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
 

@@ -18,8 +18,8 @@ from orchestrator.api.body_stream import read_body, turn_to_parse
 from orchestrator.api.errors import HttpProblem
 from orchestrator.dashboard.keeping import Recent
 from orchestrator.dashboard.pages import RELEASE, render_page
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.spec import MAX_SPEC_BYTES
+from orchestrator.domain.access.identity import Principal
+from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
 
 _RELATIVE_TIMES = re.compile(r"(<time [^>]*>)[^<]*")  # the page itself keeps them up to date
 _MAX_FORM_BYTES = 3 * MAX_SPEC_BYTES  # a spec, with every byte escaped

@@ -11,7 +11,7 @@ from orchestrator.api.access import Caller
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.dashboard.answers import Asking, Kept, answer_kept
 from orchestrator.dashboard.keeping import Recent
-from orchestrator.domain.identity import Principal, Role
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.inventory import Inventory
 

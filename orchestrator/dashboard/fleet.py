@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from orchestrator.domain.goodput import Bin, Ledger, Stretch, add_up, clip
-from orchestrator.domain.life import LOSSES
-from orchestrator.domain.shares import Grouping, Holding, share_out
+from orchestrator.domain.accounting.breakdown import Grouping, Holding, share_out
+from orchestrator.domain.accounting.goodput import Bin, Ledger, Stretch, add_up, clip
+from orchestrator.domain.accounting.life import LOSSES
 
 _HOUR_US = 3.6e9
 _WORST = 10

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Query, Response
 from orchestrator.dashboard.answers import Asking, answer_page
 from orchestrator.dashboard.fleet import Fleet, build_fleet
 from orchestrator.dashboard.keeping import Recent
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.identity import Principal, Role
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.books import Books, visible
 

@@ -20,10 +20,10 @@ from orchestrator.dashboard.keeping import Parts
 from orchestrator.dashboard.ledger import build_ledger
 from orchestrator.dashboard.pages import render_page
 from orchestrator.dashboard.timeline import build_timeline
+from orchestrator.domain.access.identity import Role
+from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.errors import InvalidSpec, LaunchRefused, NotFound
-from orchestrator.domain.identity import Role
-from orchestrator.domain.split import describe_split
-from orchestrator.domain.why import tell_beginning
+from orchestrator.domain.explanation.why import tell_beginning
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import Mark

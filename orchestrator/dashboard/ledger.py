@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.domain.goodput import Bin
+from orchestrator.domain.accounting.goodput import Bin
 
 # (what it is, what makes less of it): docs/goodput.md has the bins.
 WORDS: Mapping[Bin, tuple[str, str]] = {

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends, Query, Response
 from orchestrator.dashboard.answers import Asking, Kept, answer_kept
 from orchestrator.dashboard.keeping import Recent
 from orchestrator.dashboard.sparks import Sparks
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.identity import Principal, Role
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import Lifespan
 from orchestrator.ports.jobs import JobFilter, JobOrder

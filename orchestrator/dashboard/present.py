@@ -9,9 +9,9 @@ from datetime import datetime
 
 from orchestrator.dashboard.grid import Lag
 from orchestrator.dashboard.timeline import Shape
-from orchestrator.domain.access import Verdict, find_rule, judge
-from orchestrator.domain.goodput import Bin
-from orchestrator.domain.identity import Principal
+from orchestrator.domain.access.identity import Principal
+from orchestrator.domain.access.route_roles import Verdict, find_rule, judge
+from orchestrator.domain.accounting.goodput import Bin
 
 ABSENT = "–"
 # A shape for each, so that colour is never all there is. All of them are in every system's fonts.

@@ -16,9 +16,9 @@ from fastapi.responses import RedirectResponse
 from orchestrator.api.access import Caller, require_role
 from orchestrator.api.bodies import parse_secret
 from orchestrator.dashboard.answers import Asked, Asking, Posted, answer_page, first_of
+from orchestrator.domain.access.identity import Role, Token
 from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec
-from orchestrator.domain.identity import Role, Token
-from orchestrator.domain.validation import parse_model
+from orchestrator.domain.specs.validation import parse_model
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.ports.clock import Clock

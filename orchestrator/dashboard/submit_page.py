@@ -20,9 +20,9 @@ from orchestrator.dashboard.answers import Asked, Asking, FormBody, Posted, answ
 from orchestrator.dashboard.form import FIELDS, FIRST, KINDS, merge_fields, render_yaml, show_fields
 from orchestrator.dashboard.job_page import render_spec
 from orchestrator.dashboard.pages import render_page
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import BackendUnavailable, Conflict, FieldProblem, Forbidden, InvalidSpec, NotFound
-from orchestrator.domain.identity import Principal, Role
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.identity.places import JobPlaces
 from orchestrator.queries.inventory import Inventory
 from orchestrator.queries.jobs import Queries

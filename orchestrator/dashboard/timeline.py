@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 
-from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.accounting.goodput import Bin
 from orchestrator.domain.counted import counted
-from orchestrator.domain.event import EventKind
-from orchestrator.domain.goodput import Bin
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import EventKind
 from orchestrator.wire.insight import StretchView
 from orchestrator.wire.jobs import AttemptView, EventView, JobView
 from trainer.contract.exit_record import EventKind as Told

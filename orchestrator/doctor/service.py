@@ -21,8 +21,8 @@ from cryptography import x509
 from orchestrator.api.edge import LOOPBACK_HOSTS
 from orchestrator.cluster_settings import KubernetesClusterSettings, LocalClusterSettings
 from orchestrator.doctor.finding import Finding, Verdict, Word
+from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from orchestrator.domain.identity import Role
 from orchestrator.settings import Settings
 from orchestrator.store import schema
 from orchestrator.store.clock import store_time

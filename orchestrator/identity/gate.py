@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.errors import Unauthenticated
-from orchestrator.domain.identity import LOCAL, Principal, Role
 from orchestrator.identity.memory import Remembered
 from orchestrator.identity.tokens import Tokens
 

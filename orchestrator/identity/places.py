@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from orchestrator.domain.access import JobPlace
+from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.ports.identity import PlaceReader
 
 _MOST = 100_000  # jobs that are remembered

@@ -11,8 +11,7 @@ from typing import TypeGuard
 
 import structlog
 
-from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec, NotFound
-from orchestrator.domain.identity import (
+from orchestrator.domain.access.identity import (
     EVERY_PROJECT,
     LOCAL,
     Principal,
@@ -24,6 +23,7 @@ from orchestrator.domain.identity import (
     render_token,
     same_digest,
 )
+from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec, NotFound
 from orchestrator.identity.memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.identity import TokenStore

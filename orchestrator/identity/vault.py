@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
+from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, LaunchRefused, NotFound, StoreUnavailable
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.masking import MIN_SECRET_LENGTH, NOTHING, Mask
+from orchestrator.domain.job.masking import MIN_SECRET_LENGTH, NOTHING, Mask
 from orchestrator.identity.memory import ShortMemory
 from orchestrator.identity.places import JobPlaces
 from orchestrator.ports.clock import Clock

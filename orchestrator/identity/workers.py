@@ -6,9 +6,9 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import AttemptOver, Unauthenticated
-from orchestrator.domain.worker_token import AttemptStay, is_genuine, is_over
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import AttemptStay, is_genuine, is_over
 from orchestrator.identity.memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.identity import PlaceReader

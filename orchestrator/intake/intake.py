@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound, StoreUnavailable
-from orchestrator.domain.masking import Mask
-from orchestrator.domain.wish import desired_of_attempt
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.masking import Mask
+from orchestrator.domain.job.requests import desired_of_attempt
 from orchestrator.intake.reading import Reading
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.clock import Clock

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import structlog
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalStore
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestrator.domain.quiet import Output
+from orchestrator.domain.explanation.quiet import Output
 from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder
 from orchestrator.logs.files import numbered, older_of
 from trainer.contract import layout

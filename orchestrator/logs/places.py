@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.domain.event import Event
+from orchestrator.domain.job.event import Event
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 

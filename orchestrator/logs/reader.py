@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.clusters import Cluster
-from orchestrator.domain.attempt import Attempt
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.masking import NOTHING, Mask
-from orchestrator.domain.quiet import Output
+from orchestrator.domain.explanation.quiet import Output
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.masking import NOTHING, Mask
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.files import (
     BLOCK_BYTES,

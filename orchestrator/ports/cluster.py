@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Sighting
 from trainer.contract.launch import DesiredDocument
 
 

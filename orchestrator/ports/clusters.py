@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.admission import Claimant
-from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.queueing.admission import Claimant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.deletion import Deletion
-from orchestrator.domain.event import Event
+from orchestrator.domain.job.deletion import Deletion
+from orchestrator.domain.job.event import Event
 
 
 class DeletionStore(Protocol):

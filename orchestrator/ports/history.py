@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.chronicle import Chronicle
-from orchestrator.domain.event import Event
-from orchestrator.domain.observation import Training
+from orchestrator.domain.accounting.chronicle import Chronicle
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.observation.observation import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.access import JobPlace
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.identity import Session, Token
-from orchestrator.domain.worker_token import AttemptStay
+from orchestrator.domain.access.identity import Session, Token
+from orchestrator.domain.access.route_roles import JobPlace
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import AttemptStay
 
 
 class TokenStore(Protocol):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.observation import Training
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.observation.observation import Training
+from orchestrator.domain.specs.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract.exit_record import ExitRecord, JournalEvent
 from trainer.contract.progress import Progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from orchestrator.domain.lease import Lease, LeaseStanding
+from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 
 
 class LeaseStore(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.masking import Mask
+from orchestrator.domain.job.masking import Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

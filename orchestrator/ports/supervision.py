@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, Training
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import RankWord, Training
 from trainer.contract.exit_record import ExitRecord
 
 

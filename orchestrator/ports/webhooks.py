@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from orchestrator.domain.webhook import Webhook
+from orchestrator.domain.access.webhook import Webhook
 from orchestrator.ports.history import StoredEvent
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.chronicle import Chronicle, read_life
+from orchestrator.domain.accounting.breakdown import Prices
+from orchestrator.domain.accounting.chronicle import Chronicle, read_life
+from orchestrator.domain.accounting.gains import list_gains
+from orchestrator.domain.accounting.goodput import Bin, Ledger, Stretch, add_up
+from orchestrator.domain.accounting.injections import chaos_us, mark_stretches, read_injections
+from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.gains import list_gains
-from orchestrator.domain.goodput import Bin, Ledger, Stretch, add_up
-from orchestrator.domain.injections import chaos_us, mark_stretches, read_injections
-from orchestrator.domain.job import Job
-from orchestrator.domain.life import Life, lay_out
-from orchestrator.domain.node import Exclusion, describe
-from orchestrator.domain.quiet import Output, find_quiet, tell_quiet
-from orchestrator.domain.shares import Prices
-from orchestrator.domain.why import Cause, explain
+from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
+from orchestrator.domain.explanation.why import Cause, explain
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.observation.node import Exclusion, describe
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import ChronicleReader

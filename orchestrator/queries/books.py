@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from orchestrator.domain.chronicle import read_life
+from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.domain.accounting.chronicle import read_life
+from orchestrator.domain.accounting.gains import judge_interval, measure
+from orchestrator.domain.accounting.goodput import add_up, clip
+from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound, Refused
-from orchestrator.domain.gains import judge_interval, measure
-from orchestrator.domain.goodput import add_up, clip
-from orchestrator.domain.job import Job
-from orchestrator.domain.life import Life, lay_out
-from orchestrator.domain.shares import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.domain.job.job import Job
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import ChronicleReader, Lifespan
 from orchestrator.wire.insight import SharesView, ShareView

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import TypeVar
 
 from orchestrator.clusters import Cluster
-from orchestrator.domain.admission import Claimant, Limits, Quota, admit, devices_of, place_in_line
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.lease import LeaseStanding
-from orchestrator.domain.node import Exclusion, NodeFailure, exclude, find_incidents, record_begins
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.observation.node import Exclusion, NodeFailure, exclude, find_incidents, record_begins
+from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, devices_of, place_in_line
+from orchestrator.domain.queueing.lease import LeaseStanding
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.clusters import ClusterReader
 from orchestrator.ports.leases import LeaseStore

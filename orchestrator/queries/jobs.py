@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.observation import Training
-from orchestrator.domain.spec import Budgets
-from orchestrator.domain.stacks import newest_stacks
-from orchestrator.domain.wish import pending_wishes
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.requests import pending_wishes
+from orchestrator.domain.job.stacks import newest_stacks
+from orchestrator.domain.observation.observation import Training
+from orchestrator.domain.specs.spec import Budgets
 from orchestrator.ports.history import AttemptStanding, Glances, HistoryReader, Mark, MetricPoint, StoredEvent
 from orchestrator.ports.jobs import JobFilter, JobOrder, JobReader, JobStanding
 from orchestrator.queries.census import Census

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.ports.clock import Clock
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.ports.clock import Clock
 from orchestrator.simulator.group import FakeAttempt, Stall
 from orchestrator.simulator.lineage import FakeLineage

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.ports.clock import Clock
 from orchestrator.simulator.agents import AgentState, FakeAgent
 from orchestrator.simulator.lineage import FakeLineage, StaleTerm

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.bounds import Launch
 from orchestrator.domain.errors import Conflict, NotFound, Refused, StoreUnavailable
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.observation import Training
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.explanation.row_limits import Launch
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.observation.observation import Training
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.jobs import JobFilter, JobOrder, JobStanding, Wished
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.simulator.tables import Tables, ingest

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.lease import Lease, LeaseStanding
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, Training, parse_replicas
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import RankWord, Training, parse_replicas
+from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.simulator.memory_store import MemoryStore

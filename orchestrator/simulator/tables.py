@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from orchestrator.domain.attempt import Attempt, AttemptKey
+from orchestrator.domain.accounting.training_summary import Told, time_of
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Job
-from orchestrator.domain.lease import Lease
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord
-from orchestrator.domain.told import Told, time_of
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import RankWord
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.progress import Progress

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import bindparam, or_, select
 from sqlalchemy.orm import Session
 
-from orchestrator.domain import chronicle, why
-from orchestrator.domain.chronicle import Chronicle
+from orchestrator.domain.accounting import chronicle
+from orchestrator.domain.accounting.chronicle import Chronicle
+from orchestrator.domain.explanation import why
 from orchestrator.ports.history import Lifespan
 from orchestrator.store.engine import Database
 from orchestrator.store.kept import read_kept

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import Select, func, select
 
-from orchestrator.domain.admission import Claimant
-from orchestrator.domain.job import JobState
-from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.clusters import ClusterAges
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import attempt_of, job_of

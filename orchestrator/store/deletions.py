@@ -7,8 +7,8 @@ from dataclasses import asdict, fields
 
 from sqlalchemy import delete, insert, select, update
 
-from orchestrator.domain.deletion import Deletion
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.deletion import Deletion
+from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import DeletionRow, JobRow
 

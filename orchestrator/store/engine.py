@@ -16,9 +16,9 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
+from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
-from orchestrator.domain.event import Event
-from orchestrator.domain.webhook import Webhook
+from orchestrator.domain.job.event import Event
 from orchestrator.store import sqlite
 from orchestrator.store.failures import translated
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, BindParameter, Select, Text, and_, bindparam, column, func, select, true, values
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.history import Mark
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import EventRow, JobRow, JournalRow, MetricRow

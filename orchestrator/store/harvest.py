@@ -13,12 +13,12 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from orchestrator.domain import bounds
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.bounds import Launch, Room, Stored, tell_thinned
-from orchestrator.domain.event import REPLICA, Event
-from orchestrator.domain.event import EventKind as OwnKind
-from orchestrator.domain.told import Told, time_of
+from orchestrator.domain.accounting.training_summary import Told, time_of
+from orchestrator.domain.explanation import row_limits as bounds
+from orchestrator.domain.explanation.row_limits import Launch, Room, Stored, tell_thinned
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.event import REPLICA, Event
+from orchestrator.domain.job.event import EventKind as OwnKind
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES, clean_integer, clean_share, clean_text, shorten_evidence
 from orchestrator.store.upserts import (

@@ -7,9 +7,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import Conflict
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired, Job
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events, require_job
 from orchestrator.store.mapping import asked_columns, desired_columns, job_of, status_columns

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import AttemptKey, parse_nodes
-from orchestrator.domain.bounds import Launch
 from orchestrator.domain.errors import NotFound
+from orchestrator.domain.explanation.row_limits import Launch
+from orchestrator.domain.job.attempt import AttemptKey, parse_nodes
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.harvest import Harvest, Training

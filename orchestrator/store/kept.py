@@ -9,9 +9,9 @@ from datetime import datetime
 from sqlalchemy import JSON, ColumnElement, Text, and_, case, cast, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.event import EventKind as Ours
-from orchestrator.domain.life import Kept
+from orchestrator.domain.accounting.life import Kept
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.store.mapping import stored_of
 from orchestrator.store.sanitize import clean_integer
 from orchestrator.store.tables import MetricRow, TrainingRow

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import LeaseLost
-from orchestrator.domain.lease import Lease, LeaseStanding
+from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 from orchestrator.store.clock import is_postgres, store_time
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import LeaseRow

@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, insert, select, text
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.event import Event
+from orchestrator.domain.job.event import Event
 from orchestrator.store.clock import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
 from orchestrator.store.outbox import owe

@@ -7,14 +7,14 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.bounds import Stored
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import ChaosWish, Desired, Job, JobState, StacksWish
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, Training
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.told import Told
+from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.explanation.row_limits import Stored
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import ChaosWish, Desired, Job, JobState, StacksWish
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import RankWord, Training
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.history import MetricPoint, StoredEvent, StoredReplica, StoredSnapshot, StoredWorker
 from orchestrator.store.tables import (
     AttemptRow,

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.store.clock import is_postgres
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import node_failure_columns, node_failure_of

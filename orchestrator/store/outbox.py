@@ -10,8 +10,8 @@ from datetime import timedelta
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.webhook import Webhook, webhooks_for
+from orchestrator.domain.access.webhook import Webhook, webhooks_for
+from orchestrator.domain.job.event import Event
 from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.clock import store_time
 from orchestrator.store.engine import Database

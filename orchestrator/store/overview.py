@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Select, func, select, text, union
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.job import JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.supervision import Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import exits_of

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import JSON, Select, bindparam, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.access import JobPlace
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job import JobState
-from orchestrator.domain.worker_token import AttemptStay
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.worker_token import AttemptStay
 from orchestrator.ports.jobs import JobCourse, JobFilter, JobOrder, JobStanding, Wished
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job

@@ -8,9 +8,10 @@ from datetime import datetime
 from sqlalchemy import JSON, delete, func, select, tuple_, type_coerce, update
 from sqlalchemy.orm import Session
 
-from orchestrator.domain import chronicle, why
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.job import JobState
+from orchestrator.domain.accounting import chronicle
+from orchestrator.domain.explanation import why
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.endings import EndedJob
 from orchestrator.store.engine import Database
 from orchestrator.store.kept import MOST_SUMS, SUMS, read_rows, read_sums, render_sums

@@ -10,13 +10,13 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_, u
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
+from orchestrator.domain.accounting.training_summary import Told
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
-from orchestrator.domain.job import JobState
-from orchestrator.domain.lease import Lease
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import RankWord, parse_replicas
-from orchestrator.domain.told import Told
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import RankWord, parse_replicas
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.leases import require_lease

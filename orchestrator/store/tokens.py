@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, delete, select, update
 
-from orchestrator.domain.identity import Role, Session, Token
+from orchestrator.domain.access.identity import Role, Session, Token
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import SessionRow, TokenRow
 

@@ -30,9 +30,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.bounds import Stored
-from orchestrator.domain.told import Told
+from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.explanation.row_limits import Stored
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.store.mapping import stored_document, told_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from orchestrator.domain.webhook import Webhook
+from orchestrator.domain.access.webhook import Webhook
 from orchestrator.ports.webhooks import StoredWebhook
 from orchestrator.store.engine import Database
 from orchestrator.store.tables import DeliveryRow, WebhookRow

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.decision import Decision, Stop
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.evidence import weigh
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.masking import Mask
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.masking import Mask
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.policy.decision import Decision, Stop
+from orchestrator.domain.policy.evidence import weigh
+from orchestrator.domain.policy.situation import Situation
 from orchestrator.ports.supervision import Change
 from trainer.contract.failure import render_failure
 

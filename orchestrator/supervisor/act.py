@@ -15,9 +15,17 @@ from typing import assert_never
 
 import structlog
 
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.budget import charge, find_cost, mark_at_launch, recognise
-from orchestrator.domain.decision import (
+from orchestrator.domain.errors import LaunchRefused, NotPermitted
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.launch import Site, build_plan, workers_per_node
+from orchestrator.domain.job.masking import NOTHING
+from orchestrator.domain.job.requests import desired_of_attempt
+from orchestrator.domain.observation.node import Exclusion, NodeFailure
+from orchestrator.domain.observation.observation import Presence, Training
+from orchestrator.domain.policy.budget import charge, find_cost, mark_at_launch, recognise
+from orchestrator.domain.policy.decision import (
     AvoidOnly,
     BeginRetry,
     Decision,
@@ -32,15 +40,7 @@ from orchestrator.domain.decision import (
     TellAgents,
     Wait,
 )
-from orchestrator.domain.errors import LaunchRefused, NotPermitted
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.launch import Site, build_plan, workers_per_node
-from orchestrator.domain.masking import NOTHING
-from orchestrator.domain.node import Exclusion, NodeFailure
-from orchestrator.domain.observation import Presence, Training
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.wish import desired_of_attempt
+from orchestrator.domain.policy.situation import Situation
 from orchestrator.ports.cluster import Backend, RunDirectories, StrictBackend
 from orchestrator.ports.secrets import SecretReader
 from orchestrator.ports.supervision import Change, SupervisorStore

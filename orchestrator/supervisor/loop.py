@@ -10,7 +10,7 @@ from datetime import datetime
 import structlog
 
 from orchestrator.domain.errors import LeaseLost, Unavailable
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.leases import LeaseStore
 from orchestrator.supervisor.office import Office

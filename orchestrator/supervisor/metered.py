@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Sighting
 from orchestrator.ports.cluster import Backend, StrictBackend
 from orchestrator.telemetry.metrics import Metrics
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from orchestrator.domain.admission import dependencies_of
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.hang import suspect
-from orchestrator.domain.job import JobState
-from orchestrator.domain.node import Exclusion, exclude, record_begins
-from orchestrator.domain.observation import Observation, Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.hang import suspect
+from orchestrator.domain.observation.node import Exclusion, exclude, record_begins
+from orchestrator.domain.observation.observation import Observation, Presence, Sighting
+from orchestrator.domain.queueing.admission import dependencies_of
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.cluster import Backend, Journals
 from orchestrator.ports.supervision import Supervised, SupervisorStore

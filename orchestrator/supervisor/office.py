@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from orchestrator.domain.errors import LeaseLost, Unavailable
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.leases import LeaseStore
 
 log = structlog.get_logger()

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from orchestrator.domain.admission import Admission, Claimant, Limits, admit
-from orchestrator.domain.decide import POLICY, decide
-from orchestrator.domain.decision import Wait
 from orchestrator.domain.errors import BackendBusy, LeaseLost, Refused, StoreUnavailable, Unavailable
-from orchestrator.domain.rules.kinds import Rule
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.watched import Watched
+from orchestrator.domain.observation.watched import Watched
+from orchestrator.domain.policy.decide import POLICY, decide
+from orchestrator.domain.policy.decision import Wait
+from orchestrator.domain.policy.rules.kinds import Rule
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission, Claimant, Limits, admit
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Supervised, SupervisorStore
 from orchestrator.supervisor.act import Actor

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.domain.attempt import Attempt, AttemptState
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.observation import Training
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.observation import Training
 
 Attributes = Mapping[str, str | int]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.budget import BUDGET_OF, budget_of
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.policy.budget import BUDGET_OF, budget_of
 from orchestrator.telemetry.metrics import Metrics
 from trainer.contract.exit_record import EventKind as JournalKind
 from trainer.contract.failure import Failure, FailureKind, parse_failure

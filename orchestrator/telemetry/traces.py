@@ -13,10 +13,10 @@ from typing import Protocol
 
 import structlog
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import NotFound, Unavailable
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.history import AttemptStanding, HistoryReader
 from orchestrator.ports.jobs import JobReader
 from orchestrator.telemetry.metrics import Metrics

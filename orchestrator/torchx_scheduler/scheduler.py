@@ -21,9 +21,9 @@ from torchx.workspace.api import WorkspaceMixin
 
 from orchestrator.client import Client, ServiceUnreachable, WaitTimeout, connect, written_url
 from orchestrator.domain.errors import InvalidSpec, NotFound, OrchestratorError
+from orchestrator.domain.specs.validation import parse_spec
+from orchestrator.domain.specs.workdir import WORKSPACES
 from orchestrator.domain.terminal import clean, clean_line
-from orchestrator.domain.validation import parse_spec
-from orchestrator.domain.workdir import WORKSPACES
 from orchestrator.settings import Settings, load_settings
 from orchestrator.torchx_scheduler.preview import render_preview
 from orchestrator.torchx_scheduler.states import APP_STATES, describe

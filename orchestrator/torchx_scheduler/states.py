@@ -8,7 +8,7 @@ from collections.abc import Collection
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.torchx_scheduler.translate import ROLE_LABEL
 from orchestrator.wire.jobs import JobView

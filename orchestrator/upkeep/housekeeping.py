@@ -14,10 +14,10 @@ from pathlib import Path
 
 import structlog
 
+from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
 from orchestrator.domain.errors import Unavailable
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.retention import Keep, Left, before, last_needed, tell_removal
-from orchestrator.domain.workdir import WORKSPACES
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.specs.workdir import WORKSPACES
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.endings import EndedJob, EndedJobs, Forgetting

@@ -14,10 +14,10 @@ from urllib.request import getproxies, proxy_bypass
 
 import structlog
 
+from orchestrator.domain.access.identity import Principal
+from orchestrator.domain.access.url_policy import why_out_of_bounds
+from orchestrator.domain.access.webhook import SECRET_PREFIX, Webhook, parse_key, why_no_endpoint
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, StoreUnavailable
-from orchestrator.domain.identity import Principal
-from orchestrator.domain.reach import why_out_of_bounds
-from orchestrator.domain.webhook import SECRET_PREFIX, Webhook, parse_key, why_no_endpoint
 from orchestrator.identity.memory import ShortMemory
 from orchestrator.identity.vault import Vault
 from orchestrator.ports.clock import Clock

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import httpx
 import structlog
 
+from orchestrator.domain.access.url_policy import why_inside
+from orchestrator.domain.access.webhook import GIVEN_UP_AFTER_S, Webhook, retry_in_s, sign
 from orchestrator.domain.errors import Unavailable
-from orchestrator.domain.reach import why_inside
-from orchestrator.domain.webhook import GIVEN_UP_AFTER_S, Webhook, retry_in_s, sign
 from orchestrator.ports.webhooks import Delivery, OutboxStore
 from orchestrator.telemetry.metrics import Metrics
 from trainer.contract.clock import render_time

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from orchestrator.domain.identity import Role
-from orchestrator.domain.spec import EnvName, Name
+from orchestrator.domain.access.identity import Role
+from orchestrator.domain.specs.spec import EnvName, Name
 from orchestrator.wire.answers import Answer, Request
 from orchestrator.wire.moments import Moment
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.wire.answers import Answer, Page
 from orchestrator.wire.jobs import FailureView
 from trainer.contract.chaos import Fault

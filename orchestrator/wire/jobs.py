@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.answers import Answer
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.wire.answers import Answer
 
 

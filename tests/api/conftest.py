@@ -24,13 +24,13 @@ from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.sign_in import build_sign_in
 from orchestrator.dashboard.views import build_router
-from orchestrator.domain.admission import Limits, Quota
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.identity import LOCAL, Role
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.launch import Site, build_plan
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.shares import Prices
+from orchestrator.domain.access.identity import LOCAL, Role
+from orchestrator.domain.accounting.breakdown import Prices
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.identity.gate import Gate
 from orchestrator.identity.pace import Pace
 from orchestrator.identity.places import JobPlaces

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Sighting
 from orchestrator.wire.reports import DesiredView, ReportBody
 
 BASE_URL = "http://localhost:8700"

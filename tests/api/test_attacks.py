@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 
 from orchestrator.api import body_stream
 from orchestrator.backends.local.render import render_processes
-from orchestrator.domain import identity
-from orchestrator.domain.attempt import AttemptKey, AttemptState
+from orchestrator.domain.access import identity
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.job import JobState
-from orchestrator.domain.launch import build_plan
-from orchestrator.domain.validation import parse_spec
-from orchestrator.domain.worker_token import issue_worker_token
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.worker_token import issue_worker_token
+from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.settings import load_settings
 from tests.api.conftest import FIRST_TOKEN, WORKER_KEY, World
 from tests.unit.situations import a_job, an_attempt

@@ -18,8 +18,8 @@ from orchestrator.api.body_memory import SHORT_BYTES, BodyMemory, BodyUse
 from orchestrator.api.documents import parse_json
 from orchestrator.api.errors import HttpProblem
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.validation import MAX_NODES, check_plain, parse_model, parse_spec
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.validation import MAX_NODES, check_plain, parse_model, parse_spec
 from tests.api.conftest import World
 from tests.api.fakes import BASE_URL, Client
 from tests.api.test_exhaustion import MOST_BYTES, peak

@@ -7,8 +7,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import ChaosWish, JobState, StacksWish
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import ChaosWish, JobState, StacksWish
 from tests.api.conftest import World
 from tests.builders import make_batch, make_exit_record, make_journal_event, make_progress
 from trainer.contract.chaos import Fault

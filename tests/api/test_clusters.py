@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import NOW, at
 from trainer.contract.failure import FailureKind

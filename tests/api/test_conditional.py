@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from orchestrator.api.app import create_app
 from orchestrator.domain.errors import InvalidTransition, StoreUnavailable
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.api.fakes import Client
 from tests.builders import make_batch, make_journal_event

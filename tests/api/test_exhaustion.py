@@ -15,11 +15,11 @@ from orchestrator.api.documents import parse_json, parse_yaml
 from orchestrator.api.errors import HttpProblem
 from orchestrator.commands.jobs import parse_spec_patch
 from orchestrator.commands.preview import MOST_REPLICAS
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.launch import build_plan
-from orchestrator.domain.spec import MAX_SPEC_BYTES
-from orchestrator.domain.validation import MOST_LEAVES, MOST_PROBLEMS, check_plain, leaves, parse_spec
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
+from orchestrator.domain.specs.validation import MOST_LEAVES, MOST_PROBLEMS, check_plain, leaves, parse_spec
 from tests.api.conftest import World
 from tests.unit.situations import a_job, a_spec, an_attempt
 from tests.unit.test_launch import SITE

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from orchestrator.logs import feed as feed_module
 from orchestrator.logs.feed import EVERY_S, Feeds, Listener
 from orchestrator.logs.follow import Follower

@@ -16,9 +16,9 @@ import pytest
 import uvicorn
 
 from orchestrator.api.app import create_app
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import LogRequest
 from tests.api.conftest import World

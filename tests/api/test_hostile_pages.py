@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.jobs import SqlJobStore
 from tests.api.conftest import World
 from tests.attacks.places import Place, accepted, find_places

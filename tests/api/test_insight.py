@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import make_batch, make_progress
 from trainer.contract.failure import Failure, FailureKind

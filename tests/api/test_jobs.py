@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from orchestrator.commands.jobs import Commands
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.identity import Principal, Role
-from orchestrator.domain.job import JobState
+from orchestrator.domain.access.identity import Principal, Role
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import at, make_batch, make_journal_event, make_progress
 from trainer.contract.failure import Failure, FailureKind

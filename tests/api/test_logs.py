@@ -8,8 +8,8 @@ import tracemalloc
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import make_batch, make_journal_event, make_progress
 

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.api.app import create_app
 from orchestrator.dashboard.sign_in import build_sign_in
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.worker_token import issue_worker_token
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.identity.pace import Pace
 from tests.api.conftest import WORKER_KEY, World
 from tests.api.fakes import Client

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import FIRST_TOKEN, World
 from tests.builders import make_batch, make_journal_event, make_progress
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 
 # Public as they stand; what a resolver would answer is not the service's to find out.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.api.app import create_app
-from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.worker_token import LATE, issue_worker_token
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.worker_token import LATE, issue_worker_token
 from orchestrator.identity.pace import Pace
 from tests.api.conftest import WORKER_KEY, World
 from tests.api.fakes import Client

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.domain.job import JobState
-from orchestrator.domain.masking import MASK
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.masking import MASK
 from tests.api.conftest import World
 
 VALUE = "hunter2-hunter2"

@@ -16,8 +16,8 @@ from orchestrator.api import access
 from orchestrator.api.access import watched
 from orchestrator.api.app import create_app
 from orchestrator.api.stream import Stream
+from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.identity import LOCAL
 from orchestrator.identity.seats import Seats
 from tests.api.conftest import World
 from tests.api.fakes import BASE_URL

@@ -11,10 +11,10 @@ from sqlalchemy import text
 from orchestrator.api.app import create_app
 from orchestrator.commands.jobs import Commands
 from orchestrator.commands.plans import Plans
+from orchestrator.domain.access.identity import LOCAL
+from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import Conflict, InvalidSpec
-from orchestrator.domain.identity import LOCAL
-from orchestrator.domain.job import JobState
-from orchestrator.domain.webhook import Webhook
+from orchestrator.domain.job.job import JobState
 from orchestrator.store.jobs import SqlJobStore
 from orchestrator.store.outbox import SqlOutboxStore
 from orchestrator.store.readers import SqlJobReader

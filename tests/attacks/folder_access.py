@@ -17,10 +17,10 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.slurm import traces as slurm
 from orchestrator.backends.slurm.sight import Traces
 from orchestrator.clusters import Cluster
-from orchestrator.domain.attempt import AttemptKey, AttemptState
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job import Job
-from orchestrator.domain.launch import build_plan
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.launch import build_plan
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.jobfolder.removal import LocalJobFolders
 from orchestrator.logs.files import find_agent_logs, find_worker_logs, open_log

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.validation import parse_spec
 from trainer.contract.config import TrainerConfig
 
 ITEM, VALUE, KEY = "[]", "{value}", "{key}"

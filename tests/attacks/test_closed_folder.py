@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.jobfolder.removal import remove_folder
 from orchestrator.upkeep.housekeeping import discard

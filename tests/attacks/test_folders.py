@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World, closed, empty_database
 
 __all__ = ["closed", "empty_database"]

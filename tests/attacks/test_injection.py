@@ -18,9 +18,9 @@ from orchestrator.backends.kubernetes.render import LAUNCH_FILE, Manifests, rend
 from orchestrator.backends.kubernetes.render import render_native as render_yaml
 from orchestrator.backends.local.render import render_processes
 from orchestrator.backends.slurm.render import render_native, render_node_launch, render_request
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.launch import LaunchPlan, build_plan
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.launch import LaunchPlan, build_plan
+from orchestrator.domain.specs.spec import JobSpec
 from tests.attacks.places import SHELL, Place, accepted, find_places
 from tests.kubernetes.test_render import OWN
 from tests.slurm.test_render import CPUS as SLURM

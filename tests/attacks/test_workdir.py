@@ -19,7 +19,7 @@ from orchestrator.backends import ship
 from orchestrator.backends.ship import Pin, Workdirs
 from orchestrator.client import Client
 from orchestrator.domain.errors import LaunchRefused
-from orchestrator.domain.workdir import WorkdirPolicy
+from orchestrator.domain.specs.workdir import WorkdirPolicy
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.wire.jobs import JobView
 from tests.attacks.clusters import ADMIN, shared_root, team_service

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel
 
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.job import JobState
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.wire.history import MetricsView, SnapshotView, StacksView
 from orchestrator.wire.jobs import DeletionView, EventView, FailureView, JobView, SubmittedView
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView

@@ -10,8 +10,8 @@ import typer
 from orchestrator.cli.clearing import clear
 from orchestrator.cli.common import JOB_FAILED
 from orchestrator.client import Client
-from orchestrator.domain.job import JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
 from tests.builders import make_spec
 from tests.cli.conftest import Run
 from tests.cli.fake_service import AT, FakeService

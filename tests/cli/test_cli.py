@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli.main import COMMANDS, build_app
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
 from tests.cli.fake_service import Answer, FakeService, make_event, make_failure, make_job, make_snapshot

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrator.cli.token import parse_grant, parse_term
+from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.identity import Role
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import Client
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.wire.history import StacksView
 from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run

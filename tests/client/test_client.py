@@ -14,7 +14,7 @@ from orchestrator.client.calls import Calls
 from orchestrator.client.transport import Transport
 from orchestrator.client.watch import follow_logs
 from orchestrator.domain.errors import ConfigurationError, NotFound
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.settings import Settings
 from orchestrator.wire.problems import Problem
 from tests.cli.fake_service import Answer, FakeService, make_event, make_job

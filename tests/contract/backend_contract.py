@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LaunchRefused
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.observation import Liveness, Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.observation.observation import Liveness, Presence, Sighting
 from tests.contract.backends import BackendWorld
 
 

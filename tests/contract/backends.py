@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from deploy.dev.crash_points.launcher import write_lean_python
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
 from orchestrator.ports.cluster import Backend
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.domain.observation import Presence
+from orchestrator.domain.observation.observation import Presence
 from tests.contract.backend_contract import BackendContract, look, until
 from tests.contract.backends import BackendWorld, FakeWorld, RealWorld, local_world
 

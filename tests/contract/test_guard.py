@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LeaseLost
-from orchestrator.domain.job import JobState
-from orchestrator.domain.lease import Lease
-from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, SupervisorStore
 from tests.builders import NOW, at, make_attempt, make_event, make_job
 from tests.contract.worlds import World, acquire, add_job

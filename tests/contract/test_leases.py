@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.domain.errors import LeaseLost
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.queueing.lease import Lease
 from tests.builders import NOW
 from tests.contract.worlds import World, acquire
 

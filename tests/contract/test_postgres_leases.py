@@ -12,8 +12,8 @@ from multiprocessing.synchronize import Barrier
 import pytest
 
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
-from orchestrator.domain.job import Desired
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.job.job import Desired
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.store.engine import Database
 from orchestrator.store.leases import SqlLeaseStore, require_lease
 from orchestrator.store.lookups import append_events

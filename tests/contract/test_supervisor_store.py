@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey, AttemptState
+from orchestrator.domain.accounting.training_summary import Told
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import Training
-from orchestrator.domain.told import Told
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import Training
 from orchestrator.ports.supervision import Change, SupervisorStore
 from tests.builders import (
     at,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job import Desired
+from orchestrator.domain.job.job import Desired
 from tests.builders import make_event, make_spec
 from tests.contract.worlds import World, add_job
 

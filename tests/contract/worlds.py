@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from sqlalchemy import select
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Job
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.clusters import NodeStore
 from orchestrator.ports.jobs import JobStore
 from orchestrator.ports.journals import JournalStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import at, make_batch, make_journal_event, make_progress
 from trainer.contract.failure import Failure, FailureKind

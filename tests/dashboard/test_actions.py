@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import make_batch, make_journal_event
 from tests.dashboard.looks import HTML, Markup, make_running_job, make_trained_job, page

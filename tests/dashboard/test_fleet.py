@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from orchestrator.dashboard.fleet import NO_FAILURE, Rung, build_fleet, list_recoveries
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.goodput import Bin, Stretch
-from orchestrator.domain.job import JobState
-from orchestrator.domain.shares import Holding
+from orchestrator.domain.accounting.breakdown import Holding
+from orchestrator.domain.accounting.goodput import Bin, Stretch
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import at
 from tests.dashboard.looks import page

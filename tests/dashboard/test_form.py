@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from orchestrator.dashboard.form import FIRST, merge_fields, render_yaml, show_fields
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.validation import parse_spec
 
 RICH = yaml.safe_load("""
 name: rich

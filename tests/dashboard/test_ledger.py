@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.dashboard.ledger import WORDS, build_ledger, show_bin
-from orchestrator.domain.goodput import Bin
+from orchestrator.domain.accounting.goodput import Bin
 
 
 def test_the_parts_fill_the_bar_in_the_order_of_the_bins() -> None:

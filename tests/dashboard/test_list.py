@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from orchestrator.dashboard.list_page import Filters
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobOrder
 from tests.api.conftest import World
 from tests.builders import at

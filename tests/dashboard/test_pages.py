@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.dashboard.pages import ASSETS
 from orchestrator.dashboard.present import show_ago, show_bytes, show_duration
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.validation import parse_spec
 from tests.api.conftest import World
 from tests.builders import NOW, at, make_batch, make_journal_event, make_progress
 from tests.dashboard.looks import HTML, Markup, make_trained_job, page

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.dashboard.keeping import Parts, Recent
 from orchestrator.dashboard.pages import RELEASE
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import at, make_batch, make_journal_event, make_progress
 from tests.dashboard.looks import make_trained_job

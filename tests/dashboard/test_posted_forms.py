@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.api.errors import HttpProblem
 from orchestrator.dashboard.answers import parse_form
-from orchestrator.domain.spec import MAX_SPEC_BYTES
+from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
 from tests.api.test_exhaustion import peak
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import unescape
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.builders import make_batch, make_progress
 from tests.dashboard.looks import page

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from orchestrator.dashboard.settings_pages import parse_grants
+from orchestrator.domain.access.identity import LOCAL, Role
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.identity import LOCAL, Role
 from tests.api.conftest import World
 from tests.dashboard.looks import HTML, Markup, page
 

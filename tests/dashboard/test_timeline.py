@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.dashboard.timeline import Shape, Timeline, build_timeline
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.goodput import Bin
-from orchestrator.domain.job import JobState
+from orchestrator.domain.accounting.goodput import Bin
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from orchestrator.queries.jobs import view_of_new_job
 from orchestrator.wire.insight import StretchView
 from orchestrator.wire.jobs import AttemptView, EventView, JobView

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.faults.cells import Cell, check
 from tests.property import promises
 from tests.property.world import World

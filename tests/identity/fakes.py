@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from orchestrator.domain.access import JobPlace
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.identity import Session, Token
-from orchestrator.domain.worker_token import AttemptStay
+from orchestrator.domain.access.identity import Session, Token
+from orchestrator.domain.access.route_roles import JobPlace
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import AttemptStay
 from orchestrator.ports.secrets import SealedSecret
 from tests.builders import NOW
 

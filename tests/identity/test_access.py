@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.access import RULES, JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
-from orchestrator.domain.identity import LOCAL, Principal, Role
+from orchestrator.domain.access.identity import LOCAL, Principal, Role
+from orchestrator.domain.access.route_roles import RULES, JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
 
 HERE = JobPlace(project="here", owner="alice")
 STEER = Rule("POST", "/steer", Scope.JOB, Role.OPERATOR, own=Role.SUBMITTER)

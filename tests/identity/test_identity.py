@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.domain import identity
-from orchestrator.domain.identity import (
+from orchestrator.domain.access import identity
+from orchestrator.domain.access.identity import (
     LOCAL,
     Principal,
     Role,

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.masking import MASK, NOTHING, Mask
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.masking import MASK, NOTHING, Mask
 from tests.builders import NOW
 from trainer.contract.exit_record import ExitRecord, JournalEvent, Outcome
 from trainer.contract.failure import Failure, FailureKind

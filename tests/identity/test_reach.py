@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.reach import parse_address, why_inside, why_no_store, why_out_of_bounds
+from orchestrator.domain.access.url_policy import parse_address, why_inside, why_no_store, why_out_of_bounds
 
 
 @pytest.mark.parametrize(

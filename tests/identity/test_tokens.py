@@ -7,8 +7,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.errors import Forbidden, InvalidSpec, NotFound, Unauthenticated
-from orchestrator.domain.identity import LOCAL, Principal, Role
 from orchestrator.identity.gate import Credentials, Gate, Proxy
 from orchestrator.identity.memory import MOST, ShortMemory
 from orchestrator.identity.tokens import FIRST, SESSION_FOR, Tokens

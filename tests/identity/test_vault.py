@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from orchestrator.domain.access import JobPlace
+from orchestrator.domain.access.identity import LOCAL
+from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.errors import ConfigurationError, InvalidSpec, LaunchRefused, NotFound, StoreUnavailable
-from orchestrator.domain.identity import LOCAL
-from orchestrator.domain.masking import MASK
+from orchestrator.domain.job.masking import MASK
 from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
 from orchestrator.identity.places import JobPlaces
 from orchestrator.identity.vault import Vault

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import AttemptOver, Unauthenticated
-from orchestrator.domain.worker_token import (
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import (
     LATE,
     AttemptStay,
     derive_worker_key,

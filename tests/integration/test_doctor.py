@@ -18,7 +18,7 @@ from orchestrator.doctor.doctor import examine
 from orchestrator.doctor.finding import Verdict
 from orchestrator.doctor.group import Timeouts, build_group_plan, try_group
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.launch import build_plan
+from orchestrator.domain.job.launch import build_plan
 from orchestrator.settings import Settings
 from tests.builders import make_attempt, make_job
 from tests.elastic.harness import wait_for

@@ -23,8 +23,8 @@ from orchestrator.backends.kubernetes.objects import (
     parse_warning,
 )
 from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Sighting
 
 FOLDER = Path(__file__).parent / "records"
 JOB = "train"

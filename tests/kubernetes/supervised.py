@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator import rundir
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
-from orchestrator.domain.admission import Limits
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.job import Desired, Job
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.job import Desired, Job
+from orchestrator.domain.queueing.admission import Limits
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.supervisor.act import Actor

@@ -17,9 +17,9 @@ from orchestrator.backends.kubernetes.render import render_name
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import CONTAINER, MANAGER, MANAGER_LABEL
 from orchestrator.backends.kubernetes.watcher import Watcher, pause_s
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
-from orchestrator.domain.observation import Presence
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Presence
 from tests.kubernetes.conftest import build
 from tests.kubernetes.fake_api import FakeApi, Json, recorded
 from tests.kubernetes.test_render import plan_of

@@ -9,7 +9,7 @@ from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.clusters import Cluster
 from orchestrator.doctor.finding import Verdict
 from orchestrator.doctor.group import Timeouts, try_group
-from orchestrator.domain.launch import Site, build_plan
+from orchestrator.domain.job.launch import Site, build_plan
 from tests.contract.backends import site
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.test_not_starting import recorded_status

@@ -14,8 +14,8 @@ from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import KubernetesSite
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.kubernetes import records
 from tests.kubernetes.conftest import build
 from tests.kubernetes.fake_api import FakeApi, Json

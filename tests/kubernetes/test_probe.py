@@ -12,8 +12,8 @@ import pytest
 from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.probe import Look, Word, judge_findings, probe, render_probe
 from orchestrator.backends.kubernetes.site import KubernetesSite
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.spec import Placement
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.specs.spec import Placement
 from tests.kubernetes.fake_api import FakeApi, recorded
 from tests.kubernetes.test_render import APART, EVERYTHING, OWN
 

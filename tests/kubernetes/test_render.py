@@ -27,10 +27,10 @@ from orchestrator.backends.kubernetes.render import (
     render_native,
 )
 from orchestrator.backends.kubernetes.site import KubernetesSite
-from orchestrator.domain.attempt import AttemptKey, AttemptState
 from orchestrator.domain.errors import LaunchRefused
-from orchestrator.domain.launch import LaunchPlan, Site, build_plan
-from orchestrator.domain.spec import Placement
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.specs.spec import Placement
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract.node import HEAD, LOCAL
 from trainer.contract.pod import parse_pod_launch

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.kubernetes.mirror import Mirror
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, Stop
-from orchestrator.domain.observation import Observation, Sighting, Training
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.watched import Watched as WatchedAttempt
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.observation.observation import Observation, Sighting, Training
+from orchestrator.domain.observation.watched import Watched as WatchedAttempt
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, Stop
+from orchestrator.domain.policy.situation import Situation
 from tests.kubernetes import records
 from tests.kubernetes.records import Line, Watched, look, told
 from tests.unit.situations import a_job, a_spec, an_attempt

@@ -12,8 +12,8 @@ from orchestrator.bootstrap.places import build_kubernetes_site
 from orchestrator.cluster_settings import KubernetesClusterSettings
 from orchestrator.commands.submission import check_submission
 from orchestrator.domain.errors import ConfigurationError, InvalidSpec
-from orchestrator.domain.lease import Lease
-from orchestrator.domain.unsupported import find_unsupported
+from orchestrator.domain.queueing.lease import Lease
+from orchestrator.domain.specs.unsupported import find_unsupported
 from orchestrator.settings import Settings, load_settings
 from orchestrator.store import schema
 from orchestrator.store.engine import Database

@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.backends.kubernetes.objects import Condition, ContainerObject, JobObject, PodObject, WarningObject
 from orchestrator.backends.kubernetes.sight import Terms, Traces, View, sight
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Sighting
 from tests.kubernetes.records import told
 from tests.kubernetes.test_states import AWAY, HERE, NOW, RUNNING, a_pod, ended
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.chronicle import Chronicle
-from orchestrator.domain.goodput import Ledger
-from orchestrator.domain.job import JobState
-from orchestrator.domain.why import Why, explain
+from orchestrator.domain.accounting.chronicle import Chronicle
+from orchestrator.domain.accounting.goodput import Ledger
+from orchestrator.domain.explanation.why import Why, explain
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.builders import make_attempt, make_job, make_spec
 from tests.kubernetes import records
 from tests.kubernetes.records import Watched, look

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.domain.webhook import Webhook
+from orchestrator.domain.access.webhook import Webhook
 from orchestrator.store.engine import Database
 from tests.outbox.receiver import Receiver
 from tests.outbox.world import World

@@ -14,8 +14,8 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.webhook import Webhook
 from orchestrator.ports.webhooks import Delivery
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.outbox import Courier, Endpoint, Outbox

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import delete
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import InvalidTransition
+from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.ports.supervision import Change
 from orchestrator.ports.webhooks import Delivery
 from orchestrator.store import sqlite

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Desired
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Desired
 from orchestrator.ports.jobs import JobFilter
 from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.engine import Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from orchestrator.domain.admission import Limits, Quota
+from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.simulator.cluster import Fate
 from orchestrator.simulator.faults import Fault, Strike
 from orchestrator.simulator.group import Stall

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from orchestrator.domain.attempt import TRANSITIONS as ATTEMPT_EDGES
-from orchestrator.domain.attempt import Attempt, AttemptState
-from orchestrator.domain.budget import budget_of
-from orchestrator.domain.event import EventKind
-from orchestrator.domain.job import TRANSITIONS as JOB_EDGES
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.node import GRAVE
-from orchestrator.domain.observation import Training
+from orchestrator.domain.job.attempt import TRANSITIONS as ATTEMPT_EDGES
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.job import TRANSITIONS as JOB_EDGES
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.observation.node import GRAVE
+from orchestrator.domain.observation.observation import Training
+from orchestrator.domain.policy.budget import budget_of
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.group import FakeAttempt

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import InvalidSpec, NotFound, StoreUnavailable
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.simulator.agents import FakeAgent
 from orchestrator.simulator.cluster import Fate
 from orchestrator.simulator.faults import ServiceCrash

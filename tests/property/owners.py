@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.domain.errors import NotFound, Refused, Unavailable
-from orchestrator.domain.job import Job
+from orchestrator.domain.job.job import Job
 from orchestrator.wire.wishes import RetryRequest
 from tests.property.world import World
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from tests.property import promises
 from tests.property.owners import Owners
 from tests.property.world import SLOTS, World

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LeaseLost, Refused, StoreUnavailable, Unavailable
-from orchestrator.domain.launch import LaunchPlan, Site
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, Site
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.node import GRAVE, INCIDENT_S, NodeFailure, exclude, find_incidents
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.node import GRAVE, INCIDENT_S, NodeFailure, exclude, find_incidents
 from tests.unit.situations import NOW
 from trainer.contract.failure import FailureKind
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from orchestrator.simulator.cluster import LATE_S, Fate
 from orchestrator.simulator.faults import Fault, Strike
 from tests.property import promises

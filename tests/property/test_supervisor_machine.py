@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from orchestrator.domain.admission import Limits
-from orchestrator.domain.job import Job
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.queueing.admission import Limits
 from orchestrator.simulator.cluster import Fate
 from orchestrator.simulator.faults import Fault, Strike
 from orchestrator.simulator.group import Stall

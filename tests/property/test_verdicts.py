@@ -15,13 +15,13 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.domain.attempt import Attempt, AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, Stop
-from orchestrator.domain.job import Desired, Job
-from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.watched import Watched
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.job import Desired, Job
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, ReplicaSighting
+from orchestrator.domain.observation.watched import Watched
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, Stop
+from orchestrator.domain.policy.situation import Situation
 from tests.unit.situations import NOW, a_job, a_replica, a_spec, an_attempt, an_exit, seen
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import ExitRecord, Outcome

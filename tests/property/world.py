@@ -18,13 +18,13 @@ from orchestrator import rundir
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.jobs import Commands
-from orchestrator.domain.admission import Limits
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.decide import Rule, decide
-from orchestrator.domain.decision import Decision
-from orchestrator.domain.job import Job
-from orchestrator.domain.launch import Site, build_plan
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.domain.policy.decide import Rule, decide
+from orchestrator.domain.policy.decision import Decision
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake import reading
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.simulator.clock import SkewedClock, VirtualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.decide import POLICY
+from orchestrator.domain.policy.decide import POLICY
 from orchestrator.simulator.rehearsal.rehearsal import Account
 from orchestrator.simulator.rehearsal.report import build_report
 

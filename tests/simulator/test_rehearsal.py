@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.simulator.rehearsal.agenda import SECOND
 from orchestrator.simulator.rehearsal.goodput import Bin
 from orchestrator.simulator.rehearsal.report import build_report, closed_form, ettr, render_report

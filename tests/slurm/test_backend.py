@@ -17,12 +17,12 @@ from orchestrator.backends.slurm.capacity import SEPARATOR
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.listing import BOOK_FIELDS, FIELDS
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.observation import Presence, Sighting
-from orchestrator.domain.remedies import find_remedy
-from orchestrator.domain.spec import Resources
+from orchestrator.domain.explanation.remedies import find_remedy
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.observation.observation import Presence, Sighting
+from orchestrator.domain.specs.spec import Resources
 from tests.contract.backends import build, site
 from trainer.contract import layout
 from trainer.contract.failure import FailureKind

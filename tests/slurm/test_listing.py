@@ -25,8 +25,8 @@ from orchestrator.backends.slurm.listing import (
     parse_listing,
 )
 from orchestrator.backends.slurm.states import explain_pause, find_cause, meaning
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.spec import Placement
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.specs.spec import Placement
 
 RECORDS = Path(__file__).parent / "records"
 VERSIONS = ("22.05", "24.11", "26.05")

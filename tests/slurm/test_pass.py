@@ -13,9 +13,9 @@ from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.listing import SEPARATOR
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.observation import Presence
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Presence
 
 KEYS = [AttemptKey(f"job-{number}", 1) for number in range(1000)]
 FOREIGN = 50_000

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from orchestrator.backends.slurm.render import render_native, render_node_launch, render_request
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.launch import LaunchPlan, Site, build_plan
-from orchestrator.domain.spec import Placement
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.specs.spec import Placement
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
 from trainer.contract.node import HEAD, LOCAL, fill_in

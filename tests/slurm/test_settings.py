@@ -12,9 +12,9 @@ from orchestrator.cluster_settings import SlurmClusterSettings
 from orchestrator.commands.preview import render_plan
 from orchestrator.commands.submission import check_submission
 from orchestrator.domain.errors import ConfigurationError, InvalidSpec
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.time_limit import Notice
-from orchestrator.domain.unsupported import find_unsupported
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.time_limit import Notice
+from orchestrator.domain.specs.unsupported import find_unsupported
 from orchestrator.settings import Settings, load_settings
 from tests.builders import make_spec
 

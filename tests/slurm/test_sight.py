@@ -18,8 +18,8 @@ from orchestrator.backends.slurm.sight import (
     sight_forgotten,
 )
 from orchestrator.backends.slurm.states import STATES, Standing, explain_wait
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import CAN_NEVER_START, Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import CAN_NEVER_START, Presence, Sighting
 from trainer.contract.node import Departure
 
 KEY = AttemptKey("train-abc", 2)

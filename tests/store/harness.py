@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from orchestrator.domain.attempt import Attempt, AttemptKey
-from orchestrator.domain.event import Event
-from orchestrator.domain.job import Job
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.store.chronicles import SqlChronicleReader

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
-from orchestrator.domain import bounds
-from orchestrator.domain.bounds import Room
+from orchestrator.domain.explanation import row_limits as bounds
+from orchestrator.domain.explanation.row_limits import Room
 from orchestrator.store import history
 from orchestrator.store.tables import Base, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 from tests.builders import NOW, make_attempt, make_batch, make_exit_record, make_journal_event, make_progress

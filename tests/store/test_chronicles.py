@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from orchestrator.domain.job import JobState
-from orchestrator.domain.life import Kept
+from orchestrator.domain.accounting.life import Kept
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.journals import JournalBatch
 from tests.builders import at, make_batch, make_event, make_journal_event, make_progress, make_spec
 from tests.store.harness import Stores

@@ -7,9 +7,9 @@ from threading import Barrier
 
 from sqlalchemy import event, func, select
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
-from orchestrator.domain.node import NodeFailure
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.ports.supervision import Change
 from orchestrator.store.clusters import SqlClusterReader
 from orchestrator.store.marks import SqlNodeStore

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.deletion import bury
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job import ChaosWish, Desired, JobState, StacksWish
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.deletion import bury
+from orchestrator.domain.job.job import ChaosWish, Desired, JobState, StacksWish
 from orchestrator.store.deletions import SqlDeletionStore
 from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
 from tests.store.harness import Stores

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.chronicle import read_life
-from orchestrator.domain.goodput import add_up
-from orchestrator.domain.life import lay_out
-from orchestrator.domain.why import explain
+from orchestrator.domain.accounting.chronicle import read_life
+from orchestrator.domain.accounting.goodput import add_up
+from orchestrator.domain.accounting.life import lay_out
+from orchestrator.domain.explanation.why import explain
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES
 from tests.attacks.documents import WILD, mutated

@@ -6,9 +6,9 @@ from threading import Barrier
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import Conflict, NotFound
-from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.ports.jobs import JobFilter, Wished
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from tests.store.harness import Stores

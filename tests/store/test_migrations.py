@@ -11,9 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from alembic import command
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.identity import LOCAL
-from orchestrator.domain.job import Desired
+from orchestrator.domain.access.identity import LOCAL
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.job import Desired
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from tests.builders import NOW, at, make_batch, make_event, make_journal_event, make_progress, make_spec

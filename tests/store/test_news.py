@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.event import EventKind
+from orchestrator.domain.job.event import EventKind
 from orchestrator.store.engine import News
 from tests.builders import at, make_attempt, make_batch, make_event, make_job, make_journal_event, make_progress
 from tests.store.harness import Stores

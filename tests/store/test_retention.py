@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event
 
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.store.retention import SqlRetentionStore
 from tests.builders import NOW, at, make_event, make_spec
 from tests.store.harness import Stores

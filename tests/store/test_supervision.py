@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from orchestrator.domain.attempt import AttemptKey, AttemptState
 from orchestrator.domain.errors import NotFound, Refused
-from orchestrator.domain.job import Desired, JobState
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import Desired, JobState
 from tests.builders import (
     at,
     make_attempt,

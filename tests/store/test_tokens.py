@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from orchestrator.domain.access import JobPlace
-from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.identity import Role, Session, Token
-from orchestrator.domain.job import JobState
-from orchestrator.domain.worker_token import AttemptStay
+from orchestrator.domain.access.identity import Role, Session, Token
+from orchestrator.domain.access.route_roles import JobPlace
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.worker_token import AttemptStay
 from orchestrator.ports.jobs import JobFilter
 from orchestrator.ports.secrets import SealedSecret
 from orchestrator.store.secrets import SqlSecretStore

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.supervisor.metered import MeteredBackend
 from orchestrator.telemetry.metrics import Metrics
 from tests.telemetry.scrape import value

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.telemetry.otlp import OtlpExporter
 from orchestrator.telemetry.spans import render_job, render_queue
 from tests.builders import at, make_attempt, make_job

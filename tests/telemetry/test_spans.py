@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
-from orchestrator.domain.observation import Training
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.observation import Training
 from orchestrator.telemetry.spans import Span, render_attempt, render_first_step, render_job, render_queue, render_start
 from tests.builders import at, make_attempt, make_job
 from trainer.contract.failure import Failure, FailureKind

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.domain.event import Event, EventKind
+from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.tally import Tally
 from tests.builders import make_event

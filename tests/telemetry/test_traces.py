@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.bootstrap.service import build
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import JobState
 from orchestrator.settings import Settings, load_settings
 from orchestrator.store import schema
 from orchestrator.store.engine import Database

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from torchx.specs import NONE, AppState
 
-from orchestrator.domain.job import JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.torchx_scheduler.states import APP_STATES, describe
 from tests.cli.fake_service import AT, make_failure, make_job
 

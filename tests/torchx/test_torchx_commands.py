@@ -15,8 +15,8 @@ from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import Stream
 from torchx.specs import AppDef, AppState, Role
 
-from orchestrator.domain.job import JobState
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.torchx_scheduler import scheduler as plugin
 from orchestrator.torchx_scheduler import workspace
 from orchestrator.wire.problems import Problem

@@ -11,7 +11,7 @@ import pytest
 from torchx.components import dist, utils
 from torchx.specs import AppDef, BindMount, Resource, Role
 
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.torchx_scheduler.component import elastic
 from orchestrator.torchx_scheduler.torchrun import Untranslatable
 from orchestrator.torchx_scheduler.translate import translate

@@ -15,8 +15,8 @@ import pytest
 from deploy.dev.traffic.exchange import Exchange
 from orchestrator.api.agents import find_attempt
 from orchestrator.api.app import create_app
-from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import JobState
 from orchestrator.intake.intake import Intake
 from orchestrator.store.journals import SqlJournalStore
 from orchestrator.store.readers import SqlJobReader

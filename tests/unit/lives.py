@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from orchestrator.domain.life import AttemptLife, GenerationLife, Kept, Life, Rest
+from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, Life, Rest
 from tests.builders import at
 from trainer.contract.failure import FailureKind
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchestrator.domain.admission import Admission
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.observation import (
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.observation.observation import (
     Liveness,
     Observation,
     Presence,
@@ -18,9 +17,10 @@ from orchestrator.domain.observation import (
     Sighting,
     Training,
 )
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.watched import Watched
+from orchestrator.domain.observation.watched import Watched
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission
+from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 

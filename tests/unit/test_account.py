@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decision import Action, Decision, Finish, NoteRunning, Stop
-from orchestrator.domain.event import EventKind
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.policy.decision import Action, Decision, Finish, NoteRunning, Stop
 from orchestrator.supervisor import account
 from tests.unit.situations import NOW, a_job, a_situation, ago, an_attempt
 from trainer.contract.failure import Failure, FailureKind, render_failure

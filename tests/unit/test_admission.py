@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.admission import Admission, Claimant, Limits, Quota, admit, dependencies_of, devices_of
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.queueing.admission import (
+    Admission,
+    Claimant,
+    Limits,
+    Quota,
+    admit,
+    dependencies_of,
+    devices_of,
+)
 from tests.unit.situations import a_job, a_spec, ago, an_attempt
 
 

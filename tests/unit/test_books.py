@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from orchestrator.domain.chronicle import Chronicle
+from orchestrator.domain.accounting.breakdown import Grouping, Prices
+from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.errors import NotFound, Refused
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.shares import Grouping, Prices
+from orchestrator.domain.job.job import Job, JobState
 from orchestrator.ports.history import Lifespan
 from orchestrator.queries.books import MOST_JOBS, Books, visible
 from orchestrator.simulator.clock import VirtualClock

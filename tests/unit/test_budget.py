@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.budget import BUDGET_OF, backoff_s, charge, find_cost, mark_at_launch, overspent, recognise
-from orchestrator.domain.job import Job
-from orchestrator.domain.observation import Training
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.observation.observation import Training
+from orchestrator.domain.policy.budget import (
+    BUDGET_OF,
+    backoff_s,
+    charge,
+    find_cost,
+    mark_at_launch,
+    overspent,
+    recognise,
+)
 from tests.unit.situations import NOW, a_job, a_spec, ago, an_attempt
 from trainer.contract.failure import Failure, FailureKind, parse_failure, render_failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import cast
 
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobReader
 from orchestrator.queries.census import KEEP_S, MANY, Census
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.chaos import Order, Target, wish_chaos, wish_stacks
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, MarkNodes, TellAgents, Wait
 from orchestrator.domain.errors import Conflict, InvalidSpec
-from orchestrator.domain.event import EventKind
-from orchestrator.domain.job import ChaosWish, Desired, Job, JobState, StacksWish
-from orchestrator.domain.observation import Liveness, Presence
-from orchestrator.domain.reliance import relying_on
-from orchestrator.domain.wish import Wish, desired_of_attempt, pending_wishes
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.dependents import relying_on
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.faults import Order, Target, wish_chaos, wish_stacks
+from orchestrator.domain.job.job import ChaosWish, Desired, Job, JobState, StacksWish
+from orchestrator.domain.job.requests import Wish, desired_of_attempt, pending_wishes
+from orchestrator.domain.observation.observation import Liveness, Presence
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, MarkNodes, TellAgents, Wait
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, seen
 from trainer.contract.chaos import Chaos, Fault, parse_chaos, render_chaos, struck_ranks
 from trainer.contract.launch import DesiredDocument, DesiredState, parse_desired, render_desired

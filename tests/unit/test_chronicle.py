@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain import why
-from orchestrator.domain.chronicle import KINDS, Chronicle, read_life
-from orchestrator.domain.event import Event
-from orchestrator.domain.gains import list_gains
-from orchestrator.domain.goodput import add_up
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.life import AttemptLife, GenerationLife, Kept, lay_out
+from orchestrator.domain.accounting.chronicle import KINDS, Chronicle, read_life
+from orchestrator.domain.accounting.gains import list_gains
+from orchestrator.domain.accounting.goodput import add_up
+from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, lay_out
+from orchestrator.domain.explanation import why
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job, JobState
 from tests.builders import at, make_attempt, make_event, make_job, make_spec
 from trainer.contract.failure import Failure, FailureKind
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.jobs import Commands
-from orchestrator.domain.attempt import AttemptState
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
-from orchestrator.domain.identity import Principal, Role
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.domain.admission import Admission
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import POLICY, decide
-from orchestrator.domain.decision import BeginRetry, EndAttempt, Finish, NoteRunning, Start, Stop, Submit, Wait
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.observation import Liveness, Presence
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.observation import Liveness, Presence
+from orchestrator.domain.policy.decide import POLICY, decide
+from orchestrator.domain.policy.decision import BeginRetry, EndAttempt, Finish, NoteRunning, Start, Stop, Submit, Wait
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission
 from tests.unit.situations import (
     NOW,
     a_job,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.deletion import Deletion, bury, require_deletable
 from orchestrator.domain.errors import Conflict
-from orchestrator.domain.job import Desired, Job, JobState
+from orchestrator.domain.job.deletion import Deletion, bury, require_deletable
+from orchestrator.domain.job.job import Desired, Job, JobState
 from tests.unit.situations import NOW, a_job, a_spec, ago
 
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.domain.budget import BUDGET_OF
-from orchestrator.domain.spec import Budgets
+from orchestrator.domain.policy.budget import BUDGET_OF
+from orchestrator.domain.specs.spec import Budgets
 
 DOCS = Path(__file__).parents[2] / "docs"
 

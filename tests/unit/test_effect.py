@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.domain.effect import EFFECTIVE, INEFFECTIVE, ClusterTraits, list_ineffective
-from orchestrator.domain.spec import JobSpec
-from orchestrator.domain.unsupported import find_unsupported
+from orchestrator.domain.specs.ineffective_fields import EFFECTIVE, INEFFECTIVE, ClusterTraits, list_ineffective
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.domain.specs.unsupported import find_unsupported
 from tests.builders import make_spec
 
 KINDS = ("local", "slurm", "kubernetes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.event import EventKind
+from orchestrator.domain.job.event import EventKind
 from tests.builders import make_event
 
 

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt
-from orchestrator.domain.evidence import Source, permits_end, weigh
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.observation import Liveness, Presence
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.observation import Liveness, Presence
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt
+from orchestrator.domain.policy.evidence import Source, permits_end, weigh
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, Stop, Wait
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, ReplicaSighting
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, Stop, Wait
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from orchestrator import process, rundir
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
 from orchestrator.domain.errors import LeaseLost
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.launch import Site
-from orchestrator.domain.observation import Presence
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.job.launch import Site
+from orchestrator.domain.observation.observation import Presence
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.situation import Situation
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.cluster import Backend
 from orchestrator.ports.supervision import Change, SupervisorStore

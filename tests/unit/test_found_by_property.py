@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.admission import Admission
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, Stop
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.launch import Site
-from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.told import Told
+from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.job.launch import Site
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, Stop
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission
 from orchestrator.ports.cluster import Backend
 from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.supervisor.act import Actor

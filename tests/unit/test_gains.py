@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.gains import Gain, Measured, judge_interval, list_gains, measure
-from orchestrator.domain.goodput import Bin, add_up
-from orchestrator.domain.life import Kept, Life, lay_out
+from orchestrator.domain.accounting.gains import Gain, Measured, judge_interval, list_gains, measure
+from orchestrator.domain.accounting.goodput import Bin, add_up
+from orchestrator.domain.accounting.life import Kept, Life, lay_out
 from tests.builders import at
 from tests.unit.lives import attempt, lives, trained
 from trainer.contract.daly import daly_run_s

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.goodput import Bin, Stretch, add_up
-from orchestrator.domain.life import GenerationLife, Life, Rest, lay_out
+from orchestrator.domain.accounting.goodput import Bin, Stretch, add_up
+from orchestrator.domain.accounting.life import GenerationLife, Life, Rest, lay_out
 from tests.builders import at
 from tests.unit.lives import attempt, lives, trained
 

@@ -7,18 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.domain.admission import Admission
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.budget import charge
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, Finish, MarkNodes, Start, Stop, Wait
 from orchestrator.domain.errors import InvalidTransition
-from orchestrator.domain.evidence import Source, permits_end
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.launch import restarts_left
-from orchestrator.domain.observation import Liveness, Presence, Training
-from orchestrator.domain.situation import Situation
-from orchestrator.domain.watched import Watched, is_lost_peer
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.job.launch import restarts_left
+from orchestrator.domain.observation.observation import Liveness, Presence, Training
+from orchestrator.domain.observation.watched import Watched, is_lost_peer
+from orchestrator.domain.policy.budget import charge
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, Finish, MarkNodes, Start, Stop, Wait
+from orchestrator.domain.policy.evidence import Source, permits_end
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission
 from tests.unit.situations import NOW, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind, is_taken_port, parse_failure, parse_pattern

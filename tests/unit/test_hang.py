@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.hang import AGENT_ACTS_FIRST_S, Hang, deadline_s, find_hang, stopped_first, suspect
-from orchestrator.domain.observation import Observation, Presence, RankWord, Training
-from orchestrator.domain.spec import Supervise
-from orchestrator.domain.told import Told
+from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.observation.hang import AGENT_ACTS_FIRST_S, Hang, deadline_s, find_hang, stopped_first, suspect
+from orchestrator.domain.observation.observation import Observation, Presence, RankWord, Training
+from orchestrator.domain.specs.spec import Supervise
 from tests.builders import at, make_journal_event, make_progress
 from tests.unit.situations import NOW, ago, seen
 from trainer.contract.exit_record import EventKind

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.event import Event
-from orchestrator.domain.retention import Keep, Left, before, last_needed, tell_removal
+from orchestrator.domain.job.event import Event
 from orchestrator.ports.endings import EndedJob
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.upkeep.housekeeping import TRASH, Housekeeper

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.goodput import Bin, Stretch
-from orchestrator.domain.injections import Injection, chaos_us, find_cause, mark_stretches, read_injections
+from orchestrator.domain.accounting.goodput import Bin, Stretch
+from orchestrator.domain.accounting.injections import Injection, chaos_us, find_cause, mark_stretches, read_injections
+from orchestrator.domain.job.event import Event
 from tests.builders import at, make_event
 from trainer.contract.chaos import Fault
 

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.domain.admission import Admission
-from orchestrator.domain.attempt import Attempt, AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import (
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, RankWord, ReplicaSighting
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import (
     Decision,
     EndAttempt,
     Finish,
@@ -22,9 +23,8 @@ from orchestrator.domain.decision import (
     TellAgents,
     Wait,
 )
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.observation import Liveness, Observation, Presence, RankWord, ReplicaSighting
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission
 from tests.unit.situations import (
     NOW,
     a_job,

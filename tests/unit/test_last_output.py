@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orchestrator.domain.quiet import Output
+from orchestrator.domain.explanation.quiet import Output
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.logs.output import MOST_LOOKED_AT, find_last_output, read_moment
 from tests.builders import at

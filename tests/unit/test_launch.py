@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.local.render import render_processes
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.launch import Environments, LaunchPlan, Site, build_plan, restarts_left
-from orchestrator.domain.worker_token import issue_worker_token
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.launch import Environments, LaunchPlan, Site, build_plan, restarts_left
+from orchestrator.domain.job.worker_token import issue_worker_token
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import EndAttempt, Submit, Wait
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.observation import Presence
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.observation import Presence
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import EndAttempt, Submit, Wait
+from orchestrator.domain.policy.situation import Situation
 from tests.unit.situations import a_job, a_situation, ago, an_attempt, seen
 
 WORDS = "jobs.batch is forbidden"

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
-from orchestrator.domain.lease import Lease
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore
 from orchestrator.supervisor.office import Office

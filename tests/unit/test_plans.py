@@ -10,12 +10,12 @@ import pytest
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.plans import Plans
-from orchestrator.domain.attempt import Attempt, AttemptState
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import InvalidSpec, NotFound
-from orchestrator.domain.identity import Principal, Role
-from orchestrator.domain.job import Job
-from orchestrator.domain.launch import build_plan
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore

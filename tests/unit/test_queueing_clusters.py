@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import AvoidOnly, Decision, EndAttempt, Stop, Wait
-from orchestrator.domain.job import JobState
-from orchestrator.domain.node import Exclusion
-from orchestrator.domain.observation import Liveness, Observation, Presence, ReplicaSighting
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.node import Exclusion
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, ReplicaSighting
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import AvoidOnly, Decision, EndAttempt, Stop, Wait
+from orchestrator.domain.policy.situation import Situation
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.chronicle import Chronicle
-from orchestrator.domain.goodput import Bin, Ledger
-from orchestrator.domain.job import JobState
-from orchestrator.domain.quiet import Output, find_quiet, tell_quiet
-from orchestrator.domain.why import explain
+from orchestrator.domain.accounting.chronicle import Chronicle
+from orchestrator.domain.accounting.goodput import Bin, Ledger
+from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
+from orchestrator.domain.explanation.why import explain
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 from tests.builders import at, make_attempt, make_job, make_spec
 
 RUNNING = make_attempt(state=AttemptState.RUNNING, started_at=at(0))

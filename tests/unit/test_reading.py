@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import LeaseLost
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.intake import reading
 from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from deploy.dev.diagrams import render_attempt_states, render_job_states, render_policy
 from deploy.dev.reference import CONCEPTS, FOLDER, PAGES, render_concepts
 from orchestrator.cli.main import COMMANDS
-from orchestrator.domain import attempt, job
-from orchestrator.domain.decide import POLICY
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.job import attempt, job
+from orchestrator.domain.policy.decide import POLICY
+from orchestrator.domain.specs.spec import JobSpec
 
 
 @pytest.mark.parametrize(("name", "render"), PAGES.items())

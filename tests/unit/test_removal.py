@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.domain.deletion import Deletion
 from orchestrator.domain.errors import LeaseLost
+from orchestrator.domain.job.deletion import Deletion
 from orchestrator.jobfolder.removal import LocalJobFolders, remove_folder
 from orchestrator.supervisor.sweep import Sweeper
 from tests.builders import NOW

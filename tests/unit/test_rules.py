@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.admission import Admission
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decide import decide
-from orchestrator.domain.decision import NoteRunning, Stop, Wait
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.observation import Liveness, Observation, Presence
-from orchestrator.domain.rules.live import hearing
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence
+from orchestrator.domain.policy.decide import decide
+from orchestrator.domain.policy.decision import NoteRunning, Stop, Wait
+from orchestrator.domain.policy.rules.live import hearing
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Admission
 from tests.unit.situations import NOW, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import Outcome
 

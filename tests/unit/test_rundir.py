@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from trainer.contract.fence import Term

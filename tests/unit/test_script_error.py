@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.script_error import find_script_line
-from orchestrator.domain.spec import Run
+from orchestrator.domain.explanation.script_error import find_script_line
+from orchestrator.domain.specs.spec import Run
 
 HEAD = "Traceback (most recent call last):\n"
 SCRIPT = Run(script="train.py")

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.decision import Decision, EndAttempt, Submit
 from orchestrator.domain.errors import LaunchRefused, StoreUnavailable
-from orchestrator.domain.job import JobState
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.masking import MASK, NOTHING, Mask
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.masking import MASK, NOTHING, Mask
+from orchestrator.domain.policy.decision import Decision, EndAttempt, Submit
 from orchestrator.intake.intake import Intake
 from orchestrator.ports.cluster import Backend
 from orchestrator.ports.jobs import JobReader

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.goodput import Bin, Stretch, add_up, clip
-from orchestrator.domain.life import Life, lay_out
-from orchestrator.domain.shares import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.domain.accounting.goodput import Bin, Stretch, add_up, clip
+from orchestrator.domain.accounting.life import Life, lay_out
 from tests.builders import at
 from tests.unit.lives import attempt, lives, trained
 from trainer.contract.failure import FailureKind

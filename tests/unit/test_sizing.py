@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.commands.sizing import size_up
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.plans import MemoryView
 from tests.builders import make_spec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.split import describe_split
+from orchestrator.domain.accounting.step_time import describe_split
 
 
 @pytest.mark.parametrize(

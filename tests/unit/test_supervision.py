@@ -12,15 +12,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import rundir
-from orchestrator.domain.admission import Limits
-from orchestrator.domain.attempt import AttemptKey, AttemptState
-from orchestrator.domain.decision import Decision, EndAttempt, NotePending, Stop, Submit, Wait
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.launch import Site
-from orchestrator.domain.node import NodeFailure
-from orchestrator.domain.observation import Observation, Presence, Sighting
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.job.launch import Site
+from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.observation import Observation, Presence, Sighting
+from orchestrator.domain.policy.decision import Decision, EndAttempt, NotePending, Stop, Submit, Wait
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Limits
 from orchestrator.ports.cluster import Backend
 from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.simulator.clock import VirtualClock

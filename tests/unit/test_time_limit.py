@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.time_limit import Notice, find_limit_problem, list_limit_warnings
+from orchestrator.domain.specs.time_limit import Notice, find_limit_problem, list_limit_warnings
 from tests.builders import make_spec
 
 SLURM = Notice(before_s=60)

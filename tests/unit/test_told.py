@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from orchestrator.domain.observation import Training
-from orchestrator.domain.told import Told
+from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.observation.observation import Training
 from tests.builders import NOW, at, make_journal_event, make_progress
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind

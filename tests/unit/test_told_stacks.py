@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.event import Event
-from orchestrator.domain.stacks import RankStacks, newest_stacks
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.stacks import RankStacks, newest_stacks
 from tests.builders import at, make_event
 
 

@@ -7,8 +7,16 @@ import json
 import pytest
 
 from orchestrator.domain.errors import InvalidSpec
-from orchestrator.domain.trials import Score, StepDone, Strike, build_drill, build_preflight, exclude_nodes, score_run
-from orchestrator.domain.validation import parse_spec
+from orchestrator.domain.specs.trials import (
+    Score,
+    StepDone,
+    Strike,
+    build_drill,
+    build_preflight,
+    exclude_nodes,
+    score_run,
+)
+from orchestrator.domain.specs.validation import parse_spec
 from tests.builders import at, make_spec
 from trainer.contract.chaos import Fault
 from trainer.contract.config import parse_config

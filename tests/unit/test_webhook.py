@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.domain.access.webhook import Webhook, parse_key, retry_in_s, sign, webhooks_for
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.webhook import Webhook, parse_key, retry_in_s, sign, webhooks_for
 from orchestrator.settings import load_settings
 
 HOOKS = [

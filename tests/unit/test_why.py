@@ -7,14 +7,14 @@ from datetime import datetime
 
 import pytest
 
-from orchestrator.domain.attempt import Attempt, AttemptState
-from orchestrator.domain.chronicle import Chronicle, read_life
-from orchestrator.domain.event import Event
-from orchestrator.domain.goodput import Ledger, add_up
-from orchestrator.domain.job import Job, JobState
-from orchestrator.domain.life import Kept, lay_out
-from orchestrator.domain.remedies import REMEDIES, find_remedy
-from orchestrator.domain.why import Why, explain
+from orchestrator.domain.accounting.chronicle import Chronicle, read_life
+from orchestrator.domain.accounting.goodput import Ledger, add_up
+from orchestrator.domain.accounting.life import Kept, lay_out
+from orchestrator.domain.explanation.remedies import REMEDIES, find_remedy
+from orchestrator.domain.explanation.why import Why, explain
+from orchestrator.domain.job.attempt import Attempt, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import Job, JobState
 from tests.builders import at, make_attempt, make_event, make_job, make_spec
 from trainer.contract.failure import Failure, FailureKind
 

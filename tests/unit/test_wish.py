@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.attempt import AttemptState
 from orchestrator.domain.errors import Conflict
-from orchestrator.domain.event import EventKind
-from orchestrator.domain.job import Desired, JobState
-from orchestrator.domain.wish import (
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.job import Desired, JobState
+from orchestrator.domain.job.requests import (
     Wish,
     pending_wishes,
     wish_cancel,

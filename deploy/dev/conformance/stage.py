@@ -17,9 +17,9 @@ from typing import Any
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.identity import Role
-from orchestrator.domain.worker_token import derive_worker_key, issue_worker_token
+from orchestrator.domain.access.identity import Role
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import derive_worker_key, issue_worker_token
 from orchestrator.identity.keys import read_keys
 from orchestrator.store import schema
 from orchestrator.store.engine import Database

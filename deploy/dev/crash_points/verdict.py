@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from deploy.dev.crash_points.cell import Outcome
-from orchestrator.domain import attempt, job
-from orchestrator.domain.attempt import AttemptState
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job import attempt, job
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
 
 # Job -> how it ends, its attempts' ends, the starts of its workers as "attempt rank".
 EXPECTED = {

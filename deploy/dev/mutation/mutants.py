@@ -92,7 +92,7 @@ class _Module:
                     yield from self._parts(part, place)
 
     def _mutant(self, place: tuple[str, ...], what: str, node: ast.expr, replacement: str) -> Mutant:
-        # Without the product's half: `domain/decide.py`.
+        # Without the product's half: `domain/policy/decide.py`.
         name = f"{self._path.partition('/')[2]}:{'.'.join(place)}: {what}"
         start = self._line_starts[node.lineno - 1] + node.col_offset
         end = self._line_starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)

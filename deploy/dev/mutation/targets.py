@@ -90,39 +90,66 @@ SIGNED = Stage(name="signed", arguments=("tests/outbox/test_delivery.py", "-k", 
 # A module that is named twice is of the later suite.
 SUITES: tuple[Suite, ...] = (
     Suite(modules=("orchestrator/domain/**/*.py",), stages=(RULES, FACTS, ADMISSION)),
-    Suite(modules=("orchestrator/domain/evidence.py",), stages=(RULES, EVIDENCE)),
-    Suite(modules=("orchestrator/domain/admission.py",), stages=(ADMISSION,)),
+    Suite(modules=("orchestrator/domain/policy/evidence.py",), stages=(RULES, EVIDENCE)),
+    Suite(modules=("orchestrator/domain/queueing/admission.py",), stages=(ADMISSION,)),
     Suite(
         modules=tuple(
-            f"orchestrator/domain/{name}.py" for name in ("budget", "hang", "told", "node", "launch", "webhook")
+            f"orchestrator/domain/{name}.py"
+            for name in (
+                "policy/budget",
+                "observation/hang",
+                "accounting/training_summary",
+                "observation/node",
+                "job/launch",
+                "access/webhook",
+            )
         ),
         stages=(FACTS, RULES),
     ),
     Suite(
         modules=tuple(
             f"orchestrator/domain/{name}.py"
-            for name in ("chronicle", "gains", "goodput", "life", "remedies", "script_error", "shares", "why")
+            for name in (
+                "accounting/chronicle",
+                "accounting/gains",
+                "accounting/goodput",
+                "accounting/life",
+                "explanation/remedies",
+                "explanation/script_error",
+                "accounting/breakdown",
+                "explanation/why",
+            )
         ),
         stages=(INSIGHT,),
     ),
-    Suite(modules=("orchestrator/domain/retention.py",), stages=(HOUSEKEEPING,)),
+    Suite(modules=("orchestrator/domain/accounting/retention.py",), stages=(HOUSEKEEPING,)),
     Suite(
         modules=(
-            *(f"orchestrator/domain/{name}.py" for name in ("chaos", "deletion", "injections", "reliance", "stacks")),
+            *(
+                f"orchestrator/domain/{name}.py"
+                for name in ("job/faults", "job/deletion", "accounting/injections", "job/dependents", "job/stacks")
+            ),
             "trainer/contract/chaos.py",
         ),
         stages=(ERRANDS,),
     ),
     Suite(
         modules=tuple(
-            f"orchestrator/domain/{name}.py" for name in ("access", "identity", "masking", "reach", "worker_token")
+            f"orchestrator/domain/{name}.py"
+            for name in (
+                "access/route_roles",
+                "access/identity",
+                "job/masking",
+                "access/url_policy",
+                "job/worker_token",
+            )
         ),
         stages=(IDENTITY,),
     ),
     Suite(
         modules=(
             *(f"orchestrator/commands/{name}.py" for name in ("checks", "jobs", "plans")),
-            "orchestrator/domain/wish.py",
+            "orchestrator/domain/job/requests.py",
         ),
         stages=(COMMANDS,),
     ),
@@ -143,7 +170,7 @@ SUITES: tuple[Suite, ...] = (
     Suite(modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"), stages=(CONTRACT,)),
     Suite(modules=("trainer/contract/fence.py",), stages=(FENCE,)),
     Suite(modules=("trainer/contract/silence.py",), stages=(SILENCE,)),
-    Suite(modules=("orchestrator/domain/trials.py",), stages=(TRIALS,)),
+    Suite(modules=("orchestrator/domain/specs/trials.py",), stages=(TRIALS,)),
     Suite(
         modules=tuple(f"orchestrator/backends/kubernetes/{name}.py" for name in ("states", "sight")),
         stages=(KUBERNETES,),
@@ -151,7 +178,11 @@ SUITES: tuple[Suite, ...] = (
 )
 
 # Of the modules above: what judges an owner's input, which is the API's tests' affair.
-LEFT_OUT = ("orchestrator/domain/spec.py", "orchestrator/domain/unsupported.py", "orchestrator/domain/validation.py")
+LEFT_OUT = (
+    "orchestrator/domain/specs/spec.py",
+    "orchestrator/domain/specs/unsupported.py",
+    "orchestrator/domain/specs/validation.py",
+)
 
 
 class StaleTable(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator.backends.slurm.listing import FIELDS, SEPARATOR
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract import layout
 
 # As slurmctld does it: `-u` is filtered before anything is sent.

@@ -19,8 +19,8 @@ from deploy.dev.soak.faults import DISK_FULL, Faults, Struck
 from deploy.dev.soak.stage import KINDS, Stage
 from deploy.dev.soak.verdict import Books, judge, rungs, summary, wrong_ledgers, wrong_shares
 from orchestrator.client import Client
+from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import OrchestratorError
-from orchestrator.domain.shares import Grouping
 from orchestrator.wire.jobs import AttemptView, EventView
 
 _PATIENCE_S = 900.0  # for the jobs to end once the last fault is over

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.client import Client
-from orchestrator.domain.identity import Role
+from orchestrator.domain.access.identity import Role
 from orchestrator.wire.jobs import JobView
 
 _MODEL = {"data": "stdlib", "micro_batch": 1, "seq_len": 64, "global_batch": 4}

@@ -10,7 +10,7 @@ from orchestrator.api.access import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
-from orchestrator.domain.identity import Role
+from orchestrator.domain.access.identity import Role
 from orchestrator.wire.answers import Page
 from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView
 

@@ -13,7 +13,7 @@ from orchestrator.api.access import Caller, watched
 from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream, tell
-from orchestrator.domain.identity import Principal, Role
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.ports.happenings import Happening
 from orchestrator.wire.jobs import JobChange
 

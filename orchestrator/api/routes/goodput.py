@@ -10,9 +10,9 @@ from orchestrator.api.access import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
+from orchestrator.domain.access.identity import Role
+from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.domain.identity import Role
-from orchestrator.domain.shares import Grouping
 from orchestrator.queries.books import visible
 from orchestrator.wire.insight import SharesView
 from orchestrator.wire.moments import Moment

@@ -12,9 +12,9 @@ from orchestrator.api.bodies import SpecBody
 from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute, render_answer
+from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
-from orchestrator.domain.identity import Principal, Role
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobFilter, JobOrder
 from orchestrator.queries.jobs import view_of_new_job
 from orchestrator.wire.answers import Page

@@ -12,9 +12,9 @@ from orchestrator.api.access import Caller
 from orchestrator.api.deps import Services, Wired
 from orchestrator.api.errors import build_problem, respond
 from orchestrator.api.openapi import problems
+from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.identity import Role
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.telemetry.metrics import CONTENT_TYPE, Levels
 from orchestrator.wire.service import Health
 

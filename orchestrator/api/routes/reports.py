@@ -11,7 +11,7 @@ from orchestrator.api.bodies import Report
 from orchestrator.api.deps import Wired
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.wire.reports import ReportAnswer
 
 # Agents and service upgrade apart: here unknown fields and parameters are ignored.

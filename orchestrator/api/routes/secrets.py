@@ -11,7 +11,7 @@ from orchestrator.api.bodies import SecretBody
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute, render_answer
-from orchestrator.domain.identity import Role
+from orchestrator.domain.access.identity import Role
 from orchestrator.wire.access import SecretView
 from orchestrator.wire.answers import Page
 

@@ -37,10 +37,10 @@ from orchestrator.backends.kubernetes.states import is_silent
 from orchestrator.backends.kubernetes.submission import Submitter, require_fitting
 from orchestrator.backends.kubernetes.traces import keep_last_words, note_beginning, note_cancellation, read_traces
 from orchestrator.backends.kubernetes.watcher import Watcher
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout
 from trainer.contract.pod import parse_last_words

@@ -27,11 +27,11 @@ from orchestrator.backends.kubernetes.site import (
     WHOLE_ANNOTATION,
     KubernetesSite,
 )
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.observation import Presence, Sighting
-from orchestrator.domain.spec import Placement, Resources
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.observation.observation import Presence, Sighting
+from orchestrator.domain.specs.spec import Placement, Resources
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.jobfolder.removal import drop
 from trainer.contract.launch import LaunchPolicy

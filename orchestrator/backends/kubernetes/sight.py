@@ -15,8 +15,8 @@ from orchestrator.backends.kubernetes.states import (
     is_refusal,
     judge,
 )
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind
 
 _RECORDS = frozenset({0, 1, 143})  # with these codes an agent ends that has left its record (elasticrun)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.backends.ship import Workdirs
-from orchestrator.domain.spec import Placement
-from orchestrator.domain.workdir import WorkdirPolicy
+from orchestrator.domain.specs.spec import Placement
+from orchestrator.domain.specs.workdir import WorkdirPolicy
 
 ATTEMPT_LABEL = "elastic-orchestrator/attempt"  # its value is the Job's name
 MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "elastic-orchestrator"

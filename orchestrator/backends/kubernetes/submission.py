@@ -21,7 +21,7 @@ from orchestrator.backends.kubernetes.site import (
 )
 from orchestrator.backends.kubernetes.traces import note_submission
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
-from orchestrator.domain.launch import LaunchPlan
+from orchestrator.domain.job.launch import LaunchPlan
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env
 

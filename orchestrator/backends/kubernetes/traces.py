@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends.kubernetes.sight import Traces
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout
 from trainer.contract.exit_record import render_exit_record

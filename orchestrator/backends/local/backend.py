@@ -14,10 +14,10 @@ from orchestrator import rundir
 from orchestrator.backends.local import client
 from orchestrator.backends.local.render import render_processes
 from orchestrator.backends.local.states import Machine, ReplicaTraces, sight
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import env, layout
 

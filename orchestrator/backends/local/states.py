@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.agent_record import AgentRecord
 from trainer.contract.exit_record import ExitRecord
 

@@ -41,11 +41,11 @@ from orchestrator.backends.slurm.sight import (
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
 from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.node import Partition
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.node import Partition
+from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env, layout
 from trainer.contract.node import render_node_launch as render_document

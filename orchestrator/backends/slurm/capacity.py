@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.domain.counted import counted
-from orchestrator.domain.node import Partition
-from orchestrator.domain.spec import Placement
+from orchestrator.domain.observation.node import Partition
+from orchestrator.domain.specs.spec import Placement
 
 SEPARATOR = "\x1f"
 _FIELDS = ("NodeList", "Partition", "StateLong", "CPUs", "Memory", "Gres", "Reason")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.states import Standing, explain_pause, explain_wait, find_cause, meaning
-from orchestrator.domain.attempt import AttemptKey
-from orchestrator.domain.observation import Liveness, Presence, ReplicaSighting, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind, signal_name
 from trainer.contract.node import Departure
 

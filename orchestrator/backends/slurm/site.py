@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.backends.ship import Workdirs
-from orchestrator.domain.spec import Placement
-from orchestrator.domain.workdir import WorkdirPolicy
+from orchestrator.domain.specs.spec import Placement
+from orchestrator.domain.specs.workdir import WorkdirPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.render import EXIT_REQUEUED, EXIT_UNPREPARED
-from orchestrator.domain.observation import CAN_NEVER_START
+from orchestrator.domain.observation.observation import CAN_NEVER_START
 from trainer.contract.failure import Failure, FailureKind
 
 

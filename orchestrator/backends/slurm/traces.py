@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator import rundir
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.backends.slurm.sight import Traces
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from trainer.contract import layout
 from trainer.contract.node import Departure, parse_departure, parse_departure_name

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from orchestrator.domain.launch import LaunchPlan
-from orchestrator.domain.observation import Sighting
+from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.observation.observation import Sighting
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
 from orchestrator.simulator.rehearsal.books import Books

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from orchestrator.domain.attempt import AttemptKey
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator.rehearsal.agenda import moment
 from trainer.contract.clock import render_time

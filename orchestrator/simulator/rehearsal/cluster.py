@@ -11,10 +11,10 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
-from orchestrator.domain.attempt import AttemptKey
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation import Presence, Sighting
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.ports.journals import JournalStore
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
 from orchestrator.simulator.rehearsal.attempt import SimulatedAttempt, Stage

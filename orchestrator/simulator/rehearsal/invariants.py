@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from orchestrator.domain.attempt import TRANSITIONS as ATTEMPT_EDGES
-from orchestrator.domain.attempt import Attempt
-from orchestrator.domain.event import EventKind
-from orchestrator.domain.job import TRANSITIONS as JOB_EDGES
-from orchestrator.domain.job import Job
+from orchestrator.domain.job.attempt import TRANSITIONS as ATTEMPT_EDGES
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.job import TRANSITIONS as JOB_EDGES
+from orchestrator.domain.job.job import Job
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.rehearsal.cluster import SimulatedCluster
 from orchestrator.simulator.tables import Tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from orchestrator.domain.observation import ReplicaSighting
+from orchestrator.domain.observation.observation import ReplicaSighting
 from orchestrator.simulator.rehearsal.goodput import Ledger
 from orchestrator.simulator.rehearsal.training import Cadence
 

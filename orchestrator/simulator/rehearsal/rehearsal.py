@@ -15,9 +15,9 @@ from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.jobs import Commands
 from orchestrator.domain.errors import BackendUnavailable, Refused, StoreUnavailable
-from orchestrator.domain.event import Event, EventKind
-from orchestrator.domain.job import Desired, Job, JobState
-from orchestrator.domain.launch import build_plan
+from orchestrator.domain.job.event import Event, EventKind
+from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.launch import build_plan
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.rehearsal.agenda import Agenda, since_beginning_us, us
 from orchestrator.simulator.rehearsal.cluster import SimulatedCluster

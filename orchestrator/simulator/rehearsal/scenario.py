@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.domain.errors import Refused
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.rehearsal.agenda import SECOND, us
 from orchestrator.simulator.rehearsal.closed_form import young_interval_s
 from orchestrator.simulator.rehearsal.traces import TRACES

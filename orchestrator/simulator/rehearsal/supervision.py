@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from orchestrator.domain.admission import Limits
-from orchestrator.domain.decide import POLICY
-from orchestrator.domain.decision import Decision
 from orchestrator.domain.errors import Refused, Unavailable
-from orchestrator.domain.job import JobState
-from orchestrator.domain.launch import Site
-from orchestrator.domain.lease import Lease
-from orchestrator.domain.node import Exclusion
-from orchestrator.domain.situation import Situation
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.job.launch import Site
+from orchestrator.domain.observation.node import Exclusion
+from orchestrator.domain.policy.decide import POLICY
+from orchestrator.domain.policy.decision import Decision
+from orchestrator.domain.policy.situation import Situation
+from orchestrator.domain.queueing.admission import Limits
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore

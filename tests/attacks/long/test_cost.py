@@ -15,7 +15,7 @@ from orchestrator.backends.kubernetes.traces import read_traces as read_on_kuber
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.slurm.traces import last_sign, look_closely
 from orchestrator.backends.slurm.traces import read_traces as read_on_slurm
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.store.engine import Database
 from orchestrator.store.schema import upgrade

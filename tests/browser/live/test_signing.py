@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from orchestrator.domain.identity import Role
+from orchestrator.domain.access.identity import Role
 from tests.browser.live.screen import WAIT_MS, Screen
 from tests.jobs import python_job, running, until
 

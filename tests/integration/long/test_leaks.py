@@ -13,7 +13,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService, processes_of
 from orchestrator.client import Client
-from orchestrator.domain.identity import Role
+from orchestrator.domain.access.identity import Role
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ import yaml
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from orchestrator.domain.spec import JobSpec
+from orchestrator.domain.specs.spec import JobSpec
 from tests.trainer.alone import OPTIONS, train_alone
 from tests.trainer.harness import ROOT, read_lines, start_group
 from tests.trainer.user_task import Net, OwnInit, Points, masked_loss, task

@@ -1,0 +1,1 @@
+"""Who may do what: roles, routes, and the URLs that a job may name."""

@@ -1,0 +1,141 @@
+"""What would have spared a job time: computed from what it measured itself, or not at all. Pure.
+
+Each gain is in device-microseconds; where something was not measured, the sentence says what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.domain.accounting.goodput import Bin, Stretch, take_apart
+from orchestrator.domain.accounting.life import Life
+from orchestrator.domain.counted import counted
+from trainer.contract.daly import daly_run_s, young_daly_s
+from trainer.contract.failure import FailureKind
+
+_TRAINING = frozenset({Bin.LOAD, Bin.COMPILE, Bin.PRODUCTIVE, Bin.RE_DONE})
+_FEWEST_SNAPSHOTS = 2  # an interval lies between two
+_WORST = 30.0  # intervals in a mean time between failures: beyond it no run ends, and the model says e to the 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """`device_us` None: it cannot be told yet."""
+
+    name: str
+    sentence: str
+    device_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Of one job. Times in seconds by the wall; `failures` ended a generation or an attempt."""
+
+    work_s: float  # steps that count, without stalls
+    steps: int
+    devices: float  # in use, on average over that work
+    snapshots: int
+    stall_s: float  # of one snapshot
+    failures: int
+    mtbf_s: float  # of training, between two failures
+    restart_s: float  # from a failure to the next step
+
+    @property
+    def interval_s(self) -> float:
+        """Training time between two snapshots, as it was."""
+        return self.work_s / self.snapshots
+
+
+def list_gains(life: Life, stretches: Sequence[Stretch]) -> tuple[Gain, ...]:
+    """The largest first; what cannot be told last."""
+    gains = [judge_interval(measure(life, stretches)), *_judge_causes(life, stretches)]
+    return tuple(sorted(gains, key=lambda gain: -1 if gain.device_us is None else gain.device_us, reverse=True))
+
+
+def measure(life: Life, stretches: Sequence[Stretch]) -> Measured:
+    kept = [one.kept for attempt in life.attempts for one in attempt.generations if one.kept is not None]
+    stall_s, snapshots = sum(each.stall_s for each in kept), sum(each.snapshots for each in kept)
+    productive = [each for each in stretches if each.bin is Bin.PRODUCTIVE]
+    wall_us = sum(each.lasted_us for each in productive)
+    failures = _count_failures(life).total()
+    trained_s = sum(each.lasted_us for each in stretches if each.bin in _TRAINING) / 1e6
+    recovered_s = sum(each.lasted_us for each in stretches if each.bin is Bin.RECOVERING) / 1e6
+    return Measured(
+        work_s=max(0.0, wall_us / 1e6 - stall_s),
+        steps=sum(each.steps for each in kept),
+        devices=sum(each.lasted_us * each.used for each in productive) / wall_us if wall_us else 0.0,
+        snapshots=snapshots,
+        stall_s=stall_s / snapshots if snapshots else 0.0,
+        failures=failures,
+        mtbf_s=trained_s / failures if failures else 0.0,
+        restart_s=recovered_s / failures if failures else 0.0,
+    )
+
+
+def judge_interval(told: Measured) -> Gain:
+    """Daly's expected run time at the interval that was used, against that at the best one."""
+    lacking = _lacking(told)
+    if lacking is not None:
+        return Gain(name="snapshot-interval", sentence=f"no better interval can be told: {lacking}", device_us=None)
+    best_s = max(young_daly_s(told.stall_s, told.mtbf_s), told.work_s / told.steps)
+    spared_s = _run_s(told, told.interval_s) - _run_s(told, best_s)
+    measured = f"{told.stall_s:.2f} s each, {counted(told.failures, 'failure')}, one in {told.mtbf_s:.0f} s of training"
+    if spared_s <= 0:
+        sentence = f"snapshots every {told.interval_s:.1f} s were as good as any ({measured})"
+        return Gain(name="snapshot-interval", sentence=sentence, device_us=0)
+    return Gain(
+        name="snapshot-interval",
+        sentence=f"snapshots every {best_s:.1f} s instead of every {told.interval_s:.1f} s ({measured})",
+        device_us=round(spared_s * told.devices * 1e6),
+    )
+
+
+def _lacking(told: Measured) -> str | None:
+    if told.failures == 0:
+        return "nothing has failed yet"
+    if told.snapshots < _FEWEST_SNAPSHOTS:
+        return "fewer than two snapshots told what they cost"
+    if told.work_s <= 0 or told.mtbf_s <= 0:
+        return "no step that counts was told"
+    if max(told.interval_s + told.stall_s, told.restart_s) > _WORST * told.mtbf_s:
+        return "failures come so fast that no interval helps"
+    return None
+
+
+def _run_s(told: Measured, interval_s: float) -> float:
+    return daly_run_s(
+        told.work_s,
+        interval_s=interval_s,
+        stall_s=told.stall_s,
+        restart_s=told.restart_s,
+        mtbf_s=told.mtbf_s,
+    )
+
+
+def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
+    """What each kind of failure has cost: so much would have been spared without it."""
+    cost: Counter[FailureKind] = Counter()
+    for each in stretches:
+        if each.cause is not None:
+            cost[each.cause] += take_apart(each)[0][1]
+    counted = _count_failures(life)
+    return [
+        Gain(
+            name=f"no-{kind.value}",
+            sentence=f"without failures of kind {kind.value}, of which it had {counted[kind]}",
+            device_us=amount_us,
+        )
+        for kind, amount_us in cost.items()
+        if amount_us
+    ]
+
+
+def _count_failures(life: Life) -> Counter[FailureKind]:
+    """Ends of generations; and of attempts that never formed one."""
+    ends: list[FailureKind | None] = []
+    for attempt in life.attempts:
+        own = [one.cause for one in attempt.generations]
+        ends += [*own[:-1], attempt.cause or (own[-1] if own else None)]
+    return Counter(cause for cause in ends if cause is not None)

@@ -1,0 +1,105 @@
+"""Which of a job's troubles came of faults on purpose. Pure.
+
+An agent's word that it injected one counts only where somebody wished it: agents' journals are their job's to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from orchestrator.domain.accounting.goodput import Bin, Stretch
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.event import EventKind as Ours
+from trainer.contract.chaos import Fault
+from trainer.contract.exit_record import EventKind as Theirs
+
+KINDS = frozenset({Ours.CHAOS_REQUESTED.value, Theirs.CHAOS_INJECTED.value})
+# Those that end workers or stop them; the others show only when something else happens.
+_ENDING = frozenset({Fault.KILL, Fault.HANG, Fault.PREEMPT, Fault.NODE_LOSS})
+_LOSSES = frozenset({Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING})
+_CLOCKS_APART = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """A fault that an agent told to have injected, as it was wished; `actor` wished it."""
+
+    number: int
+    fault: Fault
+    at: datetime
+    attempt: int
+    generation: int
+    actor: str | None
+    sentence: str  # the agent's
+
+
+def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
+    """Every agent's word on each fault that was wished. `events` of KINDS at least."""
+    wished = {event.evidence.get("number"): event for event in events if event.kind == Ours.CHAOS_REQUESTED}
+    found = []
+    for event in events:
+        number = event.evidence.get("number")
+        if event.kind != Theirs.CHAOS_INJECTED or not isinstance(number, int) or number not in wished:
+            continue
+        wish = wished[number]
+        if event.attempt is None or event.attempt != wish.evidence.get("attempt"):
+            continue
+        found.append(
+            Injection(
+                number=number,
+                fault=Fault(str(wish.evidence["fault"])),
+                at=event.at,
+                attempt=event.attempt,
+                generation=event.generation or 0,
+                actor=wish.actor,
+                sentence=event.sentence,
+            )
+        )
+    return tuple(found)
+
+
+def find_cause(
+    injections: Sequence[Injection], *, attempt: int, generation: int | None, at: datetime
+) -> Injection | None:
+    """The fault on purpose behind a failure: the last of the same generation that ends workers, before it."""
+    fitting = [
+        each
+        for each in injections
+        if each.fault in _ENDING
+        and each.attempt == attempt
+        and generation in (None, each.generation)
+        and each.at <= at + _CLOCKS_APART
+    ]
+    return max(fitting, key=lambda each: each.at, default=None)
+
+
+def mark_stretches(stretches: Sequence[Stretch], injections: Sequence[Injection]) -> tuple[Stretch, ...]:
+    """The stretches, of each loss the fault on purpose that it came of: what follows the end of a generation in which
+    one was injected, until training goes on."""
+    by_term: dict[tuple[int | None, int | None], int] = {
+        (each.attempt, each.generation): each.number for each in injections if each.fault in _ENDING
+    }
+    marked: list[Stretch] = []
+    number: int | None = None
+    term: tuple[int | None, int | None] = (None, None)
+    for each in stretches:
+        if each.bin in _LOSSES:
+            number = number or _number_of(by_term, each, term)
+        else:
+            number, term = None, (each.attempt, each.generation)
+        marked.append(replace(each, chaos=number))
+    return tuple(marked)
+
+
+def _number_of(
+    by_term: Mapping[tuple[int | None, int | None], int], loss: Stretch, before: tuple[int | None, int | None]
+) -> int | None:
+    """The loss is of its own generation, or where it names none, of the one before it."""
+    return by_term.get(before if loss.generation is None else (loss.attempt, loss.generation))
+
+
+def chaos_us(stretches: Sequence[Stretch]) -> int:
+    """Device-microseconds that were lost on purpose."""
+    return sum(each.lasted_us * each.used for each in stretches if each.chaos is not None)

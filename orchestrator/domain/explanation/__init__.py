@@ -1,0 +1,1 @@
+"""Why a job stands as it does, and what may help."""

@@ -1,0 +1,246 @@
+"""LaunchPlan: one attempt, made concrete. Pure: from a job, an attempt and a site to commands and environments.
+
+The rendezvous settings are what makes a torch group reliable, for our agent and for plain torchrun alike:
+
+* `is_host`: exactly one agent binds the store, so that a taken port is an error within a second and not a silent
+  guest in another job's store (torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py).
+* TORCH_DISABLE_SHARE_RDZV_TCP_STORE: workers get a fresh store after each restart; with the shared one a restarted
+  rank may read the dead group's addresses (pytorch issue 135712).
+* short last call and keep-alive: survivors of a lost node form again within seconds, with five missed beats allowed.
+* `join_timeout` is the cluster's: where nodes come one by one, the first agents wait for the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+from orchestrator.domain.job.attempt import Attempt, AttemptKey
+from orchestrator.domain.job.job import Job
+from orchestrator.domain.job.worker_token import issue_worker_token
+from orchestrator.domain.specs.spec import JobSpec, Placement, Resources
+from trainer.contract import env
+from trainer.contract.config import render_config
+from trainer.contract.failure import Pattern
+from trainer.contract.launch import LaunchPolicy
+from trainer.contract.location import join
+
+# In a value of `run.env` it stands for the job's id, which nobody knows when the spec is written. torchx's own word.
+JOB_ID_MACRO = "${app_id}"
+PROCESSES = "processes"  # of this machine: a native request that is the replicas' own commands
+RENDEZVOUS_CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a cluster adds to a plan. Paths are as its nodes see them."""
+
+    root: Path  # the run directory
+    python: str  # an interpreter that has the trainer
+    child: str  # trainer/elastic/child.py, which gives each worker its log
+    rendezvous_host: str
+    gpus_per_node: int
+    report_url: str | None
+    stop_timeout_s: float
+    log_limit_bytes: int
+    failure_patterns: tuple[Pattern, ...] = ()  # consulted before the built-in ones
+    join_timeout_s: int = 120  # how long agents wait until there are enough of them
+    local_address: str | None = None  # of a node, as the others reach it; None: the rendezvous host's
+    worker_key: bytes | None = field(default=None, repr=False)  # what agents' tokens are made with; None: without any
+
+
+@dataclass(frozen=True, slots=True)
+class Environments(Sequence[dict[str, str]]):
+    """Of every replica, made when it is asked for: they differ in the replica's number, and there may be thousands."""
+
+    common: Mapping[str, str]
+    replicas: int
+
+    def __len__(self) -> int:
+        return self.replicas
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, str] | list[dict[str, str]]:
+        if isinstance(index, slice):
+            return [self._of(replica) for replica in range(self.replicas)[index]]
+        return self._of(range(self.replicas)[index])
+
+    def _of(self, replica: int) -> dict[str, str]:
+        return {**self.common, env.REPLICA: str(replica)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What a backend needs to start an attempt. `commands[r]` and `environments[r]` belong to replica r.
+
+    `secrets` belong into every replica's environment too, and nowhere else: into no script, no text, no log. A plan
+    that is only shown has none.
+    """
+
+    key: AttemptKey
+    name: str
+    rendezvous_id: str
+    rendezvous_host: str
+    port: int
+    min_nodes: int
+    max_nodes: int
+    workers_per_node: int
+    excluded_nodes: tuple[str, ...]  # where no replica may run; a cluster of one machine ignores it
+    job_dir: str
+    workdir: str
+    commands: tuple[tuple[str, ...], ...]
+    environments: Sequence[dict[str, str]]
+    policy: LaunchPolicy
+    resources: Resources
+    placement: Placement
+    image: str | None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeRequest:
+    """What the cluster is really told: a text that a person can read and, where there is one, a file to submit."""
+
+    kind: str  # PROCESSES, "sbatch", "manifest"
+    text: str
+
+
+def build_plan(job: Job, attempt: Attempt, site: Site, secrets: Mapping[str, str] | None = None) -> LaunchPlan:
+    """Make the attempt concrete. The same job, attempt, site and secrets give the same plan."""
+    supervise = job.spec.supervise
+    policy = LaunchPolicy(
+        max_restarts=restarts_left(job),
+        stop_timeout_s=site.stop_timeout_s,
+        log_limit_bytes=site.log_limit_bytes,
+        patterns=site.failure_patterns,
+        refund_after_s=supervise.refund_after_s,
+        startup_timeout_s=supervise.startup_timeout_s,
+        heartbeat_timeout_s=None if supervise.heartbeat_timeout_s == "auto" else supervise.heartbeat_timeout_s,
+    )
+    return LaunchPlan(
+        key=attempt.key,
+        name=str(attempt.key),
+        rendezvous_id=attempt.rendezvous_id,
+        rendezvous_host=site.rendezvous_host,
+        port=attempt.port,
+        min_nodes=attempt.min_nodes,
+        max_nodes=attempt.max_nodes,
+        excluded_nodes=attempt.excluded_nodes,
+        workers_per_node=workers_per_node(job.spec, site.gpus_per_node),
+        job_dir=str(site.root / job.id),
+        workdir=job.spec.run.workdir,
+        commands=_commands(job, attempt, site, policy),
+        environments=_environments(job, attempt, site),
+        policy=policy,
+        resources=job.spec.resources,
+        placement=job.spec.placement,
+        image=job.spec.run.image,
+        secrets=dict(secrets or {}),
+    )
+
+
+def workers_per_node(spec: JobSpec, gpus_per_node: int) -> int:
+    wanted = spec.topology.workers_per_node
+    return gpus_per_node if wanted == "gpu" else wanted
+
+
+def restarts_left(job: Job) -> int:
+    """How many failures of workers the agent may still answer in place."""
+    budget = job.spec.supervise.budgets.application
+    # No limit for torchrun is a number that no job reaches.
+    return 1_000_000 if budget is None else max(0, budget - job.spent.get("application", 0))
+
+
+def _commands(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy) -> tuple[tuple[str, ...], ...]:
+    """Replica 0 hosts the rendezvous; all others are started alike, and there may be thousands of them."""
+    host, other = (_command(job, attempt, site, policy, is_host=is_host) for is_host in (True, False))
+    return (host, *[other] * (attempt.max_nodes - 1))
+
+
+def _command(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
+    launcher = (
+        (site.python, "-m", "trainer.elastic.elasticrun")
+        if job.spec.launcher == "elasticrun"
+        else (site.python, "-m", "trainer.elastic.guard", "--", site.python, "-m", "torch.distributed.run")
+    )
+    target = _target(job.spec) if job.spec.launcher == "elasticrun" else _wrapped_target(job.spec, site)
+    return (*launcher, *_group_flags(job, attempt, site, policy, is_host=is_host), *target)
+
+
+def _group_flags(job: Job, attempt: Attempt, site: Site, policy: LaunchPolicy, *, is_host: bool) -> tuple[str, ...]:
+    return (
+        f"--nnodes={attempt.nodes}",
+        f"--nproc-per-node={workers_per_node(job.spec, site.gpus_per_node)}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={site.rendezvous_host}:{attempt.port}",
+        f"--rdzv-id={attempt.rendezvous_id}",
+        f"--rdzv-conf=is_host={int(is_host)},join_timeout={site.join_timeout_s},{RENDEZVOUS_CONF}",
+        f"--local-addr={site.local_address or site.rendezvous_host}",
+        f"--max-restarts={policy.max_restarts}",
+        "--monitor-interval=0.1",
+    )
+
+
+def _target(spec: JobSpec) -> tuple[str, ...]:
+    """What the launcher starts once per worker, in torchrun's own words."""
+    config = spec.trainer_config()
+    if config is not None:
+        return ("--module", "trainer", "--config", json.dumps(render_config(config), sort_keys=True))
+    arguments = (*_local_rank(spec), *spec.run.args)
+    if spec.run.module is not None:
+        return ("--module", spec.run.module, *arguments)
+    if spec.run.script is not None:
+        return (spec.run.script, *arguments)
+    return ("--no-python", *(spec.run.command or ()))
+
+
+def _local_rank(spec: JobSpec) -> tuple[str, ...]:
+    """Both launchers replace `${local_rank}` for each worker."""
+    return ("--local-rank=${local_rank}",) if spec.run.pass_local_rank else ()
+
+
+def _wrapped_target(spec: JobSpec, site: Site) -> tuple[str, ...]:
+    """The same under plain torchrun, which would not give each worker a log in the run directory."""
+    flag, *rest = _target(spec)
+    python = (site.python, "-u")
+    program = {"--module": (*python, "-m", *rest), "--no-python": tuple(rest)}.get(flag, (*python, flag, *rest))
+    return ("--no-python", site.python, "-I", "-S", site.child, *program)
+
+
+def _environments(job: Job, attempt: Attempt, site: Site) -> Environments:
+    return Environments(_environment(job, attempt, site), attempt.max_nodes)
+
+
+def _environment(job: Job, attempt: Attempt, site: Site) -> dict[str, str]:
+    job_dir = site.root / job.id
+    wanted = job.spec.snapshot
+    snapshots = {env.SNAPSHOT_INTERVAL: wanted.interval, env.SNAPSHOT_KEEP: str(wanted.keep)}
+    if wanted.keep_every is not None:
+        snapshots[env.SNAPSHOT_KEEP_EVERY] = str(wanted.keep_every)
+    if wanted.dir is not None:
+        snapshots[env.SNAPSHOT_DIR] = join(wanted.dir, job.id)
+    restore_from = attempt.restore_from or wanted.source
+    restore = {} if restore_from is None else {env.RESTORE_FROM: restore_from}
+    report = {} if site.report_url is None else {env.REPORT_URL: site.report_url}
+    if report and site.worker_key is not None:
+        report[env.REPORT_TOKEN] = issue_worker_token(site.worker_key, attempt.key, attempt.nonce)
+    return {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **{name: value.replace(JOB_ID_MACRO, job.id) for name, value in job.spec.run.env.items()},
+        env.JOB_ID: job.id,
+        env.JOB_DIR: str(job_dir),
+        env.ATTEMPT: str(attempt.key.number),
+        env.REPLICA: "",  # its place in the order
+        env.RETRY: str(job.retries_done),
+        **snapshots,
+        **restore,
+        **report,
+    }

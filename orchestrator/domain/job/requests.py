@@ -1,0 +1,112 @@
+"""What an owner may wish of a job, and when it is refused. Pure: from a job to the wishes as they are to stand.
+
+None: it is wished already, and nothing is to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.domain.errors import Conflict
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.job import ChaosWish, Desired, Job, JobState, StacksWish
+from orchestrator.domain.specs.spec import JobSpec
+from trainer.contract.chaos import Chaos
+from trainer.contract.launch import DesiredDocument, DesiredState
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be written for an owner: the wishes as they are to stand, and the event that tells of it."""
+
+    desired: Desired
+    kind: EventKind
+    sentence: str
+    spec: JobSpec | None = None
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+def wish_cancel(job: Job) -> Wish | None:
+    retrying = job.desired.retry_number > job.retries_done
+    if (job.state is JobState.CANCELLED or job.desired.cancelled) and not retrying:
+        return None
+    if job.state.terminal and not retrying:
+        raise Conflict(f"job {job.id} has ended {job.state} already; there is nothing to cancel")
+    # A retry that has not begun is withdrawn; one that begins at this moment meets `cancelled`.
+    number = job.retries_done if retrying else job.desired.retry_number
+    desired = replace(job.desired, cancelled=True, suspended=False, retry_number=number, restore_from=None)
+    sentence = "the retry was withdrawn before it began" if retrying else "its owner asked to cancel it"
+    return Wish(desired, EventKind.CANCEL_REQUESTED, sentence)
+
+
+def wish_suspend(job: Job) -> Wish | None:
+    require_going_on(job, "suspend")
+    if job.desired.suspended:
+        return None
+    sentence = "its owner asked to suspend it"
+    return Wish(replace(job.desired, suspended=True), EventKind.SUSPEND_REQUESTED, sentence)
+
+
+def wish_resume(job: Job) -> Wish | None:
+    require_going_on(job, "resume")
+    if not job.desired.suspended:
+        return None
+    sentence = "its owner asked to resume it"
+    return Wish(replace(job.desired, suspended=False), EventKind.RESUME_REQUESTED, sentence)
+
+
+def wish_snapshot(job: Job, told: int | None) -> Wish | None:
+    require_going_on(job, "take a snapshot of")
+    if told is None:
+        raise Conflict(f"job {job.id} is {job.state}: nothing of it runs, so there is nothing to take a snapshot of")
+    if job.desired.snapshot_number > told:
+        return None
+    desired = replace(job.desired, snapshot_number=job.desired.snapshot_number + 1)
+    return Wish(desired, EventKind.SNAPSHOT_REQUESTED, "its owner asked for a snapshot")
+
+
+def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) -> DesiredDocument:
+    """What the agents of one attempt are told of their job's wishes."""
+    stacks, chaos = desired.stacks, desired.chaos
+    mine = stacks if stacks is not None and stacks.attempt == attempt else None
+    return DesiredDocument(
+        state=DesiredState.STOP if stop else DesiredState.RUN,
+        snapshot=desired.snapshot_number,
+        number=desired.number,
+        stacks=0 if mine is None else mine.number,
+        stacks_rank=None if mine is None else mine.rank,
+        chaos=None
+        if chaos is None or chaos.attempt != attempt
+        else Chaos(number=chaos.number, fault=chaos.fault, rank=chaos.rank, replica=chaos.replica),
+    )
+
+
+def pending_wishes(job: Job, attempt: Attempt | None) -> list[str]:
+    """What is wished and not carried out yet, by the verb. `attempt`: the job's newest."""
+    desired, live = job.desired, attempt is not None and not attempt.state.terminal
+    stacks, chaos = desired.stacks, desired.chaos
+    rests = job.state is JobState.SUSPENDED
+    rows = (
+        ("cancel", desired.cancelled and not job.state.terminal),
+        ("suspend", desired.suspended and not job.state.terminal and not rests),
+        ("resume", rests and not desired.suspended and not desired.cancelled),
+        ("retry", desired.retry_number > job.retries_done),
+        ("snapshot", attempt is not None and live and desired.snapshot_number > attempt.snapshots_told),
+        ("stacks", attempt is not None and live and stacks is not None and _is_untold(stacks, attempt)),
+        ("chaos", attempt is not None and live and chaos is not None and _is_untold(chaos, attempt)),
+        ("scale", attempt is not None and live and attempt.asked != job.spec.topology.nodes),
+    )
+    return [verb for verb, is_pending in rows if is_pending]
+
+
+def _is_untold(wish: StacksWish | ChaosWish, attempt: Attempt) -> bool:
+    return wish.attempt == attempt.key.number and wish.number > attempt.errand_told
+
+
+def require_going_on(job: Job, verb: str) -> None:
+    if job.state.terminal:
+        raise Conflict(f"job {job.id} has ended {job.state}; there is nothing to {verb}")
+    if job.desired.cancelled:
+        raise Conflict(f"job {job.id} is being cancelled; it is too late to {verb} it")

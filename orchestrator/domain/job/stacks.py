@@ -1,0 +1,56 @@
+"""Where ranks stood, read from what agents told of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from orchestrator.domain.job.event import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStacks:
+    """`wish` is the number of the wish that it answers; None: nobody asked. `text` None: the rank did not answer."""
+
+    rank: int
+    attempt: int
+    generation: int | None
+    at: datetime
+    wish: int | None
+    text: str | None
+
+
+def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
+    """The newest of each rank, by rank. `events` are those of saved stacks, the newest first; those of an attempt
+    before the newest do not count, since its ranks are no more."""
+    newest = max((event.attempt or 0 for event in events), default=0)
+    found: dict[int, RankStacks] = {}
+    for event in events:
+        if event.attempt != newest:
+            continue
+        for rank, text in _texts(event.evidence).items():
+            if rank not in found:
+                wish = event.evidence.get("wish")
+                found[rank] = RankStacks(
+                    rank=rank,
+                    attempt=newest,
+                    generation=event.generation,
+                    at=event.at,
+                    wish=wish if isinstance(wish, int) else None,
+                    text=text,
+                )
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def _texts(evidence: Mapping[str, object]) -> dict[int, str | None]:
+    """By rank. Agents of any version write evidence, and anyone may write into a run directory."""
+    told, silent = evidence.get("stacks"), evidence.get("silent")
+    texts: dict[int, str | None] = {}
+    for rank in silent if isinstance(silent, list) else ():
+        if isinstance(rank, int):
+            texts[rank] = None
+    for rank, text in told.items() if isinstance(told, Mapping) else ():
+        if isinstance(rank, str) and rank.isascii() and rank.isdecimal() and isinstance(text, str):
+            texts[int(rank)] = text
+    return texts

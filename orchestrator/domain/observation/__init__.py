@@ -1,0 +1,1 @@
+"""What is seen of attempts and nodes, three-valued, and what follows: a hang, a first cause."""

@@ -1,0 +1,171 @@
+"""Why a live attempt ends: the first cause among what agents recorded, the scheduler says and nodes show. Pure.
+
+Most signs of an end are consequences of something else. An agent that loses its peer fails too, an agent that we stop
+leaves a record of that, and a record may arrive minutes after the others. So each sign has a rank, and time decides
+only among signs of the same rank:
+
+1. what we stopped the attempt for, unless that was itself only a lost peer;
+2. an agent's record of a failure of its own, or of a signal that we did not send;
+3. the scheduler's word, a node that the scheduler does not reach, or an agent that is gone without a record;
+4. a lost peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.observation.node import GRAVE
+from orchestrator.domain.observation.observation import ReplicaSighting
+from orchestrator.domain.observation.watched import Watched, is_lost_peer
+from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind
+
+_ENDS_AS = {FailureKind.PREEMPTED: AttemptState.PREEMPTED, FailureKind.NODE: AttemptState.LOST}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`failure` is None where we stopped the attempt without a fault: its owner asked for that."""
+
+    failure: Failure | None
+    blames: tuple[str, ...] = ()  # nodes
+    recorded: bool = False  # by an agent: its record is still there after a stop, while a scheduler may forget
+
+    @property
+    def state(self) -> AttemptState:
+        """How an attempt ends for this cause."""
+        if self.failure is None:
+            return AttemptState.CANCELLED
+        return _ENDS_AS.get(self.failure.kind, AttemptState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Of replicas that a group needs: the failure to stop it for, and the nodes to avoid."""
+
+    failure: Failure
+    blames: tuple[str, ...]
+
+
+def find_cause(live: Watched) -> Cause | None:
+    """The first cause of an end that is seen; None while the attempt goes on, or ends well."""
+    loss, bad = live.vanished(), live.bad_exits()
+    if loss is None and not bad:
+        return None
+    record = _first_record(live, bad)
+    stopped_for = live.attempt.failure
+    if stopped_for is not None and not is_lost_peer(stopped_for):
+        return Cause(stopped_for)
+    if record is not None and not _is_lost_peer(record):
+        return _of_record(live, record)
+    from_outside = _from_outside(live, loss)
+    if from_outside is not None:
+        return from_outside
+    return Cause(stopped_for or (None if record is None else record.failure))
+
+
+def find_cut_off(live: Watched) -> Loss | None:
+    """A running group's loss of nodes, by two witnesses: the scheduler does not reach them, and their peers miss them.
+
+    None where the group can go on without them.
+    """
+    missed = [one for one in live.unreachable() if one.replica in live.seen.missed]
+    if len(missed) <= live.nodes - live.attempt.min_nodes:
+        return None
+    return _of_nodes(missed, ", and its peers have lost it")
+
+
+def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
+    """Why a group has been silent for so long: its agents lost more replicas than it can spare, and wait for them.
+
+    It does not matter what the scheduler says of their nodes. Replicas that recorded their end do not count.
+    """
+    lost = [one for one in live.seen.sighting.replicas if one.replica in live.seen.missed - live.seen.exits.keys()]
+    if len(lost) <= live.nodes - live.attempt.min_nodes:
+        return None
+    names = ", ".join(f"replica {one.replica}" + (f" on {one.node}" if one.node else "") for one in lost)
+    message = f"the group lost {names}, and waited: no rank reported anything for {silent_s:.0f} s"
+    nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
+    return Loss(Failure(kind=FailureKind.NODE, message=message), nodes)
+
+
+def _first_record(live: Watched, bad: Sequence[ExitRecord]) -> ExitRecord | None:
+    """The earliest exit record of a bad end. One that tells of a lost peer counts only if there is no other.
+
+    Our own stop does not count. A signal before the first record of a lost peer was not ours.
+    A failure that another record quotes closed the group. It counts even if the group had formed again without it.
+    """
+    complained_at = min((record.at for record in bad if _is_lost_peer(record)), default="")
+    ours = [one for one in bad if live.stopped_for_fault and _is_word_of_stop(one) and one.at >= complained_at]
+    counts = [record for record in bad if record not in ours]
+    counts += [one for one in live.exits() if one not in bad and any(_quotes(record, one) for record in counts)]
+    return min(counts, key=lambda record: (_is_lost_peer(record), record.at), default=None)
+
+
+def _of_record(live: Watched, record: ExitRecord) -> Cause:
+    word = live.seen.sighting.cause
+    match record.outcome:
+        case Outcome.PREEMPTED:
+            # A scheduler's signal looks alike whatever its reason: its own word says which it was.
+            if word is not None:
+                return _from_cluster(live, word)
+            told = Failure(kind=FailureKind.PREEMPTED, message="the attempt was told to go by its cluster")
+            return Cause(told, recorded=True)
+        case Outcome.CANCELLED if live.stopping:
+            return Cause(None)
+        case Outcome.CANCELLED:
+            message = "its agent was told to stop, but not by this service"
+            return Cause(Failure(kind=FailureKind.INFRASTRUCTURE, message=message), recorded=True)
+    unnamed = Failure(kind=FailureKind.UNKNOWN, message="the agent recorded a failure without a cause")
+    failure = record.failure or unnamed
+    if failure.kind is FailureKind.UNKNOWN and word is not None:
+        return _from_cluster(live, word)
+    return Cause(failure, _node_of(live, failure), recorded=True)
+
+
+def _from_outside(live: Watched, loss: str | None) -> Cause | None:
+    """The scheduler's word, nodes out of reach, or agents that are gone by no doing of ours."""
+    word, unreachable = live.seen.sighting.cause, live.unreachable()
+    if word is not None and (word.kind is FailureKind.NODE or not live.stopping):
+        return _from_cluster(live, word)
+    if unreachable:
+        lost = _of_nodes(unreachable)
+        return Cause(lost.failure, lost.blames)
+    if loss is None or live.stopping:
+        return None  # an agent that we stop is gone because of us, which explains nothing
+    return _from_cluster(live, Failure(kind=FailureKind.NODE, message=loss))
+
+
+def _of_nodes(lost: Sequence[ReplicaSighting], witness: str = "") -> Loss:
+    evidence = "; ".join(f"{one.evidence}{witness}" for one in lost)
+    nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
+    return Loss(Failure(kind=FailureKind.NODE, message=evidence), nodes)
+
+
+def _from_cluster(live: Watched, failure: Failure) -> Cause:
+    return Cause(failure, live.lost_nodes() if failure.kind in GRAVE else ())
+
+
+def _node_of(live: Watched, failure: Failure) -> tuple[str, ...]:
+    """The node of the replica that recorded a failure of its machine."""
+    if failure.kind not in GRAVE:
+        return ()
+    of = [replica for replica, record in live.seen.exits.items() if record.failure == failure]
+    return tuple(node for replica in of[:1] if (node := live.node_of(replica)) is not None)
+
+
+def _is_lost_peer(record: ExitRecord) -> bool:
+    return record.failure is not None and is_lost_peer(record.failure)
+
+
+def _quotes(record: ExitRecord, other: ExitRecord) -> bool:
+    """Whether an agent ended because another one closed the group: it tells the other's failure as the reason."""
+    if record.failure is None or other.failure is None or not _is_lost_peer(record):
+        return False
+    return record.failure.message.endswith(f": {other.failure.message}")
+
+
+def _is_word_of_stop(record: ExitRecord) -> bool:
+    return record.outcome in (Outcome.CANCELLED, Outcome.PREEMPTED)

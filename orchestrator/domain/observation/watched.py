@@ -1,0 +1,139 @@
+"""A live attempt and what is seen of it, with the questions that the rules ask about its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence, ReplicaSighting
+from trainer.contract.exit_record import ExitRecord, Outcome
+from trainer.contract.failure import Failure, FailureKind, is_collateral, is_echo, is_taken_port
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    attempt: Attempt
+    seen: Observation
+
+    @property
+    def presence(self) -> Presence:
+        return self.seen.sighting.presence
+
+    @property
+    def stopping(self) -> bool:
+        return self.attempt.stopping_since is not None
+
+    @property
+    def nodes(self) -> int:
+        """How many replicas it has."""
+        given = self.seen.sighting.nodes
+        return self.attempt.max_nodes if given is None else given
+
+    def exits(self) -> list[ExitRecord]:
+        """The exit records of the attempt, refused double starts aside, earliest first."""
+        return sorted(self._told().values(), key=lambda record: record.at)
+
+    @property
+    def stopped_for_fault(self) -> bool:
+        return self.stopping and self.attempt.failure is not None
+
+    def all_succeeded(self) -> bool:
+        """Enough replicas left a record of success, no record speaks against the attempt, and no agent is alive or
+        unknown.
+
+        Enough is all of them, or the least number of an elastic range: what was lost on the way was not needed.
+        """
+        succeeded = [record for record in self.exits() if record.outcome is Outcome.SUCCEEDED]
+        if len(succeeded) < self.attempt.min_nodes or self._unaccounted():
+            return False
+        if any(seen.liveness is Liveness.ALIVE for seen in self.seen.sighting.replicas):
+            return False
+        return not self.bad_exits()
+
+    def bad_exits(self) -> list[ExitRecord]:
+        """The records that speak against the attempt: no success, and not of a replica that the group can spare."""
+        tolerated = self._tolerated_exits()
+        return [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in tolerated]
+
+    def _tolerated_exits(self) -> list[ExitRecord]:
+        """The records of bad ends after which the group went on, or still may because enough other agents are alive.
+
+        An agent whose program failed closes the group for all. One that lost its peers, its node or its place does not.
+        """
+        told = self._told()
+        newest = max([self.seen.training.generation or 0, *(record.generation for record in told.values())])
+        at_work = sum(seen.liveness is Liveness.ALIVE for seen in self.seen.sighting.replicas)
+        may_go_on = at_work >= self.attempt.min_nodes and not self.stopping
+        tolerated = [
+            record
+            for record in told.values()
+            if record.outcome is not Outcome.SUCCEEDED
+            and (record.generation < newest or (may_go_on and _leaves_group_open(record)))
+        ]
+        return tolerated if self.nodes - len(tolerated) >= self.attempt.min_nodes else []
+
+    def _told(self) -> dict[int, ExitRecord]:
+        """The exit records by replica, refused double starts aside."""
+        replicas = range(self.attempt.max_nodes)
+        exits = self.seen.exits.items()
+        return {replica: one for replica, one in exits if replica in replicas and one.outcome is not Outcome.REFUSED}
+
+    def began(self) -> bool:
+        """Whether a worker of it has begun, by the journals or by an exit record."""
+        return self.seen.training.formed_at is not None or any(one.generation > 0 for one in self.exits())
+
+    def vanished(self) -> str | None:
+        """Positive evidence, as a clause, that more agents are gone without a record than the group can spare."""
+        gone = self.gone()
+        spare = self.nodes - self.attempt.min_nodes - len(self._tolerated_exits())
+        if not gone or (len(gone) <= spare and self.presence is not Presence.GONE):
+            return None
+        return "; ".join(seen.evidence for seen in gone)
+
+    def gone(self) -> list[ReplicaSighting]:
+        """The replicas that are dead and left no record; that a second start was refused is no end of the first."""
+        told, replicas = self._told(), self.seen.sighting.replicas
+        return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
+
+    def unreachable(self) -> list[ReplicaSighting]:
+        """The replicas on nodes that the scheduler does not reach or has given up, unless they recorded an own end.
+
+        A record of a lost peer is no such end: an agent that is cut off loses its peers.
+        """
+        told = self._told()
+        ended = {number for number, record in told.items() if not (record.failure and is_lost_peer(record.failure))}
+        return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in ended]
+
+    def lost_nodes(self) -> tuple[str, ...]:
+        """Where the replicas were that are gone, as far as anybody knows."""
+        return tuple(sorted({one.node for one in self.gone() if one.node is not None}))
+
+    def node_of(self, replica: int) -> str | None:
+        return next((one.node for one in self.seen.sighting.replicas if one.replica == replica), None)
+
+    def leftovers(self) -> bool:
+        """Whether anything of the attempt runs, or may run for all we know."""
+        return self.seen.sighting.leftovers or self._unaccounted()
+
+    def _unaccounted(self) -> bool:
+        """Whether there is a replica of which neither a record nor a judgement exists."""
+        if self.presence in (Presence.ABSENT, Presence.GONE):
+            return False
+        judged = {seen.replica for seen in self.seen.sighting.replicas if seen.liveness is not Liveness.UNKNOWN}
+        return any(number not in judged | self.seen.exits.keys() for number in range(self.nodes))
+
+
+def is_lost_peer(failure: Failure) -> bool:
+    """Whether a failure follows from another's: an agent lost a peer, or the store that the peer held, or says so."""
+    return (
+        is_collateral(failure)
+        or is_echo(failure)
+        or (failure.kind is FailureKind.RENDEZVOUS and not is_taken_port(failure))
+    )
+
+
+def _leaves_group_open(record: ExitRecord) -> bool:
+    failure = record.failure
+    if failure is None:
+        return record.outcome is Outcome.PREEMPTED
+    return is_lost_peer(failure) or failure.kind is FailureKind.NODE

@@ -1,0 +1,32 @@
+"""Two kinds of rules: about a live attempt, and about a job of which nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+from orchestrator.domain.observation.watched import Watched
+from orchestrator.domain.policy.decision import Decision
+from orchestrator.domain.policy.situation import Situation
+
+Rule = Callable[[Situation], Decision | None]
+
+
+def while_live(rule: Callable[[Situation, Watched], Decision | None]) -> Rule:
+    """The rule has an opinion only while an attempt is live."""
+
+    @wraps(rule)
+    def asked(s: Situation) -> Decision | None:
+        return None if s.live is None else rule(s, s.live)
+
+    return asked
+
+
+def while_idle(rule: Rule) -> Rule:
+    """The rule has an opinion only while nothing of the job runs."""
+
+    @wraps(rule)
+    def asked(s: Situation) -> Decision | None:
+        return rule(s) if s.live is None else None
+
+    return asked

@@ -1,0 +1,163 @@
+"""Rules that go on with a live attempt: submit it, write down what is seen of it, pass a wish on."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from orchestrator.domain.job.attempt import AttemptState
+from orchestrator.domain.job.job import JobState
+from orchestrator.domain.observation.node import Exclusion, describe
+from orchestrator.domain.observation.observation import UNHEARD_AFTER, Presence
+from orchestrator.domain.observation.watched import Watched
+from orchestrator.domain.policy.decision import (
+    AvoidOnly,
+    Decision,
+    MarkNodes,
+    NotePending,
+    NoteRunning,
+    Submit,
+    TellAgents,
+    Wait,
+)
+from orchestrator.domain.policy.rules.kinds import while_live
+from orchestrator.domain.policy.situation import Situation
+
+# For so long a waiting attempt waits for another node than the free one that it avoids. Within five minutes Slurm
+# notices that a node which it lists as free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
+AVOIDS_FOR = timedelta(minutes=5)
+_UNHEARD = "nobody hears its agents"
+_PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
+
+
+@while_live
+def mark_lost_nodes(s: Situation, live: Watched) -> Decision | None:
+    """A node that died under a running attempt enters its record at once, also where the others go on without it."""
+    lost = set(live.lost_nodes()) - set(live.attempt.marked_nodes)
+    if not lost or s.disturbed:
+        return None
+    evidence = "; ".join(one.evidence for one in live.gone() if one.node in lost)
+    return Decision(action=MarkNodes(), sentence=evidence, blames=tuple(sorted(lost)))
+
+
+@while_live
+def submit_intended(s: Situation, live: Watched) -> Decision | None:
+    """An attempt that was written down and, by positive evidence, never submitted is submitted now.
+
+    A cluster that takes an attempt's name once is asked sooner: what is still under way and this are one submission.
+    """
+    if live.attempt.state is not AttemptState.INTENDED or live.presence is not Presence.ABSENT:
+        return None
+    number = live.attempt.key.number
+    again_at = s.submit_again_at(live.attempt)
+    if s.now < again_at:
+        refused = live.attempt.not_permitted
+        sentence = f"waits: {refused}" if refused else f"waits to learn whether attempt {number} was submitted"
+        return Decision(action=Wait(), sentence=sentence, look_again_at=again_at)
+    return Decision(action=Submit(), sentence=f"submitting attempt {number}")
+
+
+@while_live
+def avoid_less(s: Situation, live: Watched) -> Decision | None:
+    """An attempt in its cluster's queue may use an avoided node once its cool-down is over or its record is cleared, or
+    after five minutes if it could start there."""
+    attempt = live.attempt
+    if attempt.state is not AttemptState.PENDING or not live.seen.sighting.avoids_strictly:
+        return None
+    back = [node for node in attempt.excluded_nodes if node not in s.avoided]
+    if back:
+        return _stop_avoiding(live, back, "its cool-down is over, or its record was cleared")
+    blocking = [each.node for each in _find_blocking(s, live)]
+    if not blocking or s.now < attempt.created_at + AVOIDS_FOR:
+        return None
+    return _stop_avoiding(live, blocking, "no other node that fits became free in five minutes")
+
+
+@while_live
+def note_pending(s: Situation, live: Watched) -> Decision | None:
+    """Write down that the cluster holds the attempt in its own queue, and for what it waits there."""
+    if live.presence is not Presence.PENDING:
+        return None
+    blocking = _find_blocking(s, live)
+    sentence = "; ".join([live.seen.sighting.evidence, *(describe(each) for each in blocking)])
+    if live.attempt.state in (AttemptState.INTENDED, AttemptState.SUBMITTED):
+        return Decision(action=NotePending(), sentence=sentence)
+    gives_up_at = live.attempt.created_at + AVOIDS_FOR if blocking else None
+    later = gives_up_at if gives_up_at is not None and gives_up_at > s.now else None
+    waits = Decision(action=Wait(), sentence=sentence, look_again_at=later)
+    return waits if live.attempt.state is AttemptState.PENDING else None
+
+
+@while_live
+def note_running(s: Situation, live: Watched) -> Decision | None:
+    """Write down that agents are alive, and that the worker group has formed, once each."""
+    if live.presence is not Presence.RUNNING:
+        return None
+    formed = live.seen.training.formed_at is not None
+    if live.attempt.state is not AttemptState.RUNNING or (formed and s.job.state is JobState.STARTING):
+        return Decision(action=NoteRunning(formed), sentence=_stand(live))
+    return None
+
+
+@while_live
+def tell_agents(s: Situation, live: Watched) -> Decision | None:
+    """What is wished of a running attempt, and not of its end, is passed on to its agents, once."""
+    attempt, desired = live.attempt, s.job.desired
+    if attempt.state is not AttemptState.RUNNING:
+        return None
+    if desired.snapshot_number <= attempt.snapshots_told and desired.errand(attempt.key.number) <= attempt.errand_told:
+        return None
+    return Decision(action=TellAgents(), sentence=s.job.reason)
+
+
+def _find_blocking(s: Situation, live: Watched) -> list[Exclusion]:
+    """The nodes that the waiting attempt avoids and with which it could start now."""
+    sighting = live.seen.sighting
+    if not sighting.avoids_strictly or sighting.spare_nodes is None:
+        return []
+    if len(sighting.spare_nodes) < live.attempt.min_nodes:
+        return []
+    within = {*sighting.spare_nodes} & {*live.attempt.excluded_nodes}
+    return [each for each in s.exclusions if each.node in within]
+
+
+def _stop_avoiding(live: Watched, nodes: list[str], why: str) -> Decision:
+    rest = tuple(node for node in live.attempt.excluded_nodes if node not in nodes)
+    return Decision(action=AvoidOnly(rest), sentence=f"no longer avoids {', '.join(nodes)}: {why}")
+
+
+def hearing(s: Situation) -> str | None:
+    """The reason of a job whose attempt has run and is in an unknown state, or whose agents are not heard although
+    reports are all that tells of them; and the reason once that is over. None where there is nothing to say."""
+    live = s.live
+    if live is None:
+        return None
+    started_at = live.attempt.started_at
+    if started_at is None:
+        return None
+    again = _stand(live) if s.job.reason.startswith((_UNHEARD, _PAUSED, _UNKNOWN)) else None
+    if live.presence is Presence.UNKNOWN:
+        return _explain_unknown(live, started_at, s.now) or again
+    if live.presence is not Presence.RUNNING:
+        return None
+    if not live.seen.unheard:
+        return again
+    if s.now - started_at <= UNHEARD_AFTER:
+        return None  # the first report is under way
+    heard_at = live.seen.training.heard_at
+    since = "they started" if heard_at is None else f"{heard_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{_UNHEARD}: no report since {since}; check that pods reach the service (`orchestrator doctor`)"
+
+
+def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str | None:
+    """What the cluster says, and when the last report came. While reports come, only a pause is told."""
+    heard_at, pause_reason = live.seen.training.last_heard_at, live.seen.sighting.pause_reason
+    if pause_reason is None and now - (heard_at or started_at) <= UNHEARD_AFTER:
+        return None
+    since = "no report yet" if heard_at is None else f"last report {heard_at:%Y-%m-%d %H:%M:%S} UTC"
+    told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if pause_reason is None else f"{_PAUSED}: {pause_reason}"
+    return f"{told}; {since}"
+
+
+def _stand(live: Watched) -> str:
+    formed = live.seen.training.formed_at is not None
+    return "the workers are running" if formed else "the agents are up, the workers are starting"

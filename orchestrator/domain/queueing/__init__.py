@@ -1,0 +1,1 @@
+"""Which job may start now, and which process supervises a cluster."""

@@ -1,0 +1,239 @@
+"""Who may start now, and with how many nodes.
+
+Higher priority first, then first come, first served. Nobody overtakes a job that waits for slots. A job that waits for
+something of its own (another job, its project's quota) lets the others pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.domain.counted import counted
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.launch import workers_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one project may use of a cluster at one time; None is no limit. A device is what one worker runs on."""
+
+    max_jobs: int | None = None
+    max_devices: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a cluster gives. `slots` None: it has a queue of its own and takes everyone."""
+
+    slots: int | None = None
+    gpus_per_node: int = 0
+    max_jobs: int | None = None
+    quotas: Mapping[str, Quota] = field(default_factory=dict)  # by project
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """`nodes`: how many the job may have. For a running elastic job: how many it could have if it began now."""
+
+    admitted: bool
+    sentence: str  # for a job that waits: for what
+    nodes: int = 0
+    blocks: bool = False  # whether the jobs behind it wait as well
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A job that is not at rest, with its newest attempt."""
+
+    job: Job
+    attempt: Attempt | None
+
+    @property
+    def held_nodes(self) -> int:
+        """What it has, or keeps for its next attempt: its neighbours must not take it between two attempts."""
+        live = self.attempt is not None and not self.attempt.state.terminal
+        keeps = self.job.state.holds_slots and not self.job.desired.suspended and not self.job.desired.cancelled
+        return self.attempt.max_nodes if self.attempt is not None and (live or keeps) else 0
+
+    def held_devices(self, gpus_per_node: int) -> int:
+        """One per worker: as many as the attempt was started with, whatever the spec says by now."""
+        width = None if self.attempt is None else self.attempt.workers_per_node
+        return self.held_nodes * (workers_per_node(self.job.spec, gpus_per_node) if width is None else width)
+
+
+def admit(
+    claimants: Iterable[Claimant], limits: Limits, *, dependencies: Mapping[str, JobState] | None = None
+) -> dict[str, Admission]:
+    """Judge every job that is queued or between attempts, and how far a running elastic one could grow.
+
+    `dependencies`: the states of the jobs that queued ones name in `after`; one that is absent does not exist.
+    """
+    books = _Books(limits)
+    everyone = list(claimants)
+    for each in everyone:
+        books.take(each.job, each.held_devices(limits.gpus_per_node))
+    admissions: dict[str, Admission] = {}
+    waiting: Job | None = None
+    line = sorted(everyone, key=place_in_line)
+    for each in line:
+        job = each.job
+        if _begins_again(each):
+            admissions[job.id] = books.judge(job, held=each.held_devices(limits.gpus_per_node))
+            waiting = waiting or (job if admissions[job.id].blocks else None)
+        elif job.state is JobState.QUEUED and each.held_nodes == 0 and not job.desired.suspended:
+            own = _waits_for_others(job, dependencies or {}) or books.over_quota(job)
+            if own is None and waiting is not None:
+                own = Admission(False, f"waits behind {waiting.id}, which waits for slots")
+            admission = own or books.judge(job, held=0)
+            waiting = waiting or (job if admission.blocks else None)
+            admissions[job.id] = admission
+    admissions |= books.make_way([each for each in line if _begins_again(each) and admissions[each.job.id].blocks])
+    if waiting is None:
+        admissions |= {each.job.id: books.room(each) for each in everyone if _may_grow(each, limits)}
+    return admissions
+
+
+class _Books:
+    """Who has what."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._free = limits.slots
+        self._jobs: Counter[str] = Counter()
+        self._devices: Counter[str] = Counter()
+
+    def take(self, job: Job, devices: int) -> None:
+        if devices:
+            self._jobs[job.spec.project] += 1
+            self._devices[job.spec.project] += devices
+            self._free = None if self._free is None else self._free - devices
+
+    def judge(self, job: Job, *, held: int) -> Admission:
+        """As many nodes as are free for it, at least its least number; then they are its own."""
+        wpn = workers_per_node(job.spec, self._limits.gpus_per_node)
+        least, most = job.spec.topology.min_nodes, job.spec.topology.max_nodes
+        fitting = self._fitting(job, held)
+        if fitting < least:
+            return self._too_few(job, least * wpn, held)
+        nodes = min(most, fitting)
+        self._give_back(job, held)
+        self.take(job, nodes * wpn)
+        slots = self._limits.slots
+        if slots is None:
+            return Admission(True, "the cluster queues it", nodes)
+        verb = "is" if nodes * wpn == 1 else "are"
+        part = "" if nodes == most else f" (for {nodes} of up to {most} nodes)"
+        return Admission(True, f"{nodes * wpn} of {counted(slots, 'slot')} {verb} free for it{part}", nodes)
+
+    def _too_few(self, job: Job, needed: int, held: int) -> Admission:
+        """For what a job waits that does not fit. It holds the others up only where its turn can come."""
+        slots, free = self._limits.slots, max(0, self._free or 0) + held
+        if slots is not None and needed > slots:
+            return Admission(False, f"needs {counted(needed, 'slot')}, the cluster has {slots}: scale or cancel it")
+        if slots is not None and free < needed:
+            return Admission(False, f"waits for {needed} of {counted(slots, 'slot')}; {free} free now", blocks=True)
+        limit = f"project {job.spec.project} may use"
+        return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
+
+    def make_way(self, stuck: Sequence[Claimant]) -> dict[str, Admission]:
+        """Where jobs wait between attempts for what they keep from each other, the first of them goes first."""
+        if len(stuck) < 2:
+            return {}
+        kept = {each.job.id: each.held_devices(self._limits.gpus_per_node) for each in stuck}
+        for each in stuck:
+            self._give_back(each.job, kept[each.job.id])
+        admissions = {}
+        for each in stuck:
+            admission = admissions[each.job.id] = self.judge(each.job, held=0)
+            if not admission.admitted:
+                self.take(each.job, kept[each.job.id])
+        return admissions
+
+    def over_quota(self, job: Job) -> Admission | None:
+        """What of the cluster's or its project's limits the job would exceed with its least number of nodes."""
+        project, limits = job.spec.project, self._limits
+        quota = limits.quotas.get(project, Quota())
+        needed = job.spec.topology.min_nodes * workers_per_node(job.spec, limits.gpus_per_node)
+        devices = self._devices[project]
+        if limits.max_jobs is not None and self._jobs.total() >= limits.max_jobs:
+            most = counted(limits.max_jobs, "job")
+            return Admission(False, f"waits: the cluster runs {self._jobs.total()} of at most {most}")
+        if quota.max_jobs is not None and self._jobs[project] >= quota.max_jobs:
+            most = counted(quota.max_jobs, "job")
+            return Admission(False, f"waits: project {project} runs {self._jobs[project]} of at most {most}")
+        if quota.max_devices is not None and needed > quota.max_devices:
+            limit = f"the {quota.max_devices} of project {project}"
+            return Admission(False, f"needs {counted(needed, 'device')}, more than {limit}: scale or cancel it")
+        if quota.max_devices is not None and devices + needed > quota.max_devices:
+            most = counted(quota.max_devices, "device")
+            return Admission(False, f"waits: project {project} uses {devices} of at most {most}; needs {needed}")
+        return None
+
+    def room(self, claimant: Claimant) -> Admission:
+        """How many nodes a running elastic job could have now. Nothing is taken: it asks again when it has ended."""
+        held = claimant.held_devices(self._limits.gpus_per_node)
+        nodes = self._fitting(claimant.job, held)
+        return Admission(False, f"could have {counted(nodes, 'node')}", nodes)
+
+    def _fitting(self, job: Job, held: int) -> int:
+        """Nodes of the job that fit into what is free and the devices it holds, within its project's quota."""
+        wpn = workers_per_node(job.spec, self._limits.gpus_per_node) or 1
+        most = job.spec.topology.max_nodes
+        if self._free is not None:
+            most = min(most, (self._free + held) // wpn)
+        quota = self._limits.quotas.get(job.spec.project, Quota())
+        if quota.max_devices is not None:
+            unused = quota.max_devices - self._devices[job.spec.project] + held
+            most = min(most, max(held, unused) // wpn)
+        return most
+
+    def _give_back(self, job: Job, devices: int) -> None:
+        if devices:
+            self._jobs[job.spec.project] -= 1
+            self._devices[job.spec.project] -= devices
+            self._free = None if self._free is None else self._free + devices
+
+
+def devices_of(job: Job, attempt: Attempt | None, gpus_per_node: int) -> int:
+    """How many devices a job holds now: one per worker."""
+    return Claimant(job, attempt).held_devices(gpus_per_node)
+
+
+def _waits_for_others(job: Job, states: Mapping[str, JobState]) -> Admission | None:
+    """A dependency that ended badly does not end the job: its owner may still retry the one or cancel the other."""
+    for name in job.spec.after:
+        state = states.get(name)
+        if state is None:
+            return Admission(False, f"waits for job {name}, which does not exist any more; cancel this job")
+        if state is not JobState.SUCCEEDED:
+            advice = "; retry that one or cancel this one" if state.terminal else ""
+            return Admission(False, f"waits for job {name} to succeed; it is {state}{advice}")
+    return None
+
+
+def _begins_again(each: Claimant) -> bool:
+    held_back = each.job.desired.suspended or each.job.desired.cancelled
+    return each.job.state is JobState.RECOVERING and not held_back
+
+
+def _may_grow(each: Claimant, limits: Limits) -> bool:
+    """A cluster with a queue of its own does not tell what is free: there a job grows by its owner's word alone."""
+    topology, attempt = each.job.spec.topology, each.attempt
+    if attempt is None or each.job.state is not JobState.RUNNING:
+        return False
+    elastic = topology.min_nodes < topology.max_nodes and limits.slots is not None
+    return elastic or attempt.asked != topology.nodes
+
+
+def place_in_line(each: Claimant) -> tuple[bool, int, object, str]:
+    """Jobs between attempts come first: their place is theirs already."""
+    job = each.job
+    return (job.state is not JobState.RECOVERING, -job.spec.priority, job.created_at, job.id)
+
+
+def dependencies_of(jobs: Sequence[Job]) -> set[str]:
+    """The ids that queued jobs wait for."""
+    return {name for job in jobs if job.state is JobState.QUEUED for name in job.spec.after}

@@ -1,1 +1,0 @@
-"""The rules of the policy, by what they are about. Their order stands in decide.py."""

@@ -1,0 +1,150 @@
+"""Warnings, at `plan` and `submit`, of fields that the owner changed and that have no effect on this job. Pure.
+
+A field with its default value gives no warning. What must not be accepted at all is in `unsupported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.domain.specs.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTraits:
+    """What decides which fields have an effect on a cluster."""
+
+    kind: str
+    gpus_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ineffective:
+    """A rule: where `holds`, warn of `field`. `maybe`: the program or the queue decides, so only `plan` warns."""
+
+    field: str
+    holds: Callable[[JobSpec, ClusterTraits], bool]
+    sentence: str
+    maybe: bool = False
+
+
+# These have an effect on every job that accepts them.
+EFFECTIVE = frozenset(
+    {"name", "project", "cluster", "launcher", "after", "labels", "notify"}
+    | {f"run.{name}" for name in ("trainer", "script", "module", "command", "args", "pass_local_rank")}
+    | {f"run.{name}" for name in ("workdir", "image", "env", "secrets")}
+    | {"topology.nodes", "topology.workers_per_node", "resources.extra"}
+    | {f"placement.{name}" for name in ("nodelist", "exclusive", "options", "queue", "exclude")}
+    | {f"placement.{name}" for name in ("node_selector", "tolerations", "overlay")}
+    | {"snapshot.on_preemption"}
+    | {f"supervise.{name}" for name in ("startup_timeout_s", "max_runtime_s", "refund_after_s", "backoff_s")}
+    | {f"supervise.budgets.{name}" for name in ("application", "launch", "node", "hang", "storage", "preemption")}
+)
+
+# An option of sbatch, by its long name, and the fields that it replaces.
+_OVERRULED = {
+    "account": ("placement.account",),
+    "constraint": ("placement.constraint",),
+    "cpus-per-task": ("resources.cpus",),
+    "dependency": ("placement.dependency",),
+    "gres": ("resources.gpus", "resources.gpu_type", "resources.extra"),
+    "mem": ("resources.memory_gb",),
+    "partition": ("placement.partition",),
+    "qos": ("placement.qos",),
+    "reservation": ("placement.reservation",),
+    "time": ("placement.time_limit_s",),
+}
+
+
+def _is_own_program(spec: JobSpec) -> bool:
+    return spec.run.trainer is None
+
+
+def _is_fixed(spec: JobSpec) -> bool:
+    return spec.topology.min_nodes == spec.topology.max_nodes
+
+
+INEFFECTIVE: tuple[Ineffective, ...] = (
+    *(
+        Ineffective(
+            f"resources.{name}",
+            lambda _, traits: traits.kind == "local",
+            "is not enforced: cluster kind local counts workers only",
+        )
+        for name in ("cpus", "memory_gb", "gpus")
+    ),
+    Ineffective(
+        "resources.gpu_type",
+        lambda spec, traits: traits.kind == "slurm" and not (spec.resources.gpus or traits.gpus_per_node),
+        "has no effect: the job asks for no GPU; set resources.gpus",
+    ),
+    *(
+        Ineffective(
+            field,
+            lambda spec, traits, option=option: traits.kind == "slurm" and option in spec.placement.options,  # type: ignore[misc]
+            f"has no effect: placement.options.{option} takes its place",
+        )
+        for option, fields in _OVERRULED.items()
+        for field in fields
+    ),
+    Ineffective(
+        "supervise.heartbeat_timeout_s",
+        lambda spec, _: spec.launcher == "torchrun" and _is_own_program(spec),
+        "has no effect on workers that report no steps: launcher torchrun does not watch them",
+    ),
+    Ineffective(
+        "supervise.grow_back_after_s",
+        lambda spec, _: _is_fixed(spec),
+        "has no effect: topology.nodes is one number, so the job never has fewer nodes",
+    ),
+    Ineffective(
+        "supervise.grow_back_after_s",
+        lambda spec, traits: traits.kind == "kubernetes" and not _is_fixed(spec),
+        "has no effect: Kubernetes does not tell which nodes are free; `orchestrator scale` makes the job larger",
+    ),
+    Ineffective(
+        "supervise.grow_back_after_s",
+        lambda spec, traits: traits.kind != "kubernetes" and not _is_fixed(spec) and _is_own_program(spec),
+        "has an effect only once the program takes snapshots (`Supervised`)",
+        maybe=True,
+    ),
+    Ineffective(
+        "supervise.exclude_bad_nodes",
+        lambda _, traits: traits.kind == "local",
+        "has no effect: cluster kind local is one machine, which is never avoided",
+    ),
+    *(
+        Ineffective(
+            f"snapshot.{name}",
+            lambda spec, _: _is_own_program(spec),
+            "has an effect only if the program uses `Supervised`",
+            maybe=True,
+        )
+        for name in ("dir", "from", "interval", "keep", "keep_every")
+    ),
+    Ineffective(
+        "priority",
+        lambda _, traits: traits.kind != "local",
+        "orders only jobs that wait for a limit of the service; the cluster's own queue orders all others",
+        maybe=True,
+    ),
+)
+
+
+def list_ineffective(spec: JobSpec, traits: ClusterTraits, *, is_plan: bool) -> list[str]:
+    """A sentence for each field that its owner changed in vain; for a plan, also for each that may be in vain."""
+    changed = spec.model_dump(by_alias=True, exclude_defaults=True)
+    return [
+        f"{row.field} {row.sentence}"
+        for row in INEFFECTIVE
+        if (is_plan or not row.maybe) and _holds_value(changed, row.field) and row.holds(spec, traits)
+    ]
+
+
+def _holds_value(document: Mapping[str, object], field: str) -> bool:
+    first, _, rest = field.partition(".")
+    if first not in document:
+        return False
+    below = document[first]
+    return not rest or (isinstance(below, Mapping) and _holds_value(below, rest))

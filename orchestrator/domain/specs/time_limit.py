@@ -1,0 +1,55 @@
+"""Time limits in which a job can hardly make a step: refused or warned of at `plan` and `submit`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.domain.errors import FieldProblem
+from orchestrator.domain.specs.spec import JobSpec
+
+_EARLY_S = 60.0  # sbatch(1), --signal: it may be sent up to 60 seconds earlier than specified
+_START_S = 60.0  # from a node to the first step, as a rule: imports, the rendezvous, the restore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """How a cluster tells its jobs that their time limit is near: `before_s` ahead, time for a last snapshot."""
+
+    before_s: float
+    default_limit_s: float | None = None  # of jobs that name none
+
+
+def find_limit_problem(spec: JobSpec, notice: Notice | None) -> FieldProblem | None:
+    """Under a limit that is no longer than the notice, every attempt is told to end when it begins."""
+    limit_s = None if notice is None else _read_limit(spec)
+    if notice is None or limit_s is None or limit_s > notice.before_s:
+        return None
+    message = (
+        f"is {limit_s:g} s, and the cluster tells a job to end {notice.before_s:g} s before its limit: no attempt "
+        f"would make a step; use {_least(notice):g} s or more"
+    )
+    return FieldProblem("/placement/time_limit_s", message)
+
+
+def list_limit_warnings(spec: JobSpec, notice: Notice | None) -> list[str]:
+    """A sentence on a limit that leaves less than a start takes, be it the job's or the cluster's default."""
+    if notice is None:
+        return []
+    limit_s = _read_limit(spec, notice.default_limit_s)
+    if limit_s is None or limit_s >= _least(notice):
+        return []
+    return [
+        f"placement.time_limit_s of {limit_s:g} s may end attempts before their first step: the notice comes "
+        f"{notice.before_s:g} s before the limit, or up to {_EARLY_S:g} s earlier, and a start takes about "
+        f"{_START_S:g} s; an attempt that keeps no step counts as a hang; use {_least(notice):g} s or more"
+    ]
+
+
+def _least(notice: Notice) -> float:
+    return notice.before_s + _EARLY_S + _START_S
+
+
+def _read_limit(spec: JobSpec, default_s: float | None = None) -> float | None:
+    """In whole minutes, as Slurm counts. None: there is none, or an option of the scheduler's own sets it."""
+    given_s = spec.placement.time_limit_s or default_s
+    return None if given_s is None or "time" in spec.placement.options else -(-given_s // 60) * 60

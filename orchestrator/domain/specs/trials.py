@@ -1,0 +1,116 @@
+"""Small jobs in a real job's place: its drill and its preflight have the same topology, resources and environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from orchestrator.domain.errors import FieldProblem, InvalidSpec
+from orchestrator.domain.specs.spec import Budgets, JobSpec, Snapshot, Supervise
+from trainer.contract.chaos import Fault
+from trainer.contract.config import TrainerConfig, render_config
+
+_NAME_LENGTH = 63
+LABEL = "drill"  # of a drill's jobs: the name of the job that they rehearse
+_PRIORITY = -100  # the least: whatever is in earnest goes first
+_SAVES = 6  # of a drill: the kill comes between two of them, so that some steps are lost and made again
+
+
+def build_drill(spec: JobSpec, *, steps: int, fault: Fault = Fault.KILL) -> tuple[JobSpec, JobSpec]:
+    """The job that is disturbed once, and the same undisturbed. Raises InvalidSpec for a program of the user's own.
+
+    A kill is its own doing, which takes no right but that to submit; at any other fault it waits for who injects it.
+    """
+    config = spec.trainer_config()
+    if config is None:
+        raise InvalidSpec(
+            [FieldProblem("/run", "a drill needs run.trainer: nothing is known of a program's own curve")]
+        )
+    interval = max(1, steps // _SAVES)
+    config = replace(config, steps=steps, snapshot_interval=str(interval))
+    strike_at = min(steps - 1, interval * (_SAVES // 2) + max(1, interval // 2))
+    how = "--kill-at" if fault is Fault.KILL else "--hold-at"
+    small = spec.model_copy(
+        update={
+            "snapshot": Snapshot(dir=spec.snapshot.dir, interval=str(interval)),
+            "priority": _PRIORITY,
+            "labels": {**spec.labels, LABEL: spec.name},
+        }
+    )
+    disturbed = _run_module(small, "drill", "trainer.checks.drill", (how, str(strike_at), *_config(config)))
+    trainer = {**(spec.run.trainer or {}), "steps": steps}
+    run = spec.run.model_copy(update={"trainer": trainer})
+    return disturbed, small.model_copy(
+        update={"name": _name(spec, "drill-undisturbed"), "run": run, "after": (), "notify": ()}
+    )
+
+
+def build_preflight(spec: JobSpec) -> JobSpec:
+    """The checks; with the bundled trainer also three steps of its own configuration."""
+    config = spec.trainer_config()
+    trial = _run_module(spec, "preflight", "trainer.checks.preflight", () if config is None else _config(config))
+    once = Supervise(budgets=Budgets(application=0, launch=0), startup_timeout_s=spec.supervise.startup_timeout_s)
+    return trial.model_copy(update={"supervise": once})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """One step of a run, by the generation that made it last."""
+
+    step: int
+    at: datetime
+    attempt: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """What struck a run: in which generation, and the last step that any rank had made by then."""
+
+    at: datetime
+    attempt: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """`seconds` from the strike to the next step, and how many steps were made again; None: there was no next step."""
+
+    seconds: float | None
+    redone: int | None
+
+
+def score_run(strike: Strike, steps: Sequence[StepDone], *, ends_generation: bool) -> Score:
+    """`ends_generation`: the fault is one that a new generation has to follow."""
+    term = (strike.attempt, strike.generation)
+    after = [
+        each for each in steps if ((each.attempt, each.generation) > term if ends_generation else each.at > strike.at)
+    ]
+    if not after:
+        return Score(seconds=None, redone=None)
+    first = min(after, key=lambda each: each.at)
+    redone = strike.step - min(each.step for each in after) + 1
+    return Score(seconds=max(0.0, (first.at - strike.at).total_seconds()), redone=max(0, redone))
+
+
+def exclude_nodes(spec: JobSpec, nodes: Collection[str]) -> JobSpec:
+    """The same job, on none of these nodes either."""
+    exclude = tuple(dict.fromkeys((*spec.placement.exclude, *nodes)))
+    return spec.model_copy(update={"placement": spec.placement.model_copy(update={"exclude": exclude})})
+
+
+def _run_module(spec: JobSpec, suffix: str, module: str, args: tuple[str, ...]) -> JobSpec:
+    changes = {"trainer": None, "script": None, "command": None, "module": module, "args": args}
+    run = spec.run.model_copy(update=changes)
+    return spec.model_copy(update={"name": _name(spec, suffix), "run": run, "after": (), "notify": ()})
+
+
+def _config(config: TrainerConfig) -> tuple[str, str]:
+    return "--config", json.dumps(render_config(config), sort_keys=True)
+
+
+def _name(spec: JobSpec, suffix: str) -> str:
+    return f"{spec.name[: _NAME_LENGTH - len(suffix) - 1].rstrip('-')}-{suffix}"

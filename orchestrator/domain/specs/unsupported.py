@@ -1,0 +1,117 @@
+"""What a spec may say and this version cannot do: refused with a sentence, never accepted and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orchestrator.domain.errors import FieldProblem
+from orchestrator.domain.specs.spec import JobSpec, Placement
+
+_NO_SCHEDULER = "cluster kind local has no scheduler that could honour it; remove it"
+
+
+# Of sbatch: what a job is found by, where its output goes, what would make it another kind of job or another user's,
+# what has a field of its own that the service adds to, and what would have the service read a file for the job.
+_SLURMS_OWN = frozenset(
+    {"array", "batch", "bbf", "chdir", "clusters", "comment", "error", "exclude", "export", "export-file", "gid"}
+    | {"help", "hold", "input", "job-name", "kill-on-invalid-dep", "no-kill", "no-requeue", "nodefile", "nodelist"}
+    | {"nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "quiet", "requeue", "signal"}
+    | {"test-only", "uid", "usage", "version", "wait", "wrap"}
+)
+
+_JOBS_OWN = frozenset({"apiVersion", "kind", "status"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    pointer: str
+    asked: Callable[[JobSpec, str], bool]  # (spec, the cluster's kind)
+    sentence: str
+
+
+def _is_slurms_own(option: str) -> bool:
+    """sbatch takes a beginning of a long option for the whole (getopt_long(3))."""
+    return any(own.startswith(option) for own in _SLURMS_OWN)
+
+
+def _names_a_file(nodes: tuple[str, ...]) -> bool:
+    """sbatch(1): a list of nodes with a slash is read from that file, here from the service's disk."""
+    return any("/" in node for node in nodes)
+
+
+def _placement(name: str) -> Unsupported:
+    neutral = getattr(Placement(), name)
+    return Unsupported(
+        f"/placement/{name}",
+        lambda spec, kind: kind == "local" and getattr(spec.placement, name) != neutral,
+        _NO_SCHEDULER,
+    )
+
+
+UNSUPPORTED: tuple[Unsupported, ...] = (
+    Unsupported(
+        "/snapshot/on_preemption",
+        lambda spec, _: not spec.snapshot.on_preemption,
+        "this version always takes a snapshot when it is told to go",
+    ),
+    Unsupported(
+        "/topology/nodes",
+        lambda spec, _: spec.launcher == "torchrun" and spec.topology.min_nodes != spec.topology.max_nodes,
+        "a range of nodes needs launcher elasticrun; give torchrun one number",
+    ),
+    *(
+        Unsupported(
+            f"/placement/{name}",
+            lambda spec, kind, name=name: kind == "slurm" and bool(getattr(spec.placement, name)),  # type: ignore[misc]
+            "is Kubernetes' word; Slurm knows placement.partition and placement.constraint",
+        )
+        for name in ("queue", "node_selector", "tolerations", "overlay")
+    ),
+    *(
+        Unsupported(
+            f"/placement/{name}",
+            lambda spec, kind, name=name: (
+                kind == "kubernetes"  # type: ignore[misc]
+                and getattr(spec.placement, name) != getattr(Placement(), name)
+            ),
+            "is Slurm's word; Kubernetes knows placement.node_selector, queue, tolerations and overlay",
+        )
+        for name in (
+            *("partition", "account", "qos", "reservation", "nodelist"),
+            *("exclusive", "dependency", "options", "constraint"),
+        )
+    ),
+    Unsupported(
+        "/placement/overlay",
+        lambda spec, kind: kind == "kubernetes" and not _JOBS_OWN.isdisjoint(spec.placement.overlay),
+        "changes what a Job is: it may patch `spec`, and annotations and labels of `metadata`",
+    ),
+    Unsupported(
+        "/placement/options",
+        lambda spec, kind: kind == "slurm" and any(map(_is_slurms_own, spec.placement.options)),
+        f"holds an option that the service sets itself or that cannot be: {', '.join(sorted(_SLURMS_OWN))}",
+    ),
+    *(
+        Unsupported(
+            f"/placement/{name}",
+            lambda spec, kind, name=name: (
+                kind == "slurm"  # type: ignore[misc]
+                and _names_a_file(getattr(spec.placement, name))
+            ),
+            "holds a slash, which would make it a file of the service's; name nodes, as n1 or n[2-5]",
+        )
+        for name in ("nodelist", "exclude")
+    ),
+    Unsupported(
+        "/resources/gpu_type",
+        lambda spec, kind: kind == "local" and spec.resources.gpu_type is not None,
+        _NO_SCHEDULER,
+    ),
+    Unsupported("/resources/extra", lambda spec, kind: kind == "local" and bool(spec.resources.extra), _NO_SCHEDULER),
+    *(_placement(name) for name in Placement.model_fields),
+)
+
+
+def find_unsupported(spec: JobSpec, cluster_kind: str) -> list[FieldProblem]:
+    return [FieldProblem(row.pointer, row.sentence) for row in UNSUPPORTED if row.asked(spec, cluster_kind)]

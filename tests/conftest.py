@@ -25,7 +25,7 @@ settings.load_profile("patient")
 
 @pytest.fixture(scope="session", autouse=True)
 def calm_collector() -> None:
-    """Search for garbage seldom: each search looks at every module, and all of them together take a fifth of the CPU."""
+    """Search for garbage seldom: each search looks at every module, and together they take a fifth of the CPU."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
 

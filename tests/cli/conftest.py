@@ -45,9 +45,13 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(sys, "argv", ["orchestrator", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
         console.cache_clear()
-        with patch.dict(os.environ, {**environment, **more}, clear=True):
-            with redirect_stdout(told[0]), redirect_stderr(told[1]), pytest.raises(SystemExit) as ended:
-                command_line.main()
+        with (
+            patch.dict(os.environ, {**environment, **more}, clear=True),
+            redirect_stdout(told[0]),
+            redirect_stderr(told[1]),
+            pytest.raises(SystemExit) as ended,
+        ):
+            command_line.main()
         status = ended.value.code or 0
         assert isinstance(status, int)
         return CompletedProcess(arguments, status, *(stream.buffer.getvalue().decode() for stream in told))

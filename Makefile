@@ -24,10 +24,10 @@ serve: $(VENV)/.installed ## start the service with the embedded defaults
 	@$(BIN)/orchestrator serve
 
 test: $(VENV)/.installed ## the tests; what needs a missing service skips by name unless CI=true
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore-glob='*/long/*' --ignore-glob='*/live/*'
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m 'not long' --ignore-glob='*/long/*' --ignore-glob='*/live/*'
 
-long: $(VENV)/.installed ## tests that wait for minutes: several machines, plain torchrun's defects, other frameworks
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/*/long
+long: $(VENV)/.installed ## tests of rare things that take minutes (ARGS="-m smoke": the few that CI runs)
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m long --ignore-glob='*/live/*' $(ARGS)
 
 faults: $(VENV)/.installed ## every fault on every kind of cluster, at default settings: the tables of docs/failures.md (as root)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/faults $(ARGS)

@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import examples
+
 if TYPE_CHECKING:
     from deploy.dev.service import ThrowawayService
     from orchestrator.client import Client
 
 # How fast a machine draws examples is no property of ours: a busy one must not turn a test red.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(25, 300)
+)
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lies in a folder `long` is of `make long`, like a test that bears the mark."""
+    for item in items:
+        if "long" in item.path.parts:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,6 +18,7 @@ from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 from tests.api.fakes import Client
 from tests.builders import make_batch, make_journal_event
+from tests.examples import examples
 from trainer.contract.clock import render_time
 
 
@@ -222,7 +223,9 @@ FIELDS = st.sampled_from(
         "cluster",
     ]
 )
-GARBAGE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+GARBAGE = settings(
+    max_examples=examples(15, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @GARBAGE

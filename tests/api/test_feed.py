@@ -21,6 +21,7 @@ from orchestrator.logs.follow import Follower
 from orchestrator.logs.reader import LogRequest
 from tests.api.conftest import World
 from tests.api.test_follow import RUNNING, append
+from tests.examples import examples
 
 
 @dataclass
@@ -100,7 +101,7 @@ def test_different_requests_are_different_feeds(hall: Hall, job_id: str) -> None
     assert hear(hall.listen(job_id, grep="keep")) == "keep 1\n"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     acts=st.lists(
         st.one_of(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import Any
 from urllib.parse import quote_from_bytes
 
@@ -17,9 +16,10 @@ from hypothesis import strategies as st
 
 from deploy.dev.conformance.streams import streaming_paths
 from tests.api.conftest import World
+from tests.examples import examples
 
 FUZZ = settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "60")),
+    max_examples=examples(20, 500),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from orchestrator import rundir
 from orchestrator.jobfolder.folder import Folder
 from tests.attacks.documents import WILD, mutated
+from tests.examples import examples
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, parse_agent_record, render_agent_record
 from trainer.contract.blame import parse_node_verdict
@@ -137,7 +138,7 @@ def test_each_field_may_hold_each_wild_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(30, 500))
 def test_a_document_is_parsed_or_refused_with_a_value_error(name: str, data: st.DataObject) -> None:
     parse, good = DOCUMENTS[name]
     document = data.draw(mutated(good))
@@ -191,7 +192,7 @@ def test_a_line_that_no_parser_should_see_is_passed_over(line: str) -> None:
     assert rundir.parse_event_lines(encoded) == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(15, 200))
 @given(agent=mutated(render_agent_record(AGENT)), ending=mutated(render_exit_record(EXIT)))
 def test_a_life_with_any_records_can_be_looked_at(
     tmp_path: Path, agent: dict[str, object], ending: dict[str, object]

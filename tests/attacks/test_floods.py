@@ -66,6 +66,7 @@ def test_a_report_of_a_replica_that_was_never_launched_is_refused_and_not_stored
     client.cancel(job_id)
 
 
+@pytest.mark.long
 def test_a_flood_of_events_stops_at_a_reported_limit_and_the_job_ends_as_usual(
     client: Client, database: Database
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_flood_of_events_stops_at_a_reported_limit_and_the_job_ends_as_usual(
     assert job.reason
 
 
+@pytest.mark.long
 def test_names_of_metrics_that_change_with_each_step_stop_at_a_limit(
     service: ThrowawayService, client: Client, database: Database
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.attacks.folder_access import CALLS, JOB, make_ground, use
 from tests.attacks.outside import CANARY, Outside
 from tests.attacks.plants import PLACES, PLANTS, plant, shuffle
+from tests.examples import examples
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +35,7 @@ def quiet() -> Iterator[None]:
 
 
 @given(PLANTED, USED, st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(20, 300))
 def test_nothing_outside_a_hostile_folder_is_touched(
     planted: Sequence[tuple[str, str]], used: Sequence[str], in_the_root: bool
 ) -> None:

@@ -59,7 +59,13 @@ def outside(tmp_path: Path) -> Outside:
     return Outside(tmp_path / "outside")
 
 
-@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
+OFTEN = ("its next attempt is a link", "the next agent's log is a hard link")
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [pytest.param(plant, id=name, marks=() if name in OFTEN else pytest.mark.long) for name, plant in PLANTS.items()],
+)
 def test_what_a_job_plants_gives_no_access_and_its_next_attempt_runs(
     service: ThrowawayService, client: Client, outside: Outside, plant: str
 ) -> None:
@@ -70,6 +76,7 @@ def test_what_a_job_plants_gives_no_access_and_its_next_attempt_runs(
     outside.require_untouched()
 
 
+@pytest.mark.long
 def test_a_claim_that_is_withdrawn_is_not_written_through_a_planted_link(
     service: ThrowawayService, client: Client, outside: Outside
 ) -> None:
@@ -85,6 +92,7 @@ def test_a_claim_that_is_withdrawn_is_not_written_through_a_planted_link(
     outside.require_untouched()
 
 
+@pytest.mark.long
 def test_an_invalid_pin_is_written_again(tmp_path: Path, outside: Outside) -> None:
     """In the job's folder the service notes which copy of its workdir the job has."""
     code = tmp_path / "code"

@@ -19,6 +19,7 @@ from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.terminal import clean, clean_line, dump_json
 from orchestrator.torchx_scheduler.scheduler import OrchestratorScheduler, SchedulerError
 from tests.attacks.evil_service import EvilService
+from tests.examples import examples
 
 SEEN = "seen"
 HIDDEN = [chr(point) for point in range(0x110000) if unicodedata.category(chr(point)) in ("Cc", "Cf", "Zl", "Zp")]
@@ -85,7 +86,7 @@ def leaves(value: object) -> Iterator[str]:
         yield value
 
 
-_patient = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_patient = settings(max_examples=examples(3, 30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

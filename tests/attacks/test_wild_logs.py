@@ -42,6 +42,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         yield Ground(service, f"{service.url}/api/v1/jobs/{job}/logs", formed)
 
 
+@pytest.mark.long
 def test_a_line_of_a_terabyte_holds_no_thread(ground: Ground) -> None:
     """Fifty who asked for its last lines held every thread for minutes, also when they had gone."""
     ground.plant(0, 1 << 40)
@@ -57,6 +58,7 @@ def test_a_line_of_a_terabyte_holds_no_thread(ground: Ground) -> None:
     assert "cut" in found.text
 
 
+@pytest.mark.long
 def test_many_long_lines_are_not_in_memory_together(ground: Ground) -> None:
     """One answer of 16 MB took 1.6 GB."""
     for rank in range(1500):
@@ -66,6 +68,7 @@ def test_many_long_lines_are_not_in_memory_together(ground: Ground) -> None:
         assert answer.status_code == 200
 
 
+@pytest.mark.long
 def test_who_follows_many_logs_of_empty_lines_is_told_them_little_by_little(ground: Ground) -> None:
     logs = [ground.plant(rank, 0) for rank in range(16)]
     with (
@@ -82,6 +85,7 @@ def test_who_follows_many_logs_of_empty_lines_is_told_them_little_by_little(grou
                 break
 
 
+@pytest.mark.long
 def test_lines_without_an_end_of_many_logs_are_kept_in_part(ground: Ground) -> None:
     for rank in range(4000):
         ground.plant(rank, 65536)

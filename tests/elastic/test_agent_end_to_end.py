@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from torch.distributed.run import get_args_parser
 
 from tests.elastic.harness import ELASTICRUN, GUARD, ROOT, SCRIPTS, Job, alive, c10d, free_port, wait_for
@@ -42,7 +43,7 @@ def test_a_finished_script_is_a_success(job: Job, tmp_path: Path) -> None:
 
 
 def test_every_killed_worker_recovers_and_the_generation_rises(job: Job, tmp_path: Path) -> None:
-    kills = 10
+    kills = 4
     agent = job.policy(max_restarts=kills).start(TWO, FAST, COLLECTIVE, str(tmp_path / "finish"))
     to_first_line = []
     for generation in range(1, kills + 1):
@@ -63,6 +64,7 @@ def test_every_killed_worker_recovers_and_the_generation_rises(job: Job, tmp_pat
     print("kill to first line, s:", sorted(round(seconds, 3) for seconds in to_first_line))
 
 
+@pytest.mark.long
 def test_a_stretch_of_progress_gives_the_restarts_back(job: Job, tmp_path: Path) -> None:
     """One restart is allowed and three are made; the fourth kill comes before any step."""
     agent = job.policy(max_restarts=1, refund_after_s=1.0).start(FAST, COLLECTIVE, str(tmp_path / "finish"))
@@ -110,6 +112,7 @@ def test_a_missing_module_is_not_restarted(job: Job) -> None:
     assert "no_such_module_at_all" in record.failure.message
 
 
+@pytest.mark.long
 def test_a_taken_port_fails_promptly_and_is_named(job: Job) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -165,6 +168,7 @@ def test_a_second_submission_is_refused_and_starts_nothing(job: Job, tmp_path: P
     assert "refused" in second.printed()
 
 
+@pytest.mark.long
 def test_a_failure_that_a_restart_healed_is_not_the_end_of_a_lost_group(job: Job, tmp_path: Path) -> None:
     port, finish = free_port(), str(tmp_path / "finish")
     job.policy(max_restarts=3)
@@ -183,6 +187,7 @@ def test_a_failure_that_a_restart_healed_is_not_the_end_of_a_lost_group(job: Job
     assert "the rendezvous store is lost" in failure.message
 
 
+@pytest.mark.long
 def test_by_hand_a_refusal_names_the_launcher_once() -> None:
     command = [*ELASTICRUN, "--nproc-per-node=xpu", STEADY]
     done = subprocess.run(
@@ -191,6 +196,7 @@ def test_by_hand_a_refusal_names_the_launcher_once() -> None:
     assert done.stderr == "elasticrun: --nproc-per-node=xpu, but torch finds no XPU on this node\n"
 
 
+@pytest.mark.long
 def test_by_hand_it_is_a_torchrun_that_restarts(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -226,6 +232,7 @@ def test_a_guarded_torchrun_keeps_the_same_books(job: Job, tmp_path: Path) -> No
     assert (agent.folder / "g1" / "local-1" / "log").exists()
 
 
+@pytest.mark.long
 def test_a_guarded_failure_is_explained_by_the_workers_log(job: Job) -> None:
     agent = job.policy().start(*torchrun("--max-restarts=1"), BROKEN, "1", program=GUARD)
     assert agent.wait() == 1
@@ -246,6 +253,7 @@ def test_a_guard_journals_each_generation_of_workers_that_report_nothing(job: Jo
     assert kinds.index("generation.started") < kinds.index("worker.failed")
 
 
+@pytest.mark.long
 def test_a_guarded_torchrun_is_stopped_and_dies_with_its_guard(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(*torchrun(), STEADY, str(tmp_path / "finish"), program=GUARD)
     wait_for(lambda: {e["rank"] for e in agent.progress(1)} == {0, 1}, "step of both ranks")

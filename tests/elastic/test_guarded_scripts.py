@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.elastic.harness import GUARD, ROOT, Job, alive, wait_for
 
 _DAEMON = """\
@@ -34,6 +36,7 @@ def test_an_orphan_is_let_go_while_the_launcher_runs(job: Job) -> None:
     assert job.policy().start(sys.executable, "-c", _ORPHAN, program=GUARD).wait() == 0
 
 
+@pytest.mark.long
 def test_a_guarded_script_gets_its_rank_as_it_asks_for_it_and_is_told_where_it_gets_none(
     job: Job, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.elastic.pauses import Nodes, Stop
+from tests.examples import examples
 from trainer.contract.failure import FailureKind
 
 SETTLES_S = 60.0  # after the last pause
@@ -58,7 +59,7 @@ def test_an_agent_alone_keeps_its_workers(stops: list[Stop]) -> None:
     assert_all_train(nodes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12, 200))
 @given(st.integers(2, 3), st.data(), st.booleans())
 def test_a_group_of_fixed_size_trains_again_after_one_generation_for_each_pause(
     count: int, data: st.DataObject, breaks: bool
@@ -71,7 +72,7 @@ def test_a_group_of_fixed_size_trains_again_after_one_generation_for_each_pause(
     assert_no_split(nodes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12, 200))
 @given(st.integers(2, 3), st.data(), st.booleans())
 def test_a_group_of_fixed_size_keeps_its_workers_while_agents_are_paused_for_less_than_its_patience(
     count: int, data: st.DataObject, breaks: bool
@@ -84,7 +85,7 @@ def test_a_group_of_fixed_size_keeps_its_workers_while_agents_are_paused_for_les
     assert_all_train(nodes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(12, 200))
 @given(st.integers(2, 3), st.data(), st.booleans())
 def test_an_elastic_group_goes_on_without_a_paused_agent_and_takes_it_in_again(
     count: int, data: st.DataObject, breaks: bool

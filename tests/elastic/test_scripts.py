@@ -39,18 +39,30 @@ def told(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if "[Gloo] Rank" not in line and "peer ranks" not in line]
 
 
-@pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if not script.not_elasticrun])
+OFTEN = ("plain", "mp.spawn with a port of its own", "required --local-rank", "daemons", "a shell wrapper")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.long)
+        for name, script in SCRIPTS.items()
+        if not script.not_elasticrun
+    ],
+)
 def test_a_script_runs_by_hand(name: str, tmp_path: Path) -> None:
     done = launch(ELASTICRUN, SCRIPTS[name], tmp_path)
     assert (done.returncode, sorted(told(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, script in SCRIPTS.items() if not script.not_torchrun])
 def test_torchrun_runs_it_likewise(name: str, tmp_path: Path) -> None:
     done = launch(TORCHRUN, SCRIPTS[name], tmp_path)
     assert (done.returncode, sorted(told(done.stdout))) == (SCRIPTS[name].code, SCRIPTS[name].prints), done.stderr
 
 
+@pytest.mark.long
 def test_a_script_that_would_take_every_worker_for_the_first_is_told_of_once(tmp_path: Path) -> None:
     done = launch(ELASTICRUN, Script(source=IGNORES_ITS_RANK, prints=[]), tmp_path)
     assert done.stderr.count("--pass-local-rank") == 1
@@ -67,6 +79,7 @@ dist.init_process_group("gloo")
 """
 
 
+@pytest.mark.long
 def test_a_script_whose_workers_would_meet_where_nobody_serves_is_told_of(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(_OWN_ADDRESS)
@@ -91,6 +104,7 @@ def start(flags: Sequence[str], script: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_two_nodes_meet_at_a_master_address(tmp_path: Path) -> None:
     script, port = tmp_path / "reduce.py", free_port()
     script.write_text(REDUCE + "reduce()\n")
@@ -104,7 +118,14 @@ def test_two_nodes_meet_at_a_master_address(tmp_path: Path) -> None:
             node.kill()
 
 
-@pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (0, signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("rank", "number"),
+    [
+        (0, signal.SIGTERM),
+        pytest.param(1, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(0, signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
 def test_a_node_that_waits_for_its_peer_ends_at_a_signal_and_says_so(
     rank: int, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def test_a_worker_deaf_to_sigterm_is_killed_at_once_and_leaves_its_stacks(job: J
     assert [event["evidence"]["ranks"] for event in saved] == [[1]]
 
 
+@pytest.mark.long
 def test_a_stop_waits_its_time_out_and_saves_the_stacks_of_who_does_not_go(job: Job, tmp_path: Path) -> None:
     steady = str(SCRIPTS / "steady.py")
     agent = job.policy(stop_timeout_s=1).start(TWO, FAST, steady, str(tmp_path / "finish"), "--deaf")

@@ -13,6 +13,7 @@ from tests.elastic.harness import SCRIPTS, Job, wait_for
 FAST = "--monitor-interval=0.05"
 
 
+@pytest.mark.long
 def test_what_the_owner_has_set_stays(job: Job, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -29,7 +30,10 @@ def test_what_the_owner_has_set_stays(job: Job, tmp_path: Path) -> None:
     assert notice == "7.5"
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGUSR1, *(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGUSR2, signal.SIGTERM))],
+)
 def test_every_kind_of_notice_reaches_workers_as_sigterm(job: Job, tmp_path: Path, number: signal.Signals) -> None:
     script = tmp_path / "train.py"
     script.write_text(

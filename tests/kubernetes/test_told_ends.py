@@ -46,7 +46,12 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
 @pytest.mark.parametrize(
     ("strike", "pods", "words"),
     [
-        (evict, 2, ["EvictionByEvictionAPI", "Eviction API: evicting", "does not record who asked"]),
+        pytest.param(
+            evict,
+            2,
+            ["EvictionByEvictionAPI", "Eviction API: evicting", "does not record who asked"],
+            marks=pytest.mark.long,
+        ),
         (
             preempt,
             1,
@@ -57,9 +62,9 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
                 "set by kube-scheduler",
             ],
         ),
-        (shut_down, 1, ["TerminationByKubelet", "imminent node shutdown"]),
-        (delete_pod, 2, ["a pod of it was deleted in the cluster", _NOT_RECORDED]),
-        (delete_job, 1, ["its Job was deleted in the cluster", _NOT_RECORDED]),
+        pytest.param(shut_down, 1, ["TerminationByKubelet", "imminent node shutdown"], marks=pytest.mark.long),
+        pytest.param(delete_pod, 2, ["a pod of it was deleted in the cluster", _NOT_RECORDED], marks=pytest.mark.long),
+        pytest.param(delete_job, 1, ["its Job was deleted in the cluster", _NOT_RECORDED], marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -82,6 +87,7 @@ def test_the_cluster_s_own_reason_is_told_counted_and_costs_nothing(
     world.client.cancel(job)
 
 
+@pytest.mark.long
 def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_it(world: World) -> None:
     job, _ = world.running(pods=1)
     world.client.suspend(job)
@@ -98,6 +104,7 @@ def test_a_service_that_is_killed_after_it_deleted_a_job_blames_nobody_else_for_
     world.client.cancel(job)
 
 
+@pytest.mark.long
 def test_the_log_of_a_rank_on_another_pod_is_found_though_its_script_reports_nothing(world: World) -> None:
     job, _ = world.running(pods=2)
     world.until(job, lambda _: "I am rank 1" in world.client.logs(job))

@@ -7,17 +7,16 @@ the earlier writes its term down after the later has looked, its base can hide a
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.examples import LONG, examples
 from trainer.contract.fence import Term, TermRecord, may_commit, parse_term
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name, restore_order
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 which = st.integers(min_value=0, max_value=9)  # of what there is, modulo
 
 
@@ -126,7 +125,7 @@ class FenceMachine(RuleBasedStateMachine):
 
 TestTheFenceHolds = FenceMachine.TestCase
 TestTheFenceHolds.settings = settings(
-    max_examples=20_000 if LONG else 1000,
+    max_examples=examples(200, 20_000),
     stateful_step_count=40,
     derandomize=not LONG,
     database=None,

@@ -2,12 +2,10 @@
 
 Hypothesis strikes cluster, agents, store, run directory, clocks and two processes of the service in any order; after
 each step nothing that the architecture promises may be broken, and when the faults stop every job comes to its end.
-HYPOTHESIS_PROFILE=long searches for a long time; HYPOTHESIS_EXAMPLES says how many examples.
+HYPOTHESIS_PROFILE=long searches for a long time.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,15 +17,13 @@ from orchestrator.domain.queueing.admission import Limits
 from orchestrator.simulator.cluster import Fate
 from orchestrator.simulator.faults import Fault, Strike
 from orchestrator.simulator.group import Stall
+from tests.examples import LONG, examples
 from tests.property import drawn, promises
 from tests.property.misfortunes import Misfortunes
 from tests.property.owners import Owners
 from tests.property.rest import come_to_rest
 from tests.property.world import World
 from trainer.contract.failure import Failure
-
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-_EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "20000" if LONG else "120"))
 
 
 class SupervisorMachine(RuleBasedStateMachine):
@@ -321,7 +317,7 @@ class ManyHands(SupervisorMachine):
 
 
 SETTINGS = settings(
-    max_examples=_EXAMPLES,
+    max_examples=examples(40, 10_000),
     stateful_step_count=60 if LONG else 40,
     derandomize=not LONG,
     database=None,

@@ -22,6 +22,7 @@ from orchestrator.domain.observation.watched import Watched
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, Stop
 from orchestrator.domain.policy.situation import Situation
+from tests.examples import examples
 from tests.unit.situations import NOW, a_job, a_replica, a_spec, an_attempt, an_exit, seen
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import ExitRecord, Outcome
@@ -177,7 +178,7 @@ def play(scene: Scene, job: Job, fault: str, victim: int, cancel_at_s: int | Non
     return None
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(250, 5000), derandomize=True, database=None)
 @given(
     fault=st.sampled_from(sorted(EXPLAINS)),
     nodes=st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 2), (2, 3), (1, 3)]),

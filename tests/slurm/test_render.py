@@ -18,6 +18,7 @@ from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
 from orchestrator.domain.specs.spec import Placement
+from tests.examples import examples
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env
 from trainer.contract.node import HEAD, LOCAL, fill_in
@@ -113,7 +114,7 @@ NASTY = st.one_of(WORDS, st.sampled_from(TRICKS))
 FOLDER = NASTY.map(lambda text: text.replace("/", "-").replace("%", "-")).filter(lambda text: text not in (".", ".."))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(15, 200))
 @given(NASTY, NASTY, NASTY)
 def test_the_text_that_is_shown_does_in_a_shell_what_is_done(partition: str, module: str, option: str) -> None:
     plan, _ = planned("plain")
@@ -128,7 +129,7 @@ def test_the_text_that_is_shown_does_in_a_shell_what_is_done(partition: str, mod
     assert script == request.script
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(15, 200))
 @given(FOLDER, NASTY)
 def test_the_script_takes_paths_and_modules_as_they_are(folder: str, module: str) -> None:
     plan, _ = planned("plain")

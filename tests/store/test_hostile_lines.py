@@ -21,6 +21,7 @@ from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES
 from tests.attacks.documents import WILD, mutated
 from tests.attacks.test_documents import EVENT, EXIT, PROGRESS
 from tests.builders import NOW, at
+from tests.examples import examples
 from tests.store.harness import Stores
 from trainer.contract.exit_record import (
     EventKind,
@@ -65,7 +66,7 @@ def batch_of(job_id: str, told: list[rundir.Line], said: list[rundir.Line]) -> J
     )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15, 500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     progress=st.lists(mutated(render_progress(PROGRESS)), max_size=4),
     events=st.lists(EVENTS | EVENTS_WITH_EVIDENCE, max_size=4),

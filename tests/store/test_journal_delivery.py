@@ -15,6 +15,7 @@ from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.store import sqlite
 from orchestrator.store.lookups import append_events
 from tests.builders import make_batch, make_event, make_journal_event, make_progress
+from tests.examples import examples
 from tests.store.harness import Stores
 
 
@@ -53,7 +54,7 @@ def _deliveries(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
     return deliveries
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deliveries=_deliveries())
 def test_each_line_counts_once_however_batches_overlap_repeat_and_come_late(
     stores: Stores, new_job: Callable[[], str], deliveries: list[tuple[int, int, int, int]]

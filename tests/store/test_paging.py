@@ -14,6 +14,7 @@ from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.domain.job.job import Job
 from orchestrator.ports.jobs import JobFilter, JobOrder
 from tests.builders import at, make_attempt, make_batch, make_journal_event, make_progress, make_spec
+from tests.examples import examples
 from tests.store.harness import Stores
 
 _KEYS: dict[str, Callable[[Job], tuple[object, ...]]] = {
@@ -27,7 +28,7 @@ _KEYS: dict[str, Callable[[Job], tuple[object, ...]]] = {
 }
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     times=st.lists(st.integers(0, 3), min_size=1, max_size=8),
     limit=st.integers(1, 4),

@@ -21,6 +21,7 @@ from tests.builders import (
     make_progress,
     make_spec,
 )
+from tests.examples import examples
 from tests.store.harness import Stores
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind
@@ -156,7 +157,7 @@ def test_services_that_reserve_at_one_time_get_different_ports(open_stores: Call
     assert sorted(given_ports) == list(range(20000, 20024))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=st.lists(
         st.tuples(st.integers(1, 6), st.sampled_from(["reserve", "end"]), st.none() | st.integers(19999, 20004)),

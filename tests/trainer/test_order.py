@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from trainer.data.sample_order import draw_windows, permute
 from trainer.loop.microbatches import assign_microbatches
 
@@ -11,20 +12,20 @@ sizes, seeds = st.integers(1, 700), st.integers(0, 2**63 - 1)
 
 
 @given(size=sizes, key=seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 200))
 def test_every_key_permutes_every_size(size, key):
     assert sorted(permute(np.arange(size), size=size, key=key)) == list(range(size))
 
 
 @given(size=sizes, seed=seeds, epoch=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 200))
 def test_every_window_comes_once_per_epoch(size, seed, epoch):
     drawn = draw_windows(first=epoch * size, count=size, num_windows=size, seed=seed)
     assert sorted(drawn) == list(range(size))
 
 
 @given(size=sizes, seed=seeds, first=st.integers(0, 5000), cut=st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 200))
 def test_a_draw_does_not_depend_on_how_it_is_cut(size, seed, first, cut):
     """The stream has no state: what is drawn at once is what is drawn piece by piece, over epochs' borders too."""
     whole = draw_windows(first=first, count=40, num_windows=size, seed=seed)

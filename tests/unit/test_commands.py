@@ -23,6 +23,7 @@ from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.wire.wishes import RetryRequest
 from tests.builders import make_attempt, make_event, make_job, make_spec
+from tests.examples import examples
 from trainer.contract import layout
 
 SNAPSHOT = "step-00000120-a1-g1"
@@ -87,7 +88,7 @@ SUBMISSIONS = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(submissions=st.lists(SUBMISSIONS, max_size=12))
 def test_a_key_means_what_its_caller_meant_whatever_others_submit(
     tmp_path: Path, submissions: list[tuple[str, str, str, int]]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 
 def python_job(code: str, *, workers: int = 1, **fields: Any) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from orchestrator.rundir import LocalRunDirectories
 from orchestrator.store.engine import Database
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.readers import SqlJobReader
-from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.journal_store import SqlJournalStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
@@ -97,7 +97,7 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
         stop_timeout_s=10, log_limit_bytes=1 << 20,
     )  # fmt: skip
     observer = Observer(CLUSTER, store, backend, intake, clock)
-    actor = Actor(store, backend, LocalRunDirectories(root), site, ports=ports, in_office=lambda: None)
+    actor = Actor(store, backend, LocalRunDirectories(root), site, ports=ports, require_lease=lambda: None)
     return Reconciler(store, observer, actor, clock, Terms(limits=Limits(), stop_timeout_s=15))
 
 

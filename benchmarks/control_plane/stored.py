@@ -20,10 +20,10 @@ from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.store.engine import Database
-from orchestrator.store.jobs import SqlJobStore
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.journal_store import SqlJournalStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.store.tables import Base, JobRow
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import JournalEvent

@@ -36,7 +36,7 @@ from orchestrator.dashboard.charts import MAX_POINTS
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobOrder
 from orchestrator.store.engine import Database
-from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.journal_store import SqlJournalStore
 from tests.builders import make_batch
 from trainer.contract.clock import render_time
 from trainer.contract.progress import Phase, Progress

@@ -19,8 +19,8 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.ports.supervision import Change
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record
 from trainer.contract.clock import render_time

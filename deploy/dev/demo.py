@@ -28,7 +28,7 @@ from deploy.dev.service import Marked, ServiceFailed, ThrowawayService
 from orchestrator.cli.loss_curves import compare_curves
 from orchestrator.client import Client
 from orchestrator.domain.errors import OrchestratorError
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from trainer.contract.clock import parse_time
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "stdlib-gpt.yaml"

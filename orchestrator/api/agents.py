@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from orchestrator.api.body_stream import read_head
 from orchestrator.api.deps import Services
-from orchestrator.api.guesses import counting_guesses, require_few_guesses, require_pace
+from orchestrator.api.guesses import counting_guesses, require_few_guesses, require_rate
 from orchestrator.domain.errors import Unauthenticated
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import looks_like_worker_token
@@ -35,7 +35,7 @@ async def require_agent(request: Request, services: Services, token: str) -> Non
 
     Raises Unauthenticated, AttemptOver, StoreUnavailable; HttpProblem 429 for too many failed attempts or reports.
     """
-    workers, pace = services.identity.workers, services.identity.pace
+    workers, rate_limit = services.identity.workers, services.identity.rate_limit
     if not workers.knows(token):
         require_few_guesses(request, services)
     with counting_guesses(request, services):
@@ -43,8 +43,8 @@ async def require_agent(request: Request, services: Services, token: str) -> Non
         known = workers.recall(key)
         stay = (await run_in_threadpool(workers.find, key) if known is None else known).value
         workers.require(token, key, stay)
-    if pace is not None:
-        require_pace(pace.take(f"agent {key}"), _REQUESTS)
+    if rate_limit is not None:
+        require_rate(rate_limit.take(f"agent {key}"), _REQUESTS)
     workers.require_not_over(key, stay)
     request.state.attempt = key
 

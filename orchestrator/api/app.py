@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter, Depends, FastAPI
 
-from orchestrator.api.access import authorise
+from orchestrator.api.authorization import authorise
 from orchestrator.api.deps import Services
 from orchestrator.api.edge import Edge
 from orchestrator.api.errors import ProblemPage, install_handlers
@@ -17,6 +17,7 @@ from orchestrator.api.routes import (
     events,
     goodput,
     history,
+    job_requests,
     jobs,
     logs,
     meta,
@@ -24,7 +25,6 @@ from orchestrator.api.routes import (
     secrets,
     tokens,
     webhooks,
-    wishes,
 )
 
 
@@ -43,7 +43,20 @@ def create_app(
         dependencies=[Depends(authorise)],
     )
     app.state.services = services
-    for module in (jobs, wishes, history, goodput, events, logs, clusters, reports, tokens, secrets, webhooks, meta):
+    for module in (
+        jobs,
+        job_requests,
+        history,
+        goodput,
+        events,
+        logs,
+        clusters,
+        reports,
+        tokens,
+        secrets,
+        webhooks,
+        meta,
+    ):
         app.include_router(module.router)
     for router in pages:
         app.include_router(router, include_in_schema=False)

@@ -17,10 +17,10 @@ from orchestrator.api.errors import HttpProblem
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.specs.spec import MAX_SPEC_BYTES, JobSpec
 from orchestrator.domain.specs.validation import MAX_NODES, parse_model
-from orchestrator.wire.access import SecretRequest, TokenRequest
+from orchestrator.wire.credential_views import SecretRequest, TokenRequest
+from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
 from orchestrator.wire.reports import ReportBody
-from orchestrator.wire.webhooks import WebhookRequest
-from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
+from orchestrator.wire.webhook_views import WebhookRequest
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -14,28 +14,28 @@ from fastapi.routing import APIRoute
 
 from orchestrator.api.body_memory import BodyMemory
 from orchestrator.commands.deletions import Deletions
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.identity.gate import Gate
-from orchestrator.identity.pace import STRANGERS_PER_S, Pace
-from orchestrator.identity.places import JobPlaces
-from orchestrator.identity.seats import Seats
+from orchestrator.identity.job_places import JobPlaces
+from orchestrator.identity.rate_limit import STRANGERS_PER_S, RateLimit
+from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.identity.workers import Workers
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.queries.accounts import Accounts
-from orchestrator.queries.books import Books
 from orchestrator.queries.inventory import Inventory
-from orchestrator.queries.jobs import Queries
+from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
+from orchestrator.queries.usage import Usage
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
 from orchestrator.wire.reports import DesiredView, ReportBody
-from orchestrator.wire.webhooks import WebhookView
+from orchestrator.wire.webhook_views import WebhookView
 
 _LOG_READERS = 2  # each may hold an answer of 16 MiB several times over, and reads for seconds
 
@@ -59,9 +59,10 @@ class Identity:
     places: JobPlaces
     workers: Workers
     vault: Vault
-    pace: Pace | None = None  # of each caller; None: as fast as he likes
-    seats: Seats = field(default_factory=Seats)  # of each caller, for streams
-    strangers: Pace = field(default_factory=lambda: Pace(STRANGERS_PER_S))  # of each address, with false tokens
+    rate_limit: RateLimit | None = None  # of each caller; None: no limit
+    stream_limit: StreamLimit = field(default_factory=StreamLimit)  # of each caller, for streams
+    # Of each address, with false tokens.
+    strangers: RateLimit = field(default_factory=lambda: RateLimit(STRANGERS_PER_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Services:
     nodes: NodeRecords
     queries: Queries
     accounts: Accounts
-    books: Books
+    usage: Usage
     inventory: Inventory
     identity: Identity
     intake: ReportIntake

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.wire.access import SecretRequest, TokenRequest
-from orchestrator.wire.webhooks import WebhookRequest
-from orchestrator.wire.wishes import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
+from orchestrator.wire.credential_views import SecretRequest, TokenRequest
+from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, ScaleRequest, StacksRequest
+from orchestrator.wire.webhook_views import WebhookRequest
 
 EXAMPLES: Mapping[type[BaseModel], Mapping[str, object]] = {
     JobSpec: {

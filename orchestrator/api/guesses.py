@@ -27,15 +27,15 @@ def counting_guesses(request: Request, services: Services) -> Iterator[None]:
 
 def count_guess(request: Request, services: Services) -> None:
     """Count a request as a guess, whatever its outcome. Raises HttpProblem 429."""
-    require_pace(services.identity.strangers.take(_peer(request)), _GUESSES)
+    require_rate(services.identity.strangers.take(_peer(request)), _GUESSES)
 
 
 def require_few_guesses(request: Request, services: Services) -> None:
     """Refuse an address with too many guesses before the store is asked. Raises HttpProblem 429."""
-    require_pace(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+    require_rate(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
 
 
-def require_pace(wait_s: float, what: str) -> None:
+def require_rate(wait_s: float, what: str) -> None:
     """Raises HttpProblem 429 with the sentence `what` if `wait_s` is not 0."""
     if wait_s:
         raise HttpProblem("too-many", what, wait_s=wait_s)

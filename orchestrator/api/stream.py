@@ -1,4 +1,4 @@
-"""Streams: answers without an end. They wait without holding a thread, and cost their caller one of his seats."""
+"""Streams: answers without an end. They wait without holding a thread, and cost their caller one of its streams."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from orchestrator.api.errors import RETRY_AFTER_S, HttpProblem
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.identity.seats import Seats
+from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.logs.feed import EVERY_S, Listener
 from orchestrator.ports.happenings import Happening
 from orchestrator.queries.tail import Tail
-from orchestrator.wire.jobs import JobChange
+from orchestrator.wire.job_views import JobChange
 
 _POLL_S = 0.25
 _HEARTBEAT_S = 15.0  # proxies break off what is silent for a minute
@@ -30,20 +30,25 @@ class Stream(StreamingResponse):
     """One of the few that a caller may hold open. Sending it raises HttpProblem 429 where he has as many already."""
 
     def __init__(
-        self, text: AsyncIterator[str] | AsyncIterator[bytes], *, media_type: str, caller: str, seats: Seats
+        self,
+        text: AsyncIterator[str] | AsyncIterator[bytes],
+        *,
+        media_type: str,
+        caller: str,
+        stream_limit: StreamLimit,
     ) -> None:
         super().__init__(text, media_type=media_type, headers={"X-Accel-Buffering": "no"})
         self._caller = caller
-        self._seats = seats
+        self._stream_limit = stream_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._seats.take(self._caller):
-            detail = f"you hold as many streams open as one caller may ({self._seats.most}); close one of them"
+        if not self._stream_limit.take(self._caller):
+            detail = f"you hold as many streams open as one caller may ({self._stream_limit.most}); close one of them"
             raise HttpProblem("too-many", detail, wait_s=RETRY_AFTER_S)
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._seats.leave(self._caller)
+            self._stream_limit.leave(self._caller)
 
 
 async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:

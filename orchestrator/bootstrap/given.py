@@ -8,7 +8,7 @@ from orchestrator.domain.accounting.retention import Keep
 from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.settings import Settings
 from orchestrator.webhooks.outbox import Endpoint
-from orchestrator.wire.webhooks import WebhookView
+from orchestrator.wire.webhook_views import WebhookView
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.backends import ship
-from orchestrator.backends.kubernetes.access import load_access
 from orchestrator.backends.kubernetes.agent import agent_path
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.client import KubernetesClient
+from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient

@@ -20,14 +20,14 @@ from fastapi import FastAPI
 from orchestrator import rundir
 from orchestrator.api.app import create_app
 from orchestrator.api.deps import Services
-from orchestrator.bootstrap.access import build_identity, hosts_of, keys_of
 from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.bootstrap.given import endpoints_of, keep_of, limits_of, prices_of, webhook_views_of
+from orchestrator.bootstrap.identity import build_identity, hosts_of, keys_of
 from orchestrator.bootstrap.machine import build_places, count_gpus
 from orchestrator.bootstrap.places import Place
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
@@ -46,27 +46,27 @@ from orchestrator.jobfolder.removal import LocalJobFolders
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.queries.accounts import Accounts
-from orchestrator.queries.books import Books
 from orchestrator.queries.inventory import Inventory
-from orchestrator.queries.jobs import Queries
+from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
+from orchestrator.queries.usage import Usage
 from orchestrator.settings import Settings
-from orchestrator.store.chronicles import SqlChronicleReader
-from orchestrator.store.clusters import SqlClusterReader
-from orchestrator.store.deletions import SqlDeletionStore
+from orchestrator.store.change_marks import SqlChangeMarks
+from orchestrator.store.chronicle_reader import SqlChronicleReader
+from orchestrator.store.cluster_reader import SqlClusterReader
+from orchestrator.store.deletion_store import SqlDeletionStore
 from orchestrator.store.engine import Database
-from orchestrator.store.glances import SqlGlances
-from orchestrator.store.history import SqlHistoryReader
-from orchestrator.store.jobs import SqlJobStore
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.marks import SqlNodeStore
-from orchestrator.store.outbox import SqlOutboxStore
-from orchestrator.store.readers import SqlJobReader
-from orchestrator.store.retention import SqlRetentionStore
-from orchestrator.store.supervision import SqlSupervisorStore
-from orchestrator.store.tail import SqlHappeningReader
-from orchestrator.store.webhooks import SqlWebhookStore
+from orchestrator.store.event_reader import SqlHappeningReader
+from orchestrator.store.history_reader import SqlHistoryReader
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.journal_store import SqlJournalStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.node_records import SqlNodeStore
+from orchestrator.store.outbox_store import SqlOutboxStore
+from orchestrator.store.retention_store import SqlRetentionStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
+from orchestrator.store.webhook_store import SqlWebhookStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.metered import MeteredBackend
@@ -182,11 +182,11 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         ),
         commands=Commands(jobs, reader, checks, clock, wake, history=history),
         plans=Plans(reader, checks),
-        queries=Queries(reader, history, SqlGlances(database)),
+        queries=Queries(reader, history, SqlChangeMarks(database)),
         accounts=Accounts(
             SqlChronicleReader(database), logs, clock, prices_of(settings), exclusions=inventory.exclusions
         ),
-        books=Books(SqlChronicleReader(database), clock, prices_of(settings)),
+        usage=Usage(SqlChronicleReader(database), clock, prices_of(settings)),
         inventory=inventory,
         identity=identity,
         intake=reception,
@@ -241,9 +241,9 @@ def _supervision(
 
     repeats = Repeats()
 
-    def supervise(lease: Lease, in_office: Callable[[], None]) -> Reconciler:
+    def supervise(lease: Lease, require_lease: Callable[[], None]) -> Reconciler:
         store = SqlSupervisorStore(database, lease)
-        intake = Intake(journals, reader, clock, cluster.folder, masks=vault.masks, between=in_office)
+        intake = Intake(journals, reader, clock, cluster.folder, masks=vault.masks, between=require_lease)
         cooldown_s = settings.node_cooldown_s
         observer = Observer(
             cluster.name,
@@ -255,8 +255,10 @@ def _supervision(
             by_reports_alone=not cluster.shares_files,
             repeats=repeats,
         )
-        actor = Actor(store, backend, folders, place.site, ports=cluster.ports, in_office=in_office, secrets=vault)
-        sweeper = Sweeper(cluster.name, SqlDeletionStore(database), removable, in_office=in_office)
+        actor = Actor(
+            store, backend, folders, place.site, ports=cluster.ports, require_lease=require_lease, secrets=vault
+        )
+        sweeper = Sweeper(cluster.name, SqlDeletionStore(database), removable, require_lease=require_lease)
         return Reconciler(store, observer, actor, clock, terms, sweep=sweeper.sweep, repeats=repeats)
 
     return supervise

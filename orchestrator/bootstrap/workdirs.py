@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.backends.kubernetes.access import kubeconfigs
-from orchestrator.bootstrap.access import is_open
+from orchestrator.backends.kubernetes.kubeconfig import kubeconfigs
+from orchestrator.bootstrap.identity import is_open
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
 from orchestrator.domain.specs.workdir import WorkdirPolicy
 from orchestrator.settings import Settings, config_file

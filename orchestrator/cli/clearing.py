@@ -11,7 +11,7 @@ from orchestrator.cli.common import JOB_FAILED
 from orchestrator.client import Client
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.trials import build_preflight, exclude_nodes
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from trainer.contract.blame import NodeVerdict, parse_node_verdict
 from trainer.contract.verdict import Outcome, Verdict, parse_verdict
 

@@ -16,7 +16,7 @@ from orchestrator.domain.errors import NotFound, OrchestratorError, Refused
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean_line, dump_json
 from orchestrator.settings import load_settings
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0

@@ -17,7 +17,7 @@ from orchestrator.cli.common import exit_by, jsonable, print_json, print_json_li
 from orchestrator.cli.render import coloured, console, duration, event_line, speed, steps
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
-from orchestrator.wire.jobs import EventView, JobView, name_replicas
+from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
 _INTERRUPTED = 130
 _OUTAGE_S = 600.0  # how long the service may be away while we watch

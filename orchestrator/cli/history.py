@@ -10,7 +10,7 @@ from orchestrator.cli.common import AsJson, JobId, find_job, print_items, print_
 from orchestrator.cli.render import print_events, print_snapshots
 from orchestrator.cli.terminal import echo
 from orchestrator.client import LogChoice
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 
 def logs(

@@ -13,7 +13,7 @@ from orchestrator.cli.render import print_job, print_jobs
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 _NEWEST_STEPS = 20
 Follow = Annotated[bool, typer.Option("--follow", help="Stay until it ends, and show progress and events.")]

@@ -11,8 +11,8 @@ from orchestrator.client import Client
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import OrchestratorError, Refused
 from orchestrator.domain.specs.trials import Score, StepDone, Strike, score_run
-from orchestrator.wire.history import MetricsView
-from orchestrator.wire.jobs import EventView, JobView
+from orchestrator.wire.history_views import MetricsView
+from orchestrator.wire.job_views import EventView, JobView
 from trainer.contract.chaos import Fault
 from trainer.contract.exit_record import EventKind
 

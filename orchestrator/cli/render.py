@@ -18,9 +18,9 @@ from orchestrator.domain.accounting.step_time import describe_split
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
-from orchestrator.wire.clusters import ClusterView, NodeView
-from orchestrator.wire.history import SnapshotView
-from orchestrator.wire.jobs import EventView, JobView, name_replicas
+from orchestrator.wire.cluster_views import ClusterView, NodeView
+from orchestrator.wire.history_views import SnapshotView
+from orchestrator.wire.job_views import EventView, JobView, name_replicas
 
 _COLOURS = {
     JobState.QUEUED: "yellow",

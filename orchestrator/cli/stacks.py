@@ -12,7 +12,7 @@ from orchestrator.cli.common import AsJson, JobId, find_job, print_items, writin
 from orchestrator.cli.terminal import echo
 from orchestrator.client import Client
 from orchestrator.domain.errors import Refused
-from orchestrator.wire.history import StacksView
+from orchestrator.wire.history_views import StacksView
 
 _LOOK_EVERY_S = 0.3
 

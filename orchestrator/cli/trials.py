@@ -15,7 +15,7 @@ from orchestrator.client import Client
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.trials import build_drill
 from orchestrator.domain.specs.validation import parse_spec
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from trainer.contract.chaos import Fault
 
 _OUTAGE_S = 600.0

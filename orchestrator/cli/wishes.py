@@ -14,7 +14,7 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean_line
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from trainer.contract.chaos import Fault
 
 

@@ -15,7 +15,7 @@ from typing import Literal, Self, Unpack
 from urllib.parse import quote
 
 from orchestrator.client import watch
-from orchestrator.client.access import AccessCalls
+from orchestrator.client.admin_calls import AccessCalls
 from orchestrator.client.calls import PAGE, Calls, path_of
 from orchestrator.client.profiles import choose_profile
 from orchestrator.client.transport import (
@@ -31,12 +31,12 @@ from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.settings import Settings
 from orchestrator.wire.answers import Page
-from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView
-from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.cluster_views import ClusterView, NodeView, ProjectView
+from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
 from orchestrator.wire.insight import GoodputView, SharesView, WhyView
-from orchestrator.wire.jobs import AttemptView, DeletionView, EventView, JobView, SubmittedView
+from orchestrator.wire.job_requests import RetryRequest, ScaleRequest, StacksRequest
+from orchestrator.wire.job_views import AttemptView, DeletionView, EventView, JobView, SubmittedView
 from orchestrator.wire.plans import PlanView
-from orchestrator.wire.wishes import RetryRequest, ScaleRequest, StacksRequest
 
 __all__ = [
     "MAX_LOG_LINES",

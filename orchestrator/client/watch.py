@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 from orchestrator.client.calls import Calls, path_of
 from orchestrator.client.transport import Patience, ServiceUnreachable
 from orchestrator.domain.errors import OrchestratorError
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 MAX_LOG_LINES = 10_000  # of one answer: the service's limit
 _QUIET_LOG_S = 300  # a followed log that says nothing for so long is asked for again: the other side may be gone

@@ -12,9 +12,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.documents import parse_yaml
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.dashboard.answers import FormBody, Posted, first_of
 from orchestrator.dashboard.pages import render_page
 from orchestrator.domain.access.route_roles import Verdict, find_rule, judge
@@ -22,8 +22,8 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, Refused
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.specs.validation import parse_model
-from orchestrator.identity.places import JobPlaces
-from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
+from orchestrator.identity.job_places import JobPlaces
+from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksRequest
 
 MAX_CANCELLED = 200  # by one request: a page of the list
 

@@ -12,11 +12,11 @@ from fastapi import Depends, Header, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.body_memory import SHORT_BYTES
 from orchestrator.api.body_stream import read_body, turn_to_parse
 from orchestrator.api.errors import HttpProblem
-from orchestrator.dashboard.keeping import Recent
+from orchestrator.dashboard.page_cache import Recent
 from orchestrator.dashboard.pages import RELEASE, render_page
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.specs.spec import MAX_SPEC_BYTES

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from orchestrator.ports.history import MetricPoint
-from orchestrator.wire.history import SnapshotView
+from orchestrator.wire.history_views import SnapshotView
 
 MAX_POINTS = 2000
 _DIGITS = 6  # of a value: more than a screen can show

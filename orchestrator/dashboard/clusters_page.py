@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.dashboard.answers import Asking, Kept, answer_kept
-from orchestrator.dashboard.keeping import Recent
+from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.inventory import Inventory

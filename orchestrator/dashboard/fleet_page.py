@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Response
 
 from orchestrator.dashboard.answers import Asking, answer_page
 from orchestrator.dashboard.fleet import Fleet, build_fleet
-from orchestrator.dashboard.keeping import Recent
+from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Refused
 from orchestrator.ports.clock import Clock
-from orchestrator.queries.books import Books, visible
+from orchestrator.queries.usage import Usage, visible
 
 PERIODS = {1: ("day", 24), 7: ("week", 14), 30: ("month", 30)}  # days: what it is called, and its bars
 KEEP_S = 30.0  # it reads many jobs, and says what went on for days
@@ -22,7 +22,7 @@ KEEP_S = 30.0  # it reads many jobs, and says what went on for days
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    books: Books
+    usage: Usage
     clock: Clock
     recent: Recent[Fleet] = field(default_factory=lambda: Recent(keep_s=KEEP_S))
 
@@ -46,5 +46,5 @@ class FleetPage:
         until = self.clock.now()
         since = until - timedelta(days=days)
         projects = visible(caller.projects(Role.VIEWER), project or None)
-        holdings = self.books.holdings(since, until, projects)
+        holdings = self.usage.holdings(since, until, projects)
         return build_fleet(holdings, since, until, windows=PERIODS[days][1])

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
 
-from orchestrator.wire.history import WorkerView
+from orchestrator.wire.history_views import WorkerView
 from trainer.contract.progress import Phase
 
 _BEHIND_STEPS = 2  # one is between two reports

@@ -16,8 +16,8 @@ from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.answers import Asked, Asking, answer_page, answer_unchanged, tag_of
 from orchestrator.dashboard.charts import MAX_POINTS, render_charts
 from orchestrator.dashboard.grid import build_grid
-from orchestrator.dashboard.keeping import Parts
 from orchestrator.dashboard.ledger import build_ledger
+from orchestrator.dashboard.page_cache import Parts
 from orchestrator.dashboard.pages import render_page
 from orchestrator.dashboard.timeline import build_timeline
 from orchestrator.domain.access.identity import Role
@@ -28,9 +28,9 @@ from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import Mark
 from orchestrator.queries.accounts import Accounts
-from orchestrator.queries.jobs import Queries
-from orchestrator.wire.history import SnapshotView
-from orchestrator.wire.jobs import JobView, name_replicas
+from orchestrator.queries.job_queries import Queries
+from orchestrator.wire.history_views import SnapshotView
+from orchestrator.wire.job_views import JobView, name_replicas
 from trainer.contract.chaos import Fault
 
 EVENTS_SHOWN = 60

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Response
 
 from orchestrator.dashboard.answers import Asking, Kept, answer_kept
-from orchestrator.dashboard.keeping import Recent
+from orchestrator.dashboard.page_cache import Recent
 from orchestrator.dashboard.sparks import Sparks
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Refused
@@ -19,9 +19,9 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import Lifespan
 from orchestrator.ports.jobs import JobFilter, JobOrder
-from orchestrator.queries.books import Books
-from orchestrator.queries.jobs import Queries
-from orchestrator.wire.jobs import JobView
+from orchestrator.queries.job_queries import Queries
+from orchestrator.queries.usage import Usage
+from orchestrator.wire.job_views import JobView
 
 JOBS_SHOWN = 50
 READ_S = 0.02  # of goodputs, for one page
@@ -128,7 +128,7 @@ async def _filters(
 class ListPage:
     queries: Queries
     sparks: Sparks
-    books: Books
+    usage: Usage
     recent: Recent[Kept]
     clock: Clock
 
@@ -170,7 +170,7 @@ class ListPage:
     def _goodputs(self, jobs: Sequence[JobView]) -> Mapping[str, float]:
         """Those that are not known yet come with the next poll."""
         spans = [Lifespan(job_id=job.id, updated_at=job.updated_at, finished_at=job.finished_at) for job in jobs]
-        return self.books.goodputs(spans, within_s=READ_S)
+        return self.usage.goodputs(spans, within_s=READ_S)
 
     def _sparks(self, jobs: Sequence[JobView]) -> Mapping[str, str]:
         ends = {job.id: (job.step, job.loss) for job in jobs if job.step is not None and job.loss is not None}

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from orchestrator.api.access import Caller, require_role
+from orchestrator.api.authorization import Caller, require_role
 from orchestrator.api.bodies import parse_secret
 from orchestrator.dashboard.answers import Asked, Asking, Posted, answer_page, first_of
 from orchestrator.domain.access.identity import Role, Token
@@ -23,8 +23,8 @@ from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.inventory import Inventory
-from orchestrator.wire.access import TokenRequest
-from orchestrator.wire.webhooks import WebhookView
+from orchestrator.wire.credential_views import TokenRequest
+from orchestrator.wire.webhook_views import WebhookView
 
 _NEW_TOKEN = {"name": "", "grants": "", "days": "90"}
 _NEW_SECRET = {"project": "", "name": ""}

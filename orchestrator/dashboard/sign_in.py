@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.access import SESSION_COOKIE
+from orchestrator.api.authorization import SESSION_COOKIE
 from orchestrator.api.body_stream import read_body
 from orchestrator.api.errors import SIGN_IN, HttpProblem
 from orchestrator.dashboard.pages import render_page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.dashboard.charts import draw_spark
-from orchestrator.queries.jobs import Queries
+from orchestrator.queries.job_queries import Queries
 
 SPARK_POINTS = 16
 _KEPT = 5000  # jobs

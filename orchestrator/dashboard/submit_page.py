@@ -11,10 +11,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from orchestrator.api.access import Caller, require_role
+from orchestrator.api.authorization import Caller, require_role
 from orchestrator.api.documents import parse_yaml
 from orchestrator.api.errors import HttpProblem
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.answers import Asked, Asking, FormBody, Posted, answer_page, first_of
 from orchestrator.dashboard.form import FIELDS, FIRST, KINDS, merge_fields, render_yaml, show_fields
@@ -23,9 +23,9 @@ from orchestrator.dashboard.pages import render_page
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import BackendUnavailable, Conflict, FieldProblem, Forbidden, InvalidSpec, NotFound
 from orchestrator.domain.specs.validation import parse_spec
-from orchestrator.identity.places import JobPlaces
+from orchestrator.identity.job_places import JobPlaces
 from orchestrator.queries.inventory import Inventory
-from orchestrator.queries.jobs import Queries
+from orchestrator.queries.job_queries import Queries
 
 
 @dataclass(frozen=True, slots=True)

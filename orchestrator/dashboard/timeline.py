@@ -17,7 +17,7 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import EventKind
 from orchestrator.wire.insight import StretchView
-from orchestrator.wire.jobs import AttemptView, EventView, JobView
+from orchestrator.wire.job_views import AttemptView, EventView, JobView
 from trainer.contract.exit_record import EventKind as Told
 
 _PLACES = 120  # across the band: pins of one shape in one place are one pin

@@ -16,8 +16,8 @@ from orchestrator.dashboard.answers import Kept
 from orchestrator.dashboard.clusters_page import ClustersPage
 from orchestrator.dashboard.fleet_page import FleetPage
 from orchestrator.dashboard.job_page import JobPage
-from orchestrator.dashboard.keeping import Recent
 from orchestrator.dashboard.list_page import ListPage
+from orchestrator.dashboard.page_cache import Recent
 from orchestrator.dashboard.pages import ASSETS
 from orchestrator.dashboard.settings_pages import SettingsPages
 from orchestrator.dashboard.sparks import Sparks
@@ -31,11 +31,11 @@ def build_router(services: Services, clock: Clock) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     queries, commands, plans, places = services.queries, services.commands, services.plans, services.identity.places
     recent: Recent[Kept] = Recent()
-    ListPage(queries, Sparks(queries), services.books, recent, clock).add_to(router)
+    ListPage(queries, Sparks(queries), services.usage, recent, clock).add_to(router)
     SubmitPage(queries, services.inventory, commands, plans, places).add_to(router)
     ClustersPage(services.inventory, services.nodes, recent, clock).add_to(router)
     JobPage(queries, services.accounts, plans, services.logs, clock).add_to(router)
-    FleetPage(services.books, clock).add_to(router)
+    FleetPage(services.usage, clock).add_to(router)
     identity = services.identity
     SettingsPages(services.inventory, identity.tokens, identity.vault, services.webhooks, clock).add_to(router)
     add_actions(router, commands, places)

@@ -25,10 +25,10 @@ from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from orchestrator.settings import Settings
 from orchestrator.store import schema
-from orchestrator.store.clock import store_time
 from orchestrator.store.engine import Database, parse_url, sqlite_file
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.tokens import SqlTokenStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.store_clock import store_time
+from orchestrator.store.token_store import SqlTokenStore
 
 SERVICE = "service"
 _CLOCKS_S = 2.0  # leases and agents' times are compared with it

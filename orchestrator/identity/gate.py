@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.errors import Unauthenticated
-from orchestrator.identity.memory import Remembered
+from orchestrator.identity.short_memory import Remembered
 from orchestrator.identity.tokens import Tokens
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

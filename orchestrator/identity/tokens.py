@@ -24,7 +24,7 @@ from orchestrator.domain.access.identity import (
     same_digest,
 )
 from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec, NotFound
-from orchestrator.identity.memory import Remembered, ShortMemory
+from orchestrator.identity.short_memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.identity import TokenStore
 

@@ -16,8 +16,8 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, LaunchRefused, NotFound, StoreUnavailable
 from orchestrator.domain.job.masking import MIN_SECRET_LENGTH, NOTHING, Mask
-from orchestrator.identity.memory import ShortMemory
-from orchestrator.identity.places import JobPlaces
+from orchestrator.identity.job_places import JobPlaces
+from orchestrator.identity.short_memory import ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.secrets import SealedSecret, SecretStore
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.domain.errors import AttemptOver, Unauthenticated
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import AttemptStay, is_genuine, is_over
-from orchestrator.identity.memory import Remembered, ShortMemory
+from orchestrator.identity.short_memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.identity import PlaceReader
 

@@ -127,7 +127,7 @@ class Mark:
     rests: bool  # nothing more happens to it by itself
 
 
-class Glances(Protocol):
+class ChangeMarks(Protocol):
     """Cheap looks, for pages that are open all day. Raises StoreUnavailable."""
 
     def mark(self, job_id: str) -> Mark:

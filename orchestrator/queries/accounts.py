@@ -30,7 +30,7 @@ from orchestrator.wire.insight import (
     StretchView,
     WhyView,
 )
-from orchestrator.wire.jobs import FailureView
+from orchestrator.wire.job_views import FailureView
 
 _MICROSECONDS = 1e6
 _HOURS = 3600 * _MICROSECONDS

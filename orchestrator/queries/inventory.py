@@ -18,7 +18,7 @@ from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.clusters import ClusterReader
 from orchestrator.ports.leases import LeaseStore
-from orchestrator.wire.clusters import (
+from orchestrator.wire.cluster_views import (
     ClusterView,
     LeaseView,
     NodeView,

@@ -15,9 +15,9 @@ from sqlalchemy.engine import URL
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import ConfigurationError, StoreUnavailable
 from orchestrator.store import schema
-from orchestrator.store.clock import store_time
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 from orchestrator.store.sqlite import ServiceLock
+from orchestrator.store.store_clock import store_time
 from orchestrator.store.tables import JobRow, LeaseRow
 
 _LONGEST_S = 3600

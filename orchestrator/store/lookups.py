@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.event import Event
-from orchestrator.store.clock import is_postgres
 from orchestrator.store.engine import News, add_news, subscriptions_of
-from orchestrator.store.outbox import owe
+from orchestrator.store.outbox_store import owe
 from orchestrator.store.sanitize import clean_integer, shorten_evidence
+from orchestrator.store.store_clock import is_postgres
 from orchestrator.store.tables import EventRow, JobRow, JournalRow
 from trainer.contract.exit_record import ExitRecord, Outcome, parse_exit_record
 

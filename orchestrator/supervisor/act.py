@@ -2,7 +2,7 @@
 
 Each action writes its effect and its events in one transaction. What reaches into the cluster is written down before
 (an intended attempt) or repeated until it is seen (a stop), so that a crash in between is healed by the next pass.
-Nothing outside the store is touched without the lease (`in_office`); the store asks for itself.
+Nothing outside the store is touched without the lease (`require_lease`); the store asks for itself.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ log = structlog.get_logger()
 
 
 class Actor:
-    """Acts on one cluster. `in_office` raises LeaseLost once another service supervises it. Without `secrets` there are
-    none: a job that names one cannot start."""
+    """Acts on one cluster. `require_lease` raises LeaseLost once another service supervises it. Without `secrets` a job
+    that names one cannot start."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Actor:
         site: Site,
         *,
         ports: range,
-        in_office: Callable[[], None] = lambda: None,
+        require_lease: Callable[[], None] = lambda: None,
         secrets: SecretReader | None = None,
     ) -> None:
         self._store = store
@@ -71,7 +71,7 @@ class Actor:
         self._folders = folders
         self._site = site
         self._ports = ports
-        self._in_office = in_office
+        self._require_lease = require_lease
         self._secrets = secrets
 
     def act(self, s: Situation, decision: Decision, exclusions: Sequence[Exclusion]) -> None:  # noqa: C901  # one arm for each action
@@ -131,7 +131,7 @@ class Actor:
             snapshots_told=job.desired.snapshot_number,
         )
         job = job.to(JobState.STARTING, reason=decision.sentence, now=s.now)
-        self._in_office()
+        self._require_lease()
         self._folders.fence(job.id, key.number)
         intended = account.intended(job, attempt, decision, s.now)
         self._apply(job, attempt, [account.job_event(job, decision, s.now), intended])
@@ -150,7 +150,7 @@ class Actor:
         `refused_so_far`: what was answered to the last submission; None if an earlier one may have been accepted.
         """
         attempt = _live(s)
-        self._in_office()
+        self._require_lease()
         try:
             handle = self._backend.submit(build_plan(s.job, attempt, self._site, self._reveal(s.job)))
         except LaunchRefused as error:
@@ -192,7 +192,7 @@ class Actor:
         """Tell the cluster first, then write it down: to tell it twice changes nothing."""
         attempt = replace(_live(s), excluded_nodes=action.nodes)
         if isinstance(self._backend, StrictBackend):
-            self._in_office()
+            self._require_lease()
             self._backend.avoid_only(build_plan(s.job, attempt, self._site))
         evidence: dict[str, object] = {"excluded_nodes": list(action.nodes)}
         event = account.attempt_event(attempt, decision, s.now, decision.sentence, evidence)
@@ -216,7 +216,7 @@ class Actor:
 
     def _tell_agents(self, s: Situation) -> None:
         wished, attempt = s.job.desired, _live(s)
-        self._in_office()
+        self._require_lease()
         self._folders.write_desired(s.job.id, attempt.key.number, desired_of_attempt(wished, attempt.key.number))
         told = max(attempt.errand_told, wished.errand(attempt.key.number))
         self._apply(s.job, replace(attempt, snapshots_told=wished.snapshot_number, errand_told=told), [])
@@ -234,7 +234,7 @@ class Actor:
             if first:
                 stopping = replace(_marked(stopping, decision), stopping_since=s.now, failure=action.failure)
             self._apply(job.to(job.state, reason=decision.sentence, now=s.now), stopping, events, marks)
-        self._in_office()
+        self._require_lease()
         try:
             if action.force:
                 self._folders.fence(job.id, attempt.key.number + 1)
@@ -250,7 +250,7 @@ class Actor:
     def _end(self, s: Situation, decision: Decision, action: EndAttempt) -> None:
         if s.live is not None and s.live.presence is Presence.ABSENT:
             # A service that slept in the middle of the submission may still come to it, long after the end of the job.
-            self._in_office()
+            self._require_lease()
             never_begun = self._folders.withdraw(s.job.id, s.live.attempt.key.number)
             known = s.live.attempt.state is not AttemptState.INTENDED or bool(s.live.exits())
             if not (never_begun or known):

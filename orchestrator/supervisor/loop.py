@@ -13,7 +13,7 @@ from orchestrator.domain.errors import LeaseLost, Unavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.leases import LeaseStore
-from orchestrator.supervisor.office import Office
+from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.repeats import Repeats
 from orchestrator.telemetry.metrics import Metrics
@@ -52,7 +52,7 @@ class SupervisorLoop:
         self._supervision = supervision
         self._poll_s = poll_s
         self._tidy = tidy
-        self._office = Office(
+        self._keeper = LeaseKeeper(
             leases,
             cluster,
             holder,
@@ -60,7 +60,7 @@ class SupervisorLoop:
             lively=lambda: self._silent_s() < _LIVELY_S,
             on_loss=metrics.lease_losses.labels(cluster).inc,
         )
-        metrics.lease_held.labels(cluster).set_function(lambda: float(self._office.held))
+        metrics.lease_held.labels(cluster).set_function(lambda: float(self._keeper.held))
         self._reconciler: Reconciler | None = None
         self._repeats = Repeats()
         self._news = threading.Event()
@@ -70,7 +70,7 @@ class SupervisorLoop:
         self._last_sight = 0.0  # of the cluster, or the moment from which on we look for it
 
     def start(self) -> None:
-        self._office.open()
+        self._keeper.open()
         self._thread.start()
 
     def wake(self) -> None:
@@ -82,14 +82,14 @@ class SupervisorLoop:
         self._ending.set()
         self._news.set()
         self._thread.join(timeout=30)
-        self._office.close()
+        self._keeper.close()
 
     def alive(self) -> tuple[bool, str]:
         """Whether passes are still being made, here or by the lease's holder, for the readiness probe."""
         silent_s = self._silent_s()
         if not self._thread.is_alive() or silent_s >= _LIVELY_S:
             return False, f"the supervisor of cluster {self._cluster} gave no sign for {silent_s:.0f} s"
-        if not self._office.held:
+        if not self._keeper.held:
             return True, f"another service supervises cluster {self._cluster}"
         return True, f"last sign {silent_s:.1f} s ago"
 
@@ -107,7 +107,7 @@ class SupervisorLoop:
 
     def _pause_s(self, look_again_at: datetime | None) -> float:
         if self._reconciler is None:
-            return self._office.pause_s
+            return self._keeper.pause_s
         if look_again_at is None:
             return self._poll_s
         return max(0.0, min(self._poll_s, (look_again_at - self._clock.now()).total_seconds()))
@@ -116,7 +116,7 @@ class SupervisorLoop:
         started = time.monotonic()
         look_again_at = None
         try:
-            reconciler = self._in_office()
+            reconciler = self._require_lease()
             if reconciler is not None:
                 look_again_at = reconciler.reconcile()
                 if reconciler.answered:
@@ -124,7 +124,7 @@ class SupervisorLoop:
                 self._metrics.pass_seconds.labels(self._cluster).observe(time.monotonic() - started)
                 self._tidy()
         except LeaseLost:
-            self._office.lose()
+            self._keeper.lose()
             self._reconciler = None
         except Unavailable as error:
             self._metrics.pass_failures.labels(self._cluster).inc()
@@ -142,18 +142,18 @@ class SupervisorLoop:
         if self._reconciler is not None and self._last_sign - self._last_sight >= _BLIND_S:
             words = "leaves the cluster to others: here it does not answer"
             self._repeats.warn(words, "", self._clock.now(), cluster=self._cluster)
-            self._office.give_up()
+            self._keeper.give_up()
             self._reconciler = None
 
-    def _in_office(self) -> Reconciler | None:
+    def _require_lease(self) -> Reconciler | None:
         """What makes passes under our lease; a new one for each lease, so that nothing is carried over."""
-        if not self._office.held:
-            lease = self._office.take()
+        if not self._keeper.held:
+            lease = self._keeper.take()
             self._reconciler = None if lease is None else self._supervision(lease, self._require)
             self._last_sight = time.monotonic()
         return self._reconciler
 
     def _require(self) -> None:
         """Asked before each act on the cluster: a long pass over many jobs goes on as long as it acts."""
-        self._office.require()
+        self._keeper.require()
         self._last_sign = time.monotonic()

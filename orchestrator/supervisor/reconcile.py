@@ -4,7 +4,7 @@ A pass looks at every job of a cluster that is not at rest: what the store says 
 cluster says is there, what the run directories say training did (`observe`). From that it builds one Situation per
 job, asks the policy (`domain.decide`), and carries the decision out (`act`). What may lead to another decision is
 followed by the next pass at once. No decision rests on what an earlier pass remembered: a crash at any point is
-followed by a pass that sees the same facts. Only who holds the cluster's lease makes passes (`office`).
+followed by a pass that sees the same facts. Only who holds the cluster's lease makes passes (`lease_keeper`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _AGAIN_S = 60.0  # after a failure
 
 
 class Sweeper:
-    """Of one cluster, under its lease: nobody else removes there. `in_office` raises LeaseLost once that is over."""
+    """Of one cluster, under its lease: nobody else removes there. `require_lease` raises LeaseLost once it is over."""
 
     def __init__(
         self,
@@ -24,13 +24,13 @@ class Sweeper:
         store: DeletionStore,
         folders: JobFolders,
         *,
-        in_office: Callable[[], None] = lambda: None,
+        require_lease: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._folders = folders
-        self._in_office = in_office
+        self._require_lease = require_lease
         self._monotonic = monotonic
         self._not_before: dict[str, float] = {}
 
@@ -42,7 +42,7 @@ class Sweeper:
                 return
             if self._monotonic() < self._not_before.get(deletion.job_id, 0.0):
                 continue
-            self._in_office()
+            self._require_lease()
             try:
                 done = self._folders.remove(
                     deletion.job_id, deletion.snapshot_dir, lambda: self._monotonic() < deadline

@@ -11,7 +11,7 @@ from torchx.specs import NONE, AppState, ReplicaStatus, Resource, Role, RoleStat
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.terminal import clean, clean_line
 from orchestrator.torchx_scheduler.translate import ROLE_LABEL
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 _NONE = str(NONE)  # torchx's word for absent
 

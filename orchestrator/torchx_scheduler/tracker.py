@@ -34,7 +34,7 @@ from trainer.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from orchestrator.client import Client
-    from orchestrator.wire.jobs import EventView
+    from orchestrator.wire.job_views import EventView
 
 _STEP = "step"
 _PARENT_LABEL = "torchx/parent"  # as translate.py has it

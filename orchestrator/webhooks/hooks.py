@@ -18,12 +18,12 @@ from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.access.url_policy import why_out_of_bounds
 from orchestrator.domain.access.webhook import SECRET_PREFIX, Webhook, parse_key, why_no_endpoint
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotFound, StoreUnavailable
-from orchestrator.identity.memory import ShortMemory
+from orchestrator.identity.short_memory import ShortMemory
 from orchestrator.identity.vault import Vault
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.webhooks import StoredWebhook, WebhookStore
 from orchestrator.webhooks.outbox import Endpoint
-from orchestrator.wire.webhooks import NewWebhookView, WebhookRequest, WebhookView
+from orchestrator.wire.webhook_views import NewWebhookView, WebhookRequest, WebhookView
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from orchestrator.domain.job.job import JobState
 from orchestrator.wire.answers import Answer, Page
-from orchestrator.wire.jobs import FailureView
+from orchestrator.wire.job_views import FailureView
 from trainer.contract.chaos import Fault
 
 

@@ -18,7 +18,7 @@ from orchestrator.api.deps import Identity, Services
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.dashboard.pages import render_problem
@@ -32,8 +32,8 @@ from orchestrator.domain.job.launch import Site, build_plan
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.identity.gate import Gate
-from orchestrator.identity.pace import Pace
-from orchestrator.identity.places import JobPlaces
+from orchestrator.identity.job_places import JobPlaces
+from orchestrator.identity.rate_limit import RateLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.identity.workers import Workers
@@ -41,27 +41,27 @@ from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.ports.supervision import Change
 from orchestrator.queries.accounts import Accounts
-from orchestrator.queries.books import Books
 from orchestrator.queries.inventory import Inventory
-from orchestrator.queries.jobs import Queries
+from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
+from orchestrator.queries.usage import Usage
 from orchestrator.store import schema
-from orchestrator.store.chronicles import SqlChronicleReader
-from orchestrator.store.clusters import SqlClusterReader
-from orchestrator.store.deletions import SqlDeletionStore
+from orchestrator.store.change_marks import SqlChangeMarks
+from orchestrator.store.chronicle_reader import SqlChronicleReader
+from orchestrator.store.cluster_reader import SqlClusterReader
+from orchestrator.store.deletion_store import SqlDeletionStore
 from orchestrator.store.engine import Database
-from orchestrator.store.glances import SqlGlances
-from orchestrator.store.history import SqlHistoryReader
-from orchestrator.store.jobs import SqlJobStore
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.marks import SqlNodeStore
-from orchestrator.store.readers import SqlJobReader
-from orchestrator.store.secrets import SqlSecretStore
-from orchestrator.store.supervision import SqlSupervisorStore
-from orchestrator.store.tail import SqlHappeningReader
-from orchestrator.store.tokens import SqlTokenStore
-from orchestrator.store.webhooks import SqlWebhookStore
+from orchestrator.store.event_reader import SqlHappeningReader
+from orchestrator.store.history_reader import SqlHistoryReader
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.journal_store import SqlJournalStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.node_records import SqlNodeStore
+from orchestrator.store.secret_store import SqlSecretStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
+from orchestrator.store.token_store import SqlTokenStore
+from orchestrator.store.webhook_store import SqlWebhookStore
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
 from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
@@ -222,9 +222,9 @@ def build_world(
         commands=Commands(jobs, reader, checks, clock, lambda: woken.append(None), history=history),
         plans=Plans(reader, checks),
         identity=identity,
-        queries=Queries(reader, history, SqlGlances(database)),
+        queries=Queries(reader, history, SqlChangeMarks(database)),
         accounts=Accounts(SqlChronicleReader(database), logs, clock, PRICES, exclusions=inventory.exclusions),
-        books=Books(SqlChronicleReader(database), clock, PRICES),
+        usage=Usage(SqlChronicleReader(database), clock, PRICES),
         inventory=inventory,
         intake=intake,
         logs=logs,
@@ -250,7 +250,7 @@ def _build_identity(database: Database, clock: StandingClock, *, is_open: bool, 
         places=places,
         workers=Workers(reader, clock, [WORKER_KEY], monotonic=_always_later()),
         vault=Vault(SqlSecretStore(database), places, clock, [SEAL]),
-        strangers=Pace(1e6),  # the tests of it have their own
+        strangers=RateLimit(1e6),  # the tests of it have their own
     )
 
 

@@ -14,14 +14,14 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from orchestrator.api.access import SESSION_COOKIE
+from orchestrator.api.authorization import SESSION_COOKIE
 from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.access.route_roles import RULES
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.worker_token import LATE, issue_worker_token
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.store.engine import Database
-from orchestrator.wire.webhooks import WebhookRequest
+from orchestrator.wire.webhook_views import WebhookRequest
 from tests.api.conftest import FIRST_TOKEN, WORKER_KEY, World, build_world
 from tests.api.fakes import BASE_URL
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.wire.wishes import RetryRequest
+from orchestrator.wire.job_requests import RetryRequest
 from tests.api.conftest import World
 from tests.builders import make_batch, make_journal_event, make_progress
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.api.documents import parse_json, parse_yaml
 from orchestrator.api.errors import HttpProblem
-from orchestrator.commands.jobs import parse_spec_patch
+from orchestrator.commands.job_commands import parse_spec_patch
 from orchestrator.commands.preview import MOST_REPLICAS
 from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.job_store import SqlJobStore
 from tests.api.conftest import World
 from tests.attacks.places import Place, accepted, find_places
 from tests.builders import make_batch, make_journal_event

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.api.app import create_app
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.worker_token import LATE, issue_worker_token
-from orchestrator.identity.pace import Pace
+from orchestrator.identity.rate_limit import RateLimit
 from tests.api.conftest import WORKER_KEY, World
 from tests.api.fakes import Client
 from trainer.contract.env import ATTEMPT_HEADER
@@ -135,7 +135,7 @@ def test_the_agent_of_an_ended_attempt_is_told_to_stop_and_its_report_is_not_rea
 @pytest.mark.parametrize("attempt", ["unknown-1/1", "nonsense", None], ids=str)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", JUNK], ids=["empty", "torn", "a list", "much"])
 def test_every_refused_report_is_a_guess(reporting: Reporting, attempt: str | None, body: bytes) -> None:
-    identity = replace(reporting.world.services.identity, strangers=Pace(1, monotonic=lambda: 0.0))
+    identity = replace(reporting.world.services.identity, strangers=RateLimit(1, monotonic=lambda: 0.0))
     app = create_app(replace(reporting.world.services, identity=identity))
     client = Client(app)
     headers = {"Authorization": f"Bearer {FALSE}", "Content-Type": "application/json"}
@@ -147,10 +147,10 @@ def test_every_refused_report_is_a_guess(reporting: Reporting, attempt: str | No
 
 def test_an_unknown_token_takes_no_memory_in_the_pace_of_callers(reporting: Reporting) -> None:
     """Otherwise the whole text of each invalid token would be kept."""
-    pace = Pace(1, monotonic=lambda: 0.0)
-    identity = replace(reporting.world.services.identity, pace=pace, strangers=Pace(1e6))
+    rate_limit = RateLimit(1, monotonic=lambda: 0.0)
+    identity = replace(reporting.world.services.identity, rate_limit=rate_limit, strangers=RateLimit(1e6))
     client = Client(create_app(replace(reporting.world.services, identity=identity)))
     for number in range(5):
         client.post("/api/v1/reports", content=b"{}", headers={"Authorization": f"Bearer {number}{'x' * 60_000}"})
     client.close()
-    assert len(pace) == 0
+    assert len(rate_limit) == 0

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
+from orchestrator.domain.authorization.identity import LOCAL
 
-from orchestrator.api import access
-from orchestrator.api.access import watched
+from orchestrator.api import authorization
 from orchestrator.api.app import create_app
+from orchestrator.api.authorization import watched
 from orchestrator.api.stream import Stream
-from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.identity.seats import Seats
+from orchestrator.identity.stream_limit import StreamLimit
 from tests.api.conftest import World
 from tests.api.fakes import BASE_URL
 
@@ -29,10 +29,10 @@ STREAMS = ("/api/v1/events", "/api/v1/jobs/{}/events/stream", "/api/v1/jobs/{}/l
 class Held:
     """A stream that has begun and goes on until it is let go."""
 
-    def __init__(self, seats: Seats, caller: str) -> None:
+    def __init__(self, limit: StreamLimit, caller: str) -> None:
         self.began, self.let_go = asyncio.Event(), asyncio.Event()
         self.sent: list[dict[str, Any]] = []
-        self.stream = Stream(self._text(), media_type="text/plain", caller=caller, seats=seats)
+        self.stream = Stream(self._text(), media_type="text/plain", caller=caller, stream_limit=limit)
 
     async def _text(self) -> AsyncIterator[str]:
         yield "begun"
@@ -52,21 +52,21 @@ async def never() -> Any:
 
 def test_a_seat_is_free_again_when_its_stream_has_ended_or_its_reader_has_gone() -> None:
     async def go_and_come() -> None:
-        seats, gone = Seats(2), asyncio.Event()
+        limit, gone = StreamLimit(2), asyncio.Event()
 
         async def leaves() -> dict[str, str]:
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        first, second = Held(seats, "alice"), Held(seats, "alice")
+        first, second = Held(limit, "alice"), Held(limit, "alice")
         running = [asyncio.create_task(first.run(never)), asyncio.create_task(second.run(leaves))]
         await first.began.wait()
         await second.began.wait()
-        assert not seats.take("alice")
+        assert not limit.take("alice")
         first.let_go.set()
         gone.set()
         await asyncio.gather(*running)
-        assert [seats.take("alice") for _ in range(3)] == [True, True, False]
+        assert [limit.take("alice") for _ in range(3)] == [True, True, False]
 
     asyncio.run(asyncio.wait_for(go_and_come(), PATIENCE_S))
 
@@ -75,9 +75,9 @@ def test_a_seat_is_free_again_when_its_stream_has_ended_or_its_reader_has_gone()
 def test_one_more_stream_than_a_caller_may_hold_is_refused_and_another_caller_is_not(closed: World, path: str) -> None:
     alice, bob = closed.give("*=operator"), closed.give("*=viewer", name="bob")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=alice).json()["id"]
-    seats = Seats(1)
-    assert seats.take("alice")
-    identity = replace(closed.services.identity, seats=seats)
+    limit = StreamLimit(1)
+    assert limit.take("alice")
+    identity = replace(closed.services.identity, stream_limit=limit)
     # A service that closes ends every stream that it lets in, at once.
     app = create_app(replace(closed.services, identity=identity, closing=lambda: True))
     refused, let_in = (ask(app, path.format(job_id), headers) for headers in (alice, bob))
@@ -85,7 +85,7 @@ def test_one_more_stream_than_a_caller_may_hold_is_refused_and_another_caller_is
     assert "(1)" in refused.json()["detail"]
     assert int(refused.headers["retry-after"]) > 0
     assert let_in.status_code == 200
-    assert seats.take("bob"), "his stream has ended"
+    assert limit.take("bob"), "his stream has ended"
 
 
 def ask(app: FastAPI, path: str, headers: dict[str, str]) -> httpx.Response:
@@ -113,7 +113,7 @@ def asked(goes_on: Callable[[], Awaitable[bool]]) -> bool:
 
 
 def test_a_stream_ends_when_its_callers_token_is_revoked(closed: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(authorization, "LOOK_AGAIN_S", 0.0)
     alice = closed.give("*=operator")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=alice).json()["id"]
     goes_on = watched(a_request(closed, job_id, alice), lambda: False)
@@ -129,12 +129,12 @@ def test_nobody_is_looked_at_more_often_than_each_minute(closed: World) -> None:
 
 
 def test_a_store_that_does_not_answer_ends_no_stream(closed: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(authorization, "LOOK_AGAIN_S", 0.0)
 
     async def away(request: Request) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(access, "authorise", away)
+    monkeypatch.setattr(authorization, "authorise", away)
     request = a_request(closed, "no-job", {})
     assert asked(watched(request, lambda: False))
     assert not asked(watched(request, lambda: True)), "the service closes"

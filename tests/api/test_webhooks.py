@@ -9,18 +9,18 @@ import pytest
 from sqlalchemy import text
 
 from orchestrator.api.app import create_app
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.plans import Plans
 from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import Conflict, InvalidSpec
 from orchestrator.domain.job.job import JobState
-from orchestrator.store.jobs import SqlJobStore
-from orchestrator.store.outbox import SqlOutboxStore
-from orchestrator.store.readers import SqlJobReader
-from orchestrator.store.webhooks import SqlWebhookStore
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.outbox_store import SqlOutboxStore
+from orchestrator.store.webhook_store import SqlWebhookStore
 from orchestrator.webhooks.hooks import Hooks, is_proxied
-from orchestrator.wire.webhooks import WebhookRequest, WebhookView
+from orchestrator.wire.webhook_views import WebhookRequest, WebhookView
 from tests.api.conftest import World
 from tests.api.fakes import Client
 

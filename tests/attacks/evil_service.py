@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.wire.access import SecretView, TokenView
-from orchestrator.wire.clusters import ClusterView, NodeView
-from orchestrator.wire.history import MetricsView, SnapshotView, StacksView
+from orchestrator.wire.cluster_views import ClusterView, NodeView
+from orchestrator.wire.credential_views import SecretView, TokenView
+from orchestrator.wire.history_views import MetricsView, SnapshotView, StacksView
 from orchestrator.wire.insight import GoodputView, SharesView, WhyView
-from orchestrator.wire.jobs import DeletionView, EventView, JobView
+from orchestrator.wire.job_views import DeletionView, EventView, JobView
 from orchestrator.wire.plans import PlanView
 from orchestrator.wire.problems import Problem
-from orchestrator.wire.webhooks import NewWebhookView, WebhookView
+from orchestrator.wire.webhook_views import NewWebhookView, WebhookView
 from tests.cli.fake_service import Answer, FakeService
 
 _LISTS: Mapping[str, type[BaseModel]] = {

@@ -17,8 +17,8 @@ from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.validation import parse_spec
-from orchestrator.wire.history import MetricsView, SnapshotView, StacksView
-from orchestrator.wire.jobs import DeletionView, EventView, FailureView, JobView, SubmittedView
+from orchestrator.wire.history_views import MetricsView, SnapshotView, StacksView
+from orchestrator.wire.job_views import DeletionView, EventView, FailureView, JobView, SubmittedView
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
 from orchestrator.wire.problems import FieldError, Problem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.judging import find_strike
 from orchestrator.domain.specs.trials import Strike
-from orchestrator.wire.jobs import EventView
+from orchestrator.wire.job_views import EventView
 from tests.builders import at
 from trainer.contract.chaos import Fault
 

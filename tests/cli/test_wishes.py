@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
-from orchestrator.wire.history import StacksView
+from orchestrator.wire.history_views import StacksView
 from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
 from tests.cli.fake_service import AT, WISHES, Answer, FakeService, make_job

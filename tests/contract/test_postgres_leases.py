@@ -15,7 +15,7 @@ from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.job.job import Desired
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.store.engine import Database
-from orchestrator.store.leases import SqlLeaseStore, require_lease
+from orchestrator.store.lease_store import SqlLeaseStore, require_lease
 from orchestrator.store.lookups import append_events
 from tests.builders import make_event
 from tests.contract.worlds import SqlWorld, acquire, add_job

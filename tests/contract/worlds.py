@@ -18,12 +18,12 @@ from orchestrator.ports.supervision import SupervisorStore
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.store.engine import Database
-from orchestrator.store.history import SqlHistoryReader
-from orchestrator.store.jobs import SqlJobStore
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.marks import SqlNodeStore
-from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.history_reader import SqlHistoryReader
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.journal_store import SqlJournalStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.node_records import SqlNodeStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.store.tables import LeaseRow
 from tests.builders import NOW, make_event, make_job
 

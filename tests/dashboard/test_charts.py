@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.dashboard.charts import draw_spark, find_takeovers, render_charts
 from orchestrator.ports.history import MetricPoint
-from orchestrator.wire.history import SnapshotView
+from orchestrator.wire.history_views import SnapshotView
 from tests.api.conftest import World
 from tests.builders import NOW, make_batch, make_journal_event, make_progress
 from tests.dashboard.looks import make_trained_job

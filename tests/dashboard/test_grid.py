@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.dashboard.grid import Grid, Lag, build_grid
-from orchestrator.wire.history import WorkerView
+from orchestrator.wire.history_views import WorkerView
 from tests.builders import at
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestrator.dashboard.keeping import Parts, Recent
+from orchestrator.dashboard.page_cache import Parts, Recent
 from orchestrator.dashboard.pages import RELEASE
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.dashboard import sparks
 from orchestrator.dashboard.sparks import Sparks
-from orchestrator.queries.jobs import Queries
+from orchestrator.queries.job_queries import Queries
 
 
 class Losses:

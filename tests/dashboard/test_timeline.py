@@ -10,9 +10,9 @@ from orchestrator.dashboard.timeline import Shape, Timeline, build_timeline
 from orchestrator.domain.accounting.goodput import Bin
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.queries.jobs import view_of_new_job
+from orchestrator.queries.job_queries import view_of_new_job
 from orchestrator.wire.insight import StretchView
-from orchestrator.wire.jobs import AttemptView, EventView, JobView
+from orchestrator.wire.job_views import AttemptView, EventView, JobView
 from tests.builders import at, make_job
 
 

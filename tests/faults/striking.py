@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.jobs import ended, until
 
 PATIENCE_S = 420.0

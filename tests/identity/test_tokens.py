@@ -10,7 +10,7 @@ import pytest
 from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.errors import Forbidden, InvalidSpec, NotFound, Unauthenticated
 from orchestrator.identity.gate import Credentials, Gate, Proxy
-from orchestrator.identity.memory import MOST, ShortMemory
+from orchestrator.identity.short_memory import MOST, ShortMemory
 from orchestrator.identity.tokens import FIRST, SESSION_FOR, Tokens
 from tests.identity.fakes import HandClock, MemoryTokenStore
 

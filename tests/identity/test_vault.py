@@ -13,8 +13,8 @@ from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.errors import ConfigurationError, InvalidSpec, LaunchRefused, NotFound, StoreUnavailable
 from orchestrator.domain.job.masking import MASK
+from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
-from orchestrator.identity.places import JobPlaces
 from orchestrator.identity.vault import Vault
 from tests.identity.fakes import HandClock, MemoryPlaces, MemorySecretStore
 

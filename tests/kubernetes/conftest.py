@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import ship
-from orchestrator.backends.kubernetes.access import Access
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.client import KubernetesClient
+from orchestrator.backends.kubernetes.kubeconfig import Access
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from tests.kubernetes.fake_api import FakeApi, Store

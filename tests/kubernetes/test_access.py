@@ -13,8 +13,8 @@ import httpx
 import pytest
 import yaml
 
-from orchestrator.backends.kubernetes.access import load_access
 from orchestrator.backends.kubernetes.credentials import Exec, Token, TokenFile
+from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError
 
 
@@ -85,7 +85,7 @@ def test_a_server_behind_another_address_is_known_by_the_name_in_its_certificate
 def test_a_kubeconfig_that_is_named_wins_over_the_pod_that_this_runs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.backends.kubernetes.access._ACCOUNT", tmp_path)
+    monkeypatch.setattr("orchestrator.backends.kubernetes.kubeconfig._ACCOUNT", tmp_path)
     (tmp_path / "token").write_text("of the pod")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBECONFIG", str(write(tmp_path / "config")))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from orchestrator.backends.kubernetes.access import Access
 from orchestrator.backends.kubernetes.client import Expired, Forbidden, KubernetesClient, Selection
+from orchestrator.backends.kubernetes.kubeconfig import Access
 from orchestrator.backends.kubernetes.printed import parse_stamp
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from tests.kubernetes import records

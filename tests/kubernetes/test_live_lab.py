@@ -14,7 +14,7 @@ import pytest
 import tomllib
 import yaml
 
-from orchestrator.backends.kubernetes.access import load_access
+from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.cluster_settings import KubernetesClusterSettings
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.live.lab import configuration, kubeconfig_through, overlay_of, render_toml, training

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.kubernetes.access import load_access
 from orchestrator.backends.kubernetes.client import KubernetesClient
+from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.domain.errors import BackendUnavailable
 from tests.kubernetes.tls_server import Cluster, Signed, serve, sign, write_kubeconfig
 

@@ -13,7 +13,7 @@ import yaml
 from deploy.dev.network import Network
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.jobs import python_job, until
 from tests.kubernetes.fake_api import FakeApi, Store
 from tests.kubernetes.fake_cluster import FakeCluster

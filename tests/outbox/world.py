@@ -14,7 +14,7 @@ from orchestrator.ports.jobs import JobFilter
 from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events
-from orchestrator.store.outbox import SqlOutboxStore
+from orchestrator.store.outbox_store import SqlOutboxStore
 from orchestrator.store.tables import DeliveryRow
 from tests.builders import make_event, make_job, make_spec
 from tests.store.harness import Stores

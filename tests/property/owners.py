@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator.domain.errors import NotFound, Refused, Unavailable
 from orchestrator.domain.job.job import Job
-from orchestrator.wire.wishes import RetryRequest
+from orchestrator.wire.job_requests import RetryRequest
 from tests.property.world import World
 
 

@@ -26,8 +26,8 @@ from orchestrator.simulator.faults import Faults, ServiceCrash
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.supervisor.act import Actor
+from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from orchestrator.supervisor.observe import Observer
-from orchestrator.supervisor.office import Office
 from orchestrator.supervisor.reconcile import Reconciler, Terms
 from tests.property.ledger import NODE_COOLDOWN_S, Ledger
 from trainer.contract import layout
@@ -73,7 +73,7 @@ class Service:
         self.asleep = False
         leases = _StruckLeases(MemoryLeaseStore(world.store, world.clock), self.faults)
         holder = f"{self.name}-{self._lives}"
-        self.office = Office(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
+        self.keeper = LeaseKeeper(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
         self._reconciler: Reconciler | None = None
         journals = _StruckJournals(world.store, self.faults)
         self.intake = Intake(journals, world.store, self.clock, partial(JobFolder, world.root))
@@ -81,14 +81,14 @@ class Service:
     def retire(self) -> None:
         """Stop in good order, and begin anew."""
         with suppress(ServiceCrash):
-            self.office.close()
+            self.keeper.close()
         self.restart()
 
     def keep(self) -> None:
         """The keeper's thread: hold on to the lease."""
-        if not self.asleep and self.office.held:
+        if not self.asleep and self.keeper.held:
             try:
-                self.office.renew()
+                self.keeper.renew()
             except StoreUnavailable:
                 return
 
@@ -99,7 +99,7 @@ class Service:
         try:
             self._passes()
         except LeaseLost:
-            self.office.lose()
+            self.keeper.lose()
             self._reconciler = None
         except Unavailable:
             return
@@ -108,8 +108,8 @@ class Service:
 
     def _passes(self) -> None:
         for _ in range(MOST_PASSES):
-            if not self.office.held:
-                lease = self.office.take()
+            if not self.keeper.held:
+                lease = self.keeper.take()
                 self._reconciler = None if lease is None else self._supervision(lease)
             if self._reconciler is None:
                 return
@@ -126,7 +126,7 @@ class Service:
         backend = _StruckCluster(world, self.faults)
         folders = _StruckFolders(world.root, self.faults)
         observer = Observer("local", store, backend, self.intake, self.clock, node_cooldown_s=NODE_COOLDOWN_S)
-        actor = Actor(store, backend, folders, world.site, ports=PORTS, in_office=self.office.require)
+        actor = Actor(store, backend, folders, world.site, ports=PORTS, require_lease=self.keeper.require)
         return Reconciler(store, observer, actor, self.clock, world.terms)
 
 

@@ -17,7 +17,7 @@ import structlog
 from orchestrator import rundir
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.launch import Site, build_plan

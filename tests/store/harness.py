@@ -12,14 +12,14 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.ports.supervision import Change, Supervised
-from orchestrator.store.chronicles import SqlChronicleReader
+from orchestrator.store.chronicle_reader import SqlChronicleReader
 from orchestrator.store.engine import Database
-from orchestrator.store.history import SqlHistoryReader
-from orchestrator.store.jobs import SqlJobStore
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.readers import SqlJobReader
-from orchestrator.store.supervision import SqlSupervisorStore
+from orchestrator.store.history_reader import SqlHistoryReader
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.journal_store import SqlJournalStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
 from tests.builders import NOW, make_attempt, make_event, make_job
 
 _HOLDER = "tests"

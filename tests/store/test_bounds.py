@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from orchestrator.domain.explanation import row_limits as bounds
 from orchestrator.domain.explanation.row_limits import Room
-from orchestrator.store import history
+from orchestrator.store import history_reader
 from orchestrator.store.tables import Base, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 from tests.builders import NOW, make_attempt, make_batch, make_exit_record, make_journal_event, make_progress
 from tests.store.harness import Stores
@@ -207,7 +207,7 @@ def test_steps_of_thin_metrics_count_all_the_same(stores: Stores, monkeypatch: p
 def test_a_page_of_many_metrics_searches_for_its_points_alone(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
-    monkeypatch.setattr(history, "_MANY", 300)
+    monkeypatch.setattr(history_reader, "_MANY", 300)
     stores.add_with_attempt()
     lines = [make_progress(step * stride, generation=1) for step in range(1, 1001) if step % 50]
     steps(stores, lines)

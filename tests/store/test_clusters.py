@@ -11,8 +11,8 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.ports.supervision import Change
-from orchestrator.store.clusters import SqlClusterReader
-from orchestrator.store.marks import SqlNodeStore
+from orchestrator.store.cluster_reader import SqlClusterReader
+from orchestrator.store.node_records import SqlNodeStore
 from orchestrator.store.tables import NodeClearingRow
 from tests.builders import NOW, at, make_attempt, make_batch, make_journal_event, make_spec
 from tests.store.harness import Stores

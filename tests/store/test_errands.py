@@ -10,7 +10,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.deletion import bury
 from orchestrator.domain.job.job import ChaosWish, Desired, JobState, StacksWish
-from orchestrator.store.deletions import SqlDeletionStore
+from orchestrator.store.deletion_store import SqlDeletionStore
 from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
 from tests.store.harness import Stores
 from trainer.contract.chaos import Fault

@@ -9,7 +9,7 @@ from sqlalchemy import event
 
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.store.retention import SqlRetentionStore
+from orchestrator.store.retention_store import SqlRetentionStore
 from tests.builders import NOW, at, make_event, make_spec
 from tests.store.harness import Stores
 from tests.store.test_chronicles import kept, trained

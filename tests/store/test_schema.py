@@ -10,7 +10,7 @@ from alembic import command
 from orchestrator.domain.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
-from orchestrator.store.jobs import SqlJobStore
+from orchestrator.store.job_store import SqlJobStore
 
 
 def _execute(url: str, statement: str) -> None:

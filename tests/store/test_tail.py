@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.store.tail import SqlHappeningReader
+from orchestrator.store.event_reader import SqlHappeningReader
 from tests.builders import make_event, make_spec
 from tests.store.harness import Stores
 

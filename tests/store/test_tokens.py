@@ -16,8 +16,8 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.worker_token import AttemptStay
 from orchestrator.ports.jobs import JobFilter
 from orchestrator.ports.secrets import SealedSecret
-from orchestrator.store.secrets import SqlSecretStore
-from orchestrator.store.tokens import SqlTokenStore
+from orchestrator.store.secret_store import SqlSecretStore
+from orchestrator.store.token_store import SqlTokenStore
 from tests.builders import NOW, at, make_attempt, make_event, make_spec
 from tests.store.harness import Stores
 

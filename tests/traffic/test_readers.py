@@ -17,7 +17,7 @@ from deploy.dev.traffic.exchange import Exchange
 from deploy.dev.traffic.life import STEPS, Script
 from orchestrator.client import Client
 from orchestrator.domain.errors import NotFound, Refused
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.elastic.harness import wait_for
 from tests.elastic.test_books import build_record
 from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients

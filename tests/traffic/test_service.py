@@ -18,8 +18,8 @@ from orchestrator.api.app import create_app
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.intake.intake import Intake
-from orchestrator.store.journals import SqlJournalStore
-from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.wire.reports import DesiredView, ReportBody
 from tests.api.conftest import World
 from tests.api.fakes import Client

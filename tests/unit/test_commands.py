@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState
@@ -21,7 +21,7 @@ from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.wire.wishes import RetryRequest
+from orchestrator.wire.job_requests import RetryRequest
 from tests.builders import make_attempt, make_event, make_job, make_spec
 from tests.examples import examples
 from trainer.contract import layout

@@ -37,7 +37,7 @@ class Applied:
         self.changes.append(change)
 
 
-def ended_unseen(root: Path, s: Situation, *, in_office: Any = lambda: None) -> Sequence[Change]:
+def ended_unseen(root: Path, s: Situation, *, require_lease: Any = lambda: None) -> Sequence[Change]:
     """What is applied where the policy ends the attempt of the situation."""
     store = Applied()
     actor = Actor(
@@ -46,7 +46,7 @@ def ended_unseen(root: Path, s: Situation, *, in_office: Any = lambda: None) -> 
         rundir.LocalRunDirectories(root),
         cast(Site, None),
         ports=range(20000, 20010),
-        in_office=in_office,
+        require_lease=require_lease,
     )
     actor.act(s, decide(s), ())
     return store.changes
@@ -74,7 +74,7 @@ def test_an_attempt_is_not_withdrawn_without_the_lease(tmp_path: Path) -> None:
         raise LeaseLost("it is over")
 
     with pytest.raises(LeaseLost):
-        ended_unseen(tmp_path, cancelled_before_its_submission(), in_office=lost)
+        ended_unseen(tmp_path, cancelled_before_its_submission(), require_lease=lost)
     assert rundir.LocalRunDirectories(tmp_path).withdraw(KEY.job_id, KEY.number), "nobody has begun it"
 
 

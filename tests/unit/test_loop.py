@@ -1,4 +1,4 @@
-"""The loop that makes passes: in office, through trouble, soon after a wish, and told apart from one that hangs."""
+"""The loop that makes passes: with its lease, through trouble, soon after a request; and one that hangs is noticed."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Passes:
 
     def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
         self.leases: list[Lease] = []
-        self.in_office: list[Callable[[], None]] = []
+        self.require_lease: list[Callable[[], None]] = []
         self.count = 0
         self.answered = True
         self.made = threading.Semaphore(0)
         self._during = during
 
-    def build(self, lease: Lease, in_office: Callable[[], None]) -> Reconciler:
+    def build(self, lease: Lease, require_lease: Callable[[], None]) -> Reconciler:
         self.leases.append(lease)
-        self.in_office.append(in_office)
+        self.require_lease.append(require_lease)
         return cast(Reconciler, self)
 
     def reconcile(self) -> datetime | None:
@@ -79,7 +79,7 @@ def test_a_second_loop_waits_until_the_first_one_stops_and_goes_on_at_once(lease
     one.stop()
     second.wait()
     with pytest.raises(LeaseLost):
-        first.in_office[0]()
+        first.require_lease[0]()
     two.stop()
     assert [lease.holder for lease in second.leases] == ["two"]
 

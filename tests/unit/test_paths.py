@@ -15,7 +15,7 @@ OPENERS = {
     "cli": "files of whoever types the command",
     "client": "the same",
     "torchx_scheduler": "the same",
-    "backends/kubernetes/access.py": "the kubeconfig, and the service account's token",
+    "backends/kubernetes/kubeconfig.py": "the kubeconfig, and the service account's token",
     "backends/kubernetes/credentials.py": "the same",
     "backends/kubernetes/look_around.py": "runs in a pod",
     "backends/kubernetes/probe.py": "the text of look_around.py",

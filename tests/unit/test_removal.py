@@ -154,8 +154,8 @@ class Desk:
         self.now += self.takes_s
         return go_on()
 
-    def sweeper(self, in_office: Callable[[], None] = lambda: None) -> Sweeper:
-        return Sweeper("local", self, self, in_office=in_office, monotonic=lambda: self.now)
+    def sweeper(self, require_lease: Callable[[], None] = lambda: None) -> Sweeper:
+        return Sweeper("local", self, self, require_lease=require_lease, monotonic=lambda: self.now)
 
 
 def test_a_pass_removes_for_a_second_and_the_next_goes_on() -> None:

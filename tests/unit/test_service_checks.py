@@ -21,8 +21,8 @@ from orchestrator.identity.tokens import Tokens
 from orchestrator.settings import Settings
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.tokens import SqlTokenStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.token_store import SqlTokenStore
 
 TOKEN = SecretStr("a token of sixteen characters")
 

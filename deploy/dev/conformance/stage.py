@@ -23,10 +23,10 @@ from orchestrator.domain.job.worker_token import derive_worker_key, issue_worker
 from orchestrator.identity.keys import read_keys
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
-from orchestrator.store.leases import SqlLeaseStore
-from orchestrator.store.readers import SqlJobReader
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.tables import NodeFailureRow
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 ADMIN = secrets.token_hex(16)
 PROJECTS = ("default", "research")

@@ -54,7 +54,7 @@ FACTS = _unit(
 )
 EVIDENCE = _unit("evidence")
 ACTS = _unit("acts", "account", "supervision", "secrets_in_starts", "found_by_crashes", "found_by_property")
-OFFICE = _unit("office", timing=True)
+LEASE = _unit("lease_keeper", timing=True)
 LOOP = _unit("loop", timing=True)
 RECEPTION = _unit("reception", timing=True)
 COMMANDS = _unit("commands", "wish", "commands", "plans", "chaos")
@@ -148,24 +148,24 @@ SUITES: tuple[Suite, ...] = (
     ),
     Suite(
         modules=(
-            *(f"orchestrator/commands/{name}.py" for name in ("checks", "jobs", "plans")),
+            *(f"orchestrator/commands/{name}.py" for name in ("checks", "job_commands", "plans")),
             "orchestrator/domain/job/requests.py",
         ),
         stages=(COMMANDS,),
     ),
     Suite(modules=("orchestrator/supervisor/*.py",), stages=(ACTS,)),
-    Suite(modules=("orchestrator/supervisor/office.py",), stages=(OFFICE,)),
+    Suite(modules=("orchestrator/supervisor/lease_keeper.py",), stages=(LEASE,)),
     Suite(modules=("orchestrator/supervisor/loop.py",), stages=(LOOP,)),
     Suite(modules=("orchestrator/intake/reception.py",), stages=(RECEPTION,)),
-    Suite(modules=("orchestrator/store/leases.py",), stages=(LEASES,)),
+    Suite(modules=("orchestrator/store/lease_store.py",), stages=(LEASES,)),
     Suite(
-        modules=tuple(f"orchestrator/store/{name}.py" for name in ("supervision", "marks", "overview")),
+        modules=tuple(f"orchestrator/store/{name}.py" for name in ("supervisor_store", "node_records", "overview")),
         stages=(STATUS,),
     ),
-    Suite(modules=("orchestrator/store/jobs.py",), stages=(JOBS,)),
-    Suite(modules=("orchestrator/store/clusters.py",), stages=(CLUSTERS,)),
-    Suite(modules=("orchestrator/store/harvest.py", "orchestrator/store/journals.py"), stages=(JOURNALS,)),
-    Suite(modules=("orchestrator/store/outbox.py",), stages=(OWED,)),
+    Suite(modules=("orchestrator/store/job_store.py",), stages=(JOBS,)),
+    Suite(modules=("orchestrator/store/cluster_reader.py",), stages=(CLUSTERS,)),
+    Suite(modules=("orchestrator/store/journal_rows.py", "orchestrator/store/journal_store.py"), stages=(JOURNALS,)),
+    Suite(modules=("orchestrator/store/outbox_store.py",), stages=(OWED,)),
     Suite(modules=("orchestrator/webhooks/outbox.py",), stages=(SIGNED,)),
     Suite(modules=("trainer/contract/restart_policy.py", "trainer/contract/failure.py"), stages=(CONTRACT,)),
     Suite(modules=("trainer/contract/fence.py",), stages=(FENCE,)),

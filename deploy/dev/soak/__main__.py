@@ -21,7 +21,7 @@ from deploy.dev.soak.verdict import Books, judge, rungs, summary, wrong_ledgers,
 from orchestrator.client import Client
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import OrchestratorError
-from orchestrator.wire.jobs import AttemptView, EventView
+from orchestrator.wire.job_views import AttemptView, EventView
 
 _PATIENCE_S = 900.0  # for the jobs to end once the last fault is over
 _SHORT = {"faults": 12, "minutes": 1.2, "steps": 300, "pause": 10.0}

@@ -16,7 +16,7 @@ from deploy.dev.service import Marked, ServiceFailed, ThrowawayService, processe
 from orchestrator.client import Client, RequestRefused
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.store import schema
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 Answer = TypeVar("Answer")
 LEASE_S = 3.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from deploy.dev.soak.faults import DISK_FULL, Struck
 from orchestrator.wire.insight import GoodputView, SharesView
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from trainer.contract import layout
 from trainer.contract.clock import parse_time
 from trainer.contract.fence import Term, parse_term

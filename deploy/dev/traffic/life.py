@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.client import Client
 from orchestrator.domain.access.identity import Role
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 _MODEL = {"data": "stdlib", "micro_batch": 1, "seq_len": 64, "global_batch": 4}
 _SUPERVISE = {"backoff_s": [0.2, 1], "budgets": {"application": 1, "node": 10}}

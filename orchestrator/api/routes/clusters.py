@@ -6,13 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
 from orchestrator.domain.access.identity import Role
 from orchestrator.wire.answers import Page
-from orchestrator.wire.clusters import ClusterView, NodeView, ProjectView
+from orchestrator.wire.cluster_views import ClusterView, NodeView, ProjectView
 
 router = APIRouter(
     prefix="/api/v1",

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.access import Caller, watched
+from orchestrator.api.authorization import Caller, watched
 from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream, tell
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.ports.happenings import Happening
-from orchestrator.wire.jobs import JobChange
+from orchestrator.wire.job_views import JobChange
 
 MEDIA_TYPE = "text/event-stream"
 
@@ -76,4 +76,4 @@ async def _stream(
 ) -> Response:
     begin = int(last_event_id) if last_event_id is not None else await run_in_threadpool(services.tail.newest)
     told = tell(services.tail, begin, wanted, watched(request, services.closing))
-    return Stream(told, media_type=MEDIA_TYPE, caller=caller.name, seats=services.identity.seats)
+    return Stream(told, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)

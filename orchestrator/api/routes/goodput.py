@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
-from orchestrator.queries.books import visible
+from orchestrator.queries.usage import visible
 from orchestrator.wire.insight import SharesView
 from orchestrator.wire.moments import Moment
 
@@ -39,4 +39,4 @@ def share_goodput(
     if since is not None and until is not None and since >= until:
         raise InvalidSpec([FieldProblem("/query/since", "must be before until")])
     projects = visible(caller.projects(Role.VIEWER), project)
-    return services.books.shares(by, since=since, until=until, projects=projects)
+    return services.usage.shares(by, since=since, until=until, projects=projects)

@@ -10,9 +10,9 @@ from orchestrator.api.deps import Cursor, Limit, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
 from orchestrator.wire.answers import Page
-from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
 from orchestrator.wire.insight import GoodputView, WhyView
-from orchestrator.wire.jobs import AttemptView, EventView
+from orchestrator.wire.job_views import AttemptView, EventView
 
 router = APIRouter(
     prefix="/api/v1/jobs/{job_id}",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.api.access import Caller, require_role
+from orchestrator.api.authorization import Caller, require_role
 from orchestrator.api.bodies import SpecBody
 from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
@@ -16,9 +16,9 @@ from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobFilter, JobOrder
-from orchestrator.queries.jobs import view_of_new_job
+from orchestrator.queries.job_queries import view_of_new_job
 from orchestrator.wire.answers import Page
-from orchestrator.wire.jobs import DeletionView, JobView, SubmittedView
+from orchestrator.wire.job_views import DeletionView, JobView, SubmittedView
 from orchestrator.wire.plans import PlanView
 
 router = APIRouter(

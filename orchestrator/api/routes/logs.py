@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.access import Caller, watched
+from orchestrator.api.authorization import Caller, watched
 from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream
@@ -51,7 +51,7 @@ async def read_logs(
             services.queries.job, job_id
         )  # an unknown job is an answer of its own, not an empty stream
         lines = follow_lines(services.feeds.listen(job_id, wanted), watched(request, services.closing))
-        return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, seats=services.identity.seats)
+        return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)
     text = await to_thread.run_sync(_read, services, job_id, wanted, limiter=services.log_readers)
     return PlainTextResponse(text, media_type=MEDIA_TYPE)
 

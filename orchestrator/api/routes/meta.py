@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from fastapi import APIRouter, Response
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.deps import Services, Wired
 from orchestrator.api.errors import build_problem, respond
 from orchestrator.api.openapi import problems
@@ -51,7 +51,7 @@ def show_numbers(services: Wired, caller: Caller) -> Response:
 def _levels(services: Services, projects: Collection[str] | None) -> Levels | None:
     try:
         counted, ages = services.queries.count_by_state(), services.inventory.ages()
-        device_s = services.books.last_day(projects)
+        device_s = services.usage.last_day(projects)
     except StoreUnavailable as error:
         _log.warning("no number of jobs", reason=str(error))
         return None

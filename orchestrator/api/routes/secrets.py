@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.api.access import Caller, require_role
+from orchestrator.api.authorization import Caller, require_role
 from orchestrator.api.bodies import SecretBody
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute, render_answer
 from orchestrator.domain.access.identity import Role
-from orchestrator.wire.access import SecretView
 from orchestrator.wire.answers import Page
+from orchestrator.wire.credential_views import SecretView
 
 router = APIRouter(
     prefix="/api/v1", tags=["secrets"], dependencies=[Depends(refuse_unknown_query)], route_class=RenderingRoute

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.bodies import TokenBody
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
-from orchestrator.wire.access import NewTokenView, TokenView
 from orchestrator.wire.answers import Page
+from orchestrator.wire.credential_views import NewTokenView, TokenView
 
 router = APIRouter(
     prefix="/api/v1", tags=["tokens"], dependencies=[Depends(refuse_unknown_query)], route_class=RenderingRoute

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends, Response
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.bodies import WebhookBody
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
 from orchestrator.wire.answers import Page
-from orchestrator.wire.webhooks import NewWebhookView, WebhookView
+from orchestrator.wire.webhook_views import NewWebhookView, WebhookView
 
 router = APIRouter(
     prefix="/api/v1",

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from orchestrator.backends.kubernetes.access import Access
+from orchestrator.backends.kubernetes.kubeconfig import Access
 from orchestrator.backends.kubernetes.rights import Right
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.domain.errors import Conflict, Unavailable
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
 from orchestrator.simulator.rehearsal.attempt import SimulatedAttempt
 from orchestrator.simulator.rehearsal.cluster import Fate, SimulatedCluster
 from orchestrator.simulator.rehearsal.scenario import Deed
-from orchestrator.wire.wishes import RetryRequest
+from orchestrator.wire.job_requests import RetryRequest
 from trainer.contract.failure import Failure, FailureKind
 
 _AGAIN_US = 60 * SECOND

@@ -13,7 +13,7 @@ from functools import partial
 
 from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
-from orchestrator.commands.jobs import Commands
+from orchestrator.commands.job_commands import Commands
 from orchestrator.domain.errors import BackendUnavailable, Refused, StoreUnavailable
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Desired, Job, JobState

@@ -15,7 +15,7 @@ from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.store.engine import Database
-from orchestrator.store.journals import SqlJournalStore
+from orchestrator.store.journal_store import SqlJournalStore
 from tests.browser.live.screen import WAIT_MS, Screen
 from tests.builders import make_batch
 from tests.jobs import ended, python_job, running, until

@@ -14,7 +14,7 @@ import pytest
 from deploy.dev.demo import steps_of
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.jobs import ended, until
 
 pytestmark = pytest.mark.timeout(700)

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.dev.service import Marked, ThrowawayService
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.conftest import mount_small_disk
 from tests.faults.cells import check, tell
 from tests.faults.striking import SAVES, end, fill_disk, goes_on, now, over, training, trains

@@ -20,7 +20,7 @@ import pytest
 from deploy.dev.slurm.cluster import NoSlurm, ThrowawaySlurm
 from deploy.dev.slurm.conf import Shape, address
 from orchestrator.simulator.rehearsal import traces
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.faults.cells import Cell, check, tell
 from tests.faults.live.slurm_cases import APART, AVOIDED, CASES, SUSPENSION, Case, Struck, trains
 from tests.simulator.scenarios import NEVER_H, rehearse

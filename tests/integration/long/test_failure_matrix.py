@@ -19,7 +19,7 @@ import pytest
 from deploy.dev.service import Marked, ThrowawayService
 from orchestrator.client import Client
 from orchestrator.wire.insight import WhyView
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(900)

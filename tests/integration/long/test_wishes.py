@@ -9,7 +9,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client, RequestRefused
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.jobs import ended, python_job, running, until
 from trainer.contract.manifest import parse_snapshot_name
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from orchestrator.backends.kubernetes.access import load_access
+from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.backends.kubernetes.site import MANAGER, MANAGER_LABEL
 from tests.kubernetes.live.options import Options
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from deploy.dev.service import ThrowawayService
-from orchestrator.backends.kubernetes.access import find_context, kubeconfigs
+from orchestrator.backends.kubernetes.kubeconfig import find_context, kubeconfigs
 from orchestrator.backends.kubernetes.site import CONTAINER
 from orchestrator.client import Client
-from orchestrator.wire.jobs import FailureView, JobView
+from orchestrator.wire.job_views import FailureView, JobView
 from tests.jobs import until
 from tests.kubernetes.live.cluster import CLAIM, Cluster
 from tests.kubernetes.live.options import Options

@@ -22,7 +22,7 @@ from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.client import Client
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 from tests.contract.backends import BackendWorld, RealWorld, site
 from tests.jobs import until
 from trainer.contract.node import HEAD, LOCAL

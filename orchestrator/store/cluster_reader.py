@@ -13,7 +13,7 @@ from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.ports.clusters import ClusterAges
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import attempt_of, job_of
-from orchestrator.store.marks import read_reports
+from orchestrator.store.node_records import read_reports
 from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow, SnapshotRow
 
 _LIVE = tuple(state.value for state in JobState if not state.terminal)

@@ -18,7 +18,7 @@ from orchestrator.api.guesses import (
     counting_guesses,
     find_bearer,
     require_few_guesses,
-    require_pace,
+    require_rate,
 )
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.access.route_roles import JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
@@ -94,9 +94,9 @@ async def identify(request: Request, services: Services) -> Principal | None:
 
 def _count(services: Services, caller: str) -> None:
     """Raises HttpProblem 429 for one who asks faster than he may."""
-    pace = services.identity.pace
-    if pace is not None:
-        require_pace(pace.take(caller), _REQUESTS)
+    rate_limit = services.identity.rate_limit
+    if rate_limit is not None:
+        require_rate(rate_limit.take(caller), _REQUESTS)
 
 
 async def get_caller(request: Request) -> Principal:

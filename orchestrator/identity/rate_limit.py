@@ -15,7 +15,7 @@ MOST = 10_000  # callers; beyond it all begin anew with a full bucket
 STRANGERS_PER_S = 20.0  # requests from one address with a token that does not hold
 
 
-class Pace:
+class RateLimit:
     """`per_s` requests, and `BURST_S` times as many at once after a rest. For several threads."""
 
     def __init__(self, per_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:

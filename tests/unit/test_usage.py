@@ -1,4 +1,4 @@
-"""The books of many jobs: who is read when, and what is answered while too many live."""
+"""The usage of many jobs: who is read when, and what is answered while too many live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.ports.history import Lifespan
-from orchestrator.queries.books import MOST_JOBS, Books, visible
+from orchestrator.queries.usage import MOST_JOBS, Usage, visible
 from orchestrator.simulator.clock import VirtualClock
 from tests.builders import at, make_job, make_spec
 
@@ -58,13 +58,13 @@ def shelf() -> Shelf:
     return Shelf(clock)
 
 
-def books_of(shelf: Shelf, prices: Prices | None = None) -> Books:
-    return Books(shelf, shelf.clock, prices, monotonic=shelf.monotonic)
+def usage_of(shelf: Shelf, prices: Prices | None = None) -> Usage:
+    return Usage(shelf, shelf.clock, prices, monotonic=shelf.monotonic)
 
 
-def names_read(shelf: Shelf, books: Books) -> list[str]:
+def names_read(shelf: Shelf, usage: Usage) -> list[str]:
     shelf.read.clear()
-    books.shares(Grouping.PROJECT)
+    usage.shares(Grouping.PROJECT)
     return shelf.read
 
 
@@ -74,115 +74,115 @@ def spans_of(shelf: Shelf) -> Sequence[Lifespan]:
 
 def test_a_job_that_held_nothing_has_no_goodput(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
-    assert books_of(shelf).goodputs(spans_of(shelf), within_s=1) == {}
+    assert usage_of(shelf).goodputs(spans_of(shelf), within_s=1) == {}
     assert shelf.read == ["a"]
 
 
 def test_goodputs_of_a_list_are_read_for_as_long_as_it_may_take_and_the_rest_later(shelf: Shelf) -> None:
     shelf.jobs |= {name: make_job(name) for name in "abcd"}
-    shelf.read_s, books = 0.4, books_of(shelf)
-    books.goodputs(spans_of(shelf), within_s=0.7)
+    shelf.read_s, usage = 0.4, usage_of(shelf)
+    usage.goodputs(spans_of(shelf), within_s=0.7)
     assert shelf.read == ["a", "b"]
-    books.goodputs(spans_of(shelf), within_s=0.7)
+    usage.goodputs(spans_of(shelf), within_s=0.7)
     assert shelf.read == ["a", "b", "c", "d"]
-    books.goodputs(spans_of(shelf), within_s=0.7)
+    usage.goodputs(spans_of(shelf), within_s=0.7)
     assert shelf.read == ["a", "b", "c", "d"], "none of them has changed"
 
 
 def test_a_list_does_not_wait_for_another_who_reads(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
-    books = books_of(shelf)
-    with books._reading:
-        assert books.goodputs(spans_of(shelf), within_s=1) == {}
+    usage = usage_of(shelf)
+    with usage._reading:
+        assert usage.goodputs(spans_of(shelf), within_s=1) == {}
     assert shelf.read == []
 
 
 def test_shares_are_of_the_last_thirty_days_unless_another_time_is_asked_for(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a", owner="ann")
-    found = books_of(shelf).shares(Grouping.USER)
+    found = usage_of(shelf).shares(Grouping.USER)
     assert (found.until - found.since, found.by, found.currency) == (timedelta(days=30), "user", None)
     assert [(share.name, share.device_seconds, share.cost) for share in found.items] == [("ann", 100.0, None)]
     assert (found.total.device_seconds, found.total.bins["queue"]) == (100.0, 100.0)
-    part = books_of(shelf).shares(Grouping.USER, since=at(90), until=at(95), projects=["default"])
+    part = usage_of(shelf).shares(Grouping.USER, since=at(90), until=at(95), projects=["default"])
     assert part.total.device_seconds == 5.0
     assert shelf.asked[-1] == (at(90), at(95), ["default"], MOST_JOBS + 1)
 
 
 def test_nothing_is_told_of_the_time_to_come(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
-    found = books_of(shelf).shares(Grouping.JOB, since=at(50), until=at(1000))
+    found = usage_of(shelf).shares(Grouping.JOB, since=at(50), until=at(1000))
     assert (found.until, found.total.device_seconds) == (at(100), 50.0)
 
 
 def test_prices_are_told_with_their_currency(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a", state=JobState.RUNNING)
-    found = books_of(shelf, Prices(currency="EUR", device_hour=1.0)).shares(Grouping.PROJECT)
+    found = usage_of(shelf, Prices(currency="EUR", device_hour=1.0)).shares(Grouping.PROJECT)
     assert (found.currency, found.total.cost, found.total.lost_cost) == ("EUR", 0.0, 0.0)
 
 
 def test_a_job_that_lives_is_read_again_after_ten_seconds(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
-    books = books_of(shelf)
-    assert names_read(shelf, books) == ["a"]
+    usage = usage_of(shelf)
+    assert names_read(shelf, usage) == ["a"]
     shelf.clock.advance(9)
-    assert names_read(shelf, books) == []
+    assert names_read(shelf, usage) == []
     shelf.clock.advance(1)
-    assert names_read(shelf, books) == ["a"]
+    assert names_read(shelf, usage) == ["a"]
 
 
 def test_a_change_of_status_is_read_at_once(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
-    books = books_of(shelf)
-    names_read(shelf, books)
+    usage = usage_of(shelf)
+    names_read(shelf, usage)
     shelf.jobs["a"] = make_job("a", updated_at=at(99))
-    assert names_read(shelf, books) == ["a"]
+    assert names_read(shelf, usage) == ["a"]
 
 
 def test_reading_takes_a_twentieth_of_the_time_at_most(shelf: Shelf) -> None:
     shelf.jobs |= {name: make_job(name) for name in "abcd"}
     shelf.read_s = 2.0
-    books = books_of(shelf)
-    names_read(shelf, books)
+    usage = usage_of(shelf)
+    names_read(shelf, usage)
     shelf.clock.advance(130)
-    assert names_read(shelf, books) == []
+    assert names_read(shelf, usage) == []
     shelf.clock.advance(30)
-    assert names_read(shelf, books) == ["a", "b", "c", "d"]
+    assert names_read(shelf, usage) == ["a", "b", "c", "d"]
 
 
 def test_a_job_that_ended_a_while_ago_is_read_once(shelf: Shelf) -> None:
     over = {"state": JobState.FAILED, "updated_at": at(50), "finished_at": at(50)}
     shelf.jobs["a"] = make_job("a", **over)
-    books = books_of(shelf)
-    assert names_read(shelf, books) == ["a"]
+    usage = usage_of(shelf)
+    assert names_read(shelf, usage) == ["a"]
     shelf.clock.advance(560)
-    assert names_read(shelf, books) == ["a"], "its last journals may have come since"
+    assert names_read(shelf, usage) == ["a"], "its last journals may have come since"
     shelf.clock.advance(100_000)
-    assert names_read(shelf, books) == []
+    assert names_read(shelf, usage) == []
 
 
 def test_a_job_that_was_deleted_meanwhile_is_passed_over(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
-    books = books_of(shelf)
+    usage = usage_of(shelf)
 
     def gone(job_id: str) -> Chronicle:
         raise NotFound(f"there is no job {job_id}")
 
     shelf.chronicle = gone  # type: ignore[method-assign]
-    assert books.shares(Grouping.PROJECT).items == []
+    assert usage.shares(Grouping.PROJECT).items == []
 
 
 def test_too_many_jobs_are_refused_with_what_to_do_and_the_numbers_are_left_out(shelf: Shelf) -> None:
     shelf.jobs["a"] = make_job("a")
     shelf.repeated = MOST_JOBS + 1
     with pytest.raises(Refused, match="ask for a shorter time, or for one project"):
-        books_of(shelf).shares(Grouping.PROJECT)
-    assert books_of(shelf).last_day() == {}
+        usage_of(shelf).shares(Grouping.PROJECT)
+    assert usage_of(shelf).last_day() == {}
 
 
 def test_the_last_day_is_told_by_project_and_bin(shelf: Shelf) -> None:
     shelf.clock.advance(86_400)
     shelf.jobs["a"] = make_job("a", spec=make_spec(project="vision"))
-    found = books_of(shelf).last_day()
+    found = usage_of(shelf).last_day()
     assert found["vision", "queue"] == 86_400.0
     assert sum(found.values()) == 86_400.0
 

@@ -13,7 +13,7 @@ from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore
-from orchestrator.supervisor.office import Office
+from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from tests.builders import NOW
 
 TTL_S = 10.0
@@ -39,8 +39,10 @@ class Situation:
         self.leases = MemoryLeaseStore(self.store, self.time)
         self.lively = True
 
-    def office(self, holder: str = "one") -> Office:
-        return Office(self.leases, "local", holder, ttl_s=TTL_S, lively=lambda: self.lively, monotonic=self.time.steady)
+    def keeper(self, holder: str = "one") -> LeaseKeeper:
+        return LeaseKeeper(
+            self.leases, "local", holder, ttl_s=TTL_S, lively=lambda: self.lively, monotonic=self.time.steady
+        )
 
 
 @pytest.fixture
@@ -49,15 +51,15 @@ def here() -> Situation:
 
 
 def test_an_office_that_was_not_taken_permits_nothing(here: Situation) -> None:
-    office = here.office()
-    office.renew()
-    assert not office.held
+    keeper = here.keeper()
+    keeper.renew()
+    assert not keeper.held
     with pytest.raises(LeaseLost, match="local"):
-        office.require()
+        keeper.require()
 
 
 def test_one_office_at_a_time_is_held(here: Situation) -> None:
-    one, two = here.office("one"), here.office("two")
+    one, two = here.keeper("one"), here.keeper("two")
     assert one.take() is not None
     assert two.take() is None
     assert (one.held, two.held) == (True, False)
@@ -65,30 +67,30 @@ def test_one_office_at_a_time_is_held(here: Situation) -> None:
 
 
 def test_renewals_hold_it_and_each_counts_from_its_own_time(here: Situation) -> None:
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     for _ in range(20):
         here.time.seconds += TTL_S - 1
-        office.renew()
-        office.require()
+        keeper.renew()
+        keeper.require()
     here.time.seconds += TTL_S
-    assert not office.held
+    assert not keeper.held
 
 
 def test_a_pause_past_the_time_is_noticed_though_nobody_told_of_it(here: Situation) -> None:
     """As after SIGSTOP and SIGCONT: no renewal failed, and nobody else took the cluster."""
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     here.time.seconds += TTL_S + 0.001
     with pytest.raises(LeaseLost):
-        office.require()
-    office.renew()
-    assert not office.held
+        keeper.require()
+    keeper.renew()
+    assert not keeper.held
 
 
 def test_the_time_counts_from_before_the_store_was_asked(here: Situation) -> None:
     """The answer may be late: by the store's clock the lease runs already while it is on its way."""
-    office = here.office()
+    keeper = here.keeper()
     here.store.tables.leases.clear()
     acquire, renew = here.leases.acquire, here.leases.renew
 
@@ -103,73 +105,73 @@ def test_the_time_counts_from_before_the_store_was_asked(here: Situation) -> Non
         return renewed
 
     here.leases.acquire, here.leases.renew = slow_acquire, slow_renew  # type: ignore[method-assign]
-    office.take()
+    keeper.take()
     here.time.seconds += 2.9
-    assert office.held
-    office.renew()  # asked at 9.9, answered at 16.9
+    assert keeper.held
+    keeper.renew()  # asked at 9.9, answered at 16.9
     here.time.seconds += 2.9
-    assert office.held
+    assert keeper.held
     here.time.seconds += 0.2
-    assert not office.held
+    assert not keeper.held
 
 
 def test_a_refused_renewal_loses_it_at_once(here: Situation) -> None:
-    office = here.office()
-    lease = office.take()
+    keeper = here.keeper()
+    lease = keeper.take()
     assert lease is not None
     here.leases.release(lease)
-    here.office("two").take()
-    office.renew()
-    assert not office.held
+    here.keeper("two").take()
+    keeper.renew()
+    assert not keeper.held
 
 
 def test_a_silent_store_costs_it_after_its_time_and_not_before(here: Situation) -> None:
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     here.store.available = False
     here.time.seconds += TTL_S - 1
     with pytest.raises(StoreUnavailable):
-        office.renew()
-    assert office.held
+        keeper.renew()
+    assert keeper.held
     here.time.seconds += 1
-    assert not office.held
+    assert not keeper.held
 
 
 def test_an_office_that_is_not_used_lapses(here: Situation) -> None:
-    office, other = here.office("one"), here.office("two")
-    office.take()
+    keeper, other = here.keeper("one"), here.keeper("two")
+    keeper.take()
     here.lively = False
     here.time.seconds += TTL_S - 1
-    office.renew()
+    keeper.renew()
     here.time.seconds += 1
-    assert not office.held
+    assert not keeper.held
     assert other.take() is not None
 
 
 def test_closing_gives_it_up_at_once(here: Situation) -> None:
-    office, other = here.office("one"), here.office("two")
-    office.open()
-    office.take()
-    office.close()
-    assert not office.held
+    keeper, other = here.keeper("one"), here.keeper("two")
+    keeper.open()
+    keeper.take()
+    keeper.close()
+    assert not keeper.held
     assert other.take() is not None
-    office.close()
+    keeper.close()
     assert other.held
 
 
 def test_closing_while_the_store_is_silent_raises_nothing(here: Situation) -> None:
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     here.store.available = False
-    office.close()
-    assert not office.held
+    keeper.close()
+    assert not keeper.held
 
 
 def test_a_lease_that_arrives_after_the_closing_is_given_back(here: Situation) -> None:
-    office, other = here.office("one"), here.office("two")
-    office.close()
-    assert office.take() is None
-    assert not office.held
+    keeper, other = here.keeper("one"), here.keeper("two")
+    keeper.close()
+    assert keeper.take() is None
+    assert not keeper.held
     assert other.take() is not None
 
 
@@ -185,68 +187,68 @@ def test_an_open_office_renews_by_itself_and_on_through_trouble(here: Situation)
         return renew(lease, ttl_s=ttl_s)
 
     here.leases.renew = counted  # type: ignore[method-assign]
-    office = Office(here.leases, "local", "one", ttl_s=0.04, monotonic=here.time.steady)
-    office.take()
+    keeper = LeaseKeeper(here.leases, "local", "one", ttl_s=0.04, monotonic=here.time.steady)
+    keeper.take()
     with capture_logs() as lines:
-        office.open()
+        keeper.open()
         for _ in range(8):
             assert renewed.acquire(timeout=20)
-        office.close()
+        keeper.close()
     assert [line["event"] for line in lines] == ["lease not renewed"] * 2
-    assert not office.held
+    assert not keeper.held
 
 
 def test_a_late_refusal_of_an_earlier_lease_does_not_cost_the_present_one(here: Situation) -> None:
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     here.time.seconds += TTL_S
     renew = here.leases.renew
 
     def overtaken(lease: Lease, *, ttl_s: float) -> bool:
         renewed = renew(lease, ttl_s=ttl_s)
         here.leases.renew = renew  # type: ignore[method-assign]
-        office.take()  # by the passes' thread, while the answer is on its way to the keeper's
+        keeper.take()  # by the passes' thread, while the answer is on its way to the keeper's
         return renewed
 
     here.leases.renew = overtaken  # type: ignore[method-assign]
-    office.renew()
-    assert office.held
-    office.renew()
-    assert office.held
+    keeper.renew()
+    assert keeper.held
+    keeper.renew()
+    assert keeper.held
 
 
 def test_a_late_consent_to_an_earlier_lease_does_not_shorten_the_present_one(here: Situation) -> None:
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     renew = here.leases.renew
 
     def overtaken(lease: Lease, *, ttl_s: float) -> bool:
         renewed = renew(lease, ttl_s=ttl_s)
         here.time.seconds += TTL_S - 1
-        office.take()
+        keeper.take()
         return renewed
 
     here.leases.renew = overtaken  # type: ignore[method-assign]
-    office.renew()
+    keeper.renew()
     here.time.seconds += TTL_S - 1
-    assert office.held
+    assert keeper.held
 
 
 def test_to_lose_an_earlier_lease_does_not_cost_the_present_one(here: Situation) -> None:
-    office = here.office()
-    first, second = office.take(), office.take()
-    office.lose(first)
-    assert office.held
-    office.lose(second)
-    assert not office.held
+    keeper = here.keeper()
+    first, second = keeper.take(), keeper.take()
+    keeper.lose(first)
+    assert keeper.held
+    keeper.lose(second)
+    assert not keeper.held
 
 
 def test_what_is_lost_already_is_lost_once(here: Situation) -> None:
-    office = here.office()
-    office.take()
+    keeper = here.keeper()
+    keeper.take()
     with capture_logs() as lines:
-        office.lose()
-        office.lose()
+        keeper.lose()
+        keeper.lose()
     assert [line["event"] for line in lines] == ["another service may supervise the cluster now"]
 
 
@@ -254,18 +256,18 @@ def test_what_is_lost_already_is_lost_once(here: Situation) -> None:
 def test_its_time_goes_on_while_the_machine_sleeps(here: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
     since_boot = {time.CLOCK_BOOTTIME: 1000.0}
     monkeypatch.setattr(time, "clock_gettime", since_boot.__getitem__)
-    office = Office(here.leases, "local", "one", ttl_s=TTL_S)
-    office.take()
-    assert office.held
+    keeper = LeaseKeeper(here.leases, "local", "one", ttl_s=TTL_S)
+    keeper.take()
+    assert keeper.held
     since_boot[time.CLOCK_BOOTTIME] += TTL_S
-    assert not office.held
+    assert not keeper.held
 
 
 def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
-    office = here.office()
-    first = office.take()
+    keeper = here.keeper()
+    first = keeper.take()
     here.time.seconds += TTL_S
-    second = office.take()
+    second = keeper.take()
     assert first is not None
     assert second is not None
     assert second.token > first.token
@@ -273,26 +275,26 @@ def test_whoever_takes_it_again_has_a_new_token(here: Situation) -> None:
 
 def test_a_lease_is_lost_once_however_often_that_is_noticed(here: Situation) -> None:
     losses: list[None] = []
-    office = Office(
+    keeper = LeaseKeeper(
         here.leases, "local", "one", ttl_s=TTL_S, on_loss=lambda: losses.append(None), monotonic=here.time.steady
     )
-    office.take()
+    keeper.take()
     assert losses == []
     here.time.seconds += TTL_S + 1
-    office.lose()
-    office.lose()
+    keeper.lose()
+    keeper.lose()
     assert len(losses) == 1
-    office.take()
+    keeper.take()
     here.time.seconds += TTL_S + 1  # nobody tells of it: it is noticed where the next one is taken
-    office.take()
+    keeper.take()
     assert len(losses) == 2
 
 
 def test_a_lease_that_is_given_up_is_not_lost(here: Situation) -> None:
     losses: list[None] = []
-    office = Office(
+    keeper = LeaseKeeper(
         here.leases, "local", "one", ttl_s=TTL_S, on_loss=lambda: losses.append(None), monotonic=here.time.steady
     )
-    office.take()
-    office.close()
+    keeper.take()
+    keeper.close()
     assert losses == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.store.glances import SqlGlances
+from orchestrator.store.change_marks import SqlChangeMarks
 from tests.builders import make_batch, make_progress
 from tests.store.harness import Stores
 
@@ -21,32 +21,32 @@ def test_losses_of_many_jobs_come_with_one_question(stores: Stores) -> None:
     train(stores, "sparse", 10, 20, 95)
     train(stores, "young", 3)
     stores.add("silent")
-    glances = SqlGlances(stores.database)
-    found = glances.losses({"dense": 100, "sparse": 95, "young": 3, "silent": 50}, points=4)
+    marks = SqlChangeMarks(stores.database)
+    found = marks.losses({"dense": 100, "sparse": 95, "young": 3, "silent": 50}, points=4)
     assert found == {"dense": [25.0, 50.0, 75.0, 100.0], "sparse": [20.0, 95.0], "young": [3.0]}
-    assert glances.losses({}, points=4) == {}
+    assert marks.losses({}, points=4) == {}
 
 
 def test_a_step_without_a_loss_is_left_out(stores: Stores) -> None:
     stores.add_with_attempt("job-1")
     lines = [(1, make_progress(1, metrics={"loss": 4.0})), (2, make_progress(2, metrics={"accuracy": 0.5}))]
     stores.ingest(make_batch("job-1", progress=lines))
-    assert SqlGlances(stores.database).losses({"job-1": 2}, points=2) == {"job-1": [4.0]}
+    assert SqlChangeMarks(stores.database).losses({"job-1": 2}, points=2) == {"job-1": [4.0]}
 
 
 def test_the_mark_changes_with_what_was_told_and_not_by_itself(stores: Stores) -> None:
-    glances = SqlGlances(stores.database)
+    marks = SqlChangeMarks(stores.database)
     stores.add_with_attempt("job-1")
     stores.add("job-2")
-    first = glances.mark("job-1")
-    assert glances.mark("job-1") == first
+    first = marks.mark("job-1")
+    assert marks.mark("job-1") == first
     stores.ingest(make_batch("job-1", progress=[(10, make_progress(1))]))
-    second = glances.mark("job-1")
+    second = marks.mark("job-1")
     assert second != first
     stores.ingest(make_batch("job-1", progress=[(10, make_progress(1))]))
-    assert glances.mark("job-1") == second, "the same line again tells nothing"
+    assert marks.mark("job-1") == second, "the same line again tells nothing"
     with pytest.raises(NotFound, match="job-9"):
-        glances.mark("job-9")
+        marks.mark("job-9")
 
 
 @pytest.mark.parametrize("steps", [range(1, 1001), range(7, 7001, 7)], ids=["each step", "every seventh"])

@@ -14,9 +14,9 @@ from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.endings import EndedJob
 from orchestrator.store.engine import Database
-from orchestrator.store.kept import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
 from orchestrator.store.lookups import append_events
 from orchestrator.store.mapping import stored_event_of
+from orchestrator.store.metric_sums import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
 _TERMINAL = tuple(state.value for state in JobState if state.terminal)

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.queueing.lease import Lease, LeaseStanding
-from orchestrator.store.clock import is_postgres, store_time
 from orchestrator.store.engine import Database
+from orchestrator.store.store_clock import is_postgres, store_time
 from orchestrator.store.tables import LeaseRow
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 STREAMS = 256
 
 
-class Seats:
+class StreamLimit:
     """`most` for each caller, of this process. For one thread, which is the event loop's."""
 
     def __init__(self, most: int = STREAMS) -> None:

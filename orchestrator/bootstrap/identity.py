@@ -10,18 +10,18 @@ from orchestrator.api.edge import ANY_HOST, LOOPBACK_HOSTS
 from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.domain.job.worker_token import derive_worker_key
 from orchestrator.identity.gate import Gate, Proxy
+from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
-from orchestrator.identity.pace import Pace
-from orchestrator.identity.places import JobPlaces
-from orchestrator.identity.seats import Seats
+from orchestrator.identity.rate_limit import RateLimit
+from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.identity.workers import Workers
 from orchestrator.settings import Settings
 from orchestrator.store.engine import Database
-from orchestrator.store.readers import SqlJobReader
-from orchestrator.store.secrets import SqlSecretStore
-from orchestrator.store.tokens import SqlTokenStore
+from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.secret_store import SqlSecretStore
+from orchestrator.store.token_store import SqlTokenStore
 
 _CALLER_PER_S, _OPEN_PER_S = 100.0, 2000.0  # requests of one caller; the second is more than a service can answer
 
@@ -37,8 +37,8 @@ def build_identity(
         places=places,
         workers=Workers(reader, clock, [derive_worker_key(key) for key in keys]),
         vault=Vault(SqlSecretStore(database), places, clock, keys),
-        seats=Seats(settings.streams_per_caller),
-        pace=Pace(settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S)),
+        stream_limit=StreamLimit(settings.streams_per_caller),
+        rate_limit=RateLimit(settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S)),
     )
 
 

@@ -59,7 +59,7 @@ class Training:
     launch: Launch
 
 
-class Harvest:
+class JournalRows:
     """Takes batches in the order of their arrival; rows of a later one replace those of an earlier one."""
 
     def __init__(self, arrived_at: datetime) -> None:

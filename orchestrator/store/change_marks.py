@@ -16,8 +16,8 @@ from orchestrator.store.engine import Database
 from orchestrator.store.tables import EventRow, JobRow, JournalRow, MetricRow
 
 
-class SqlGlances:
-    """Implements ports.Glances."""
+class SqlChangeMarks:
+    """Implements ports.ChangeMarks."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

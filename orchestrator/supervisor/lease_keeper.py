@@ -28,7 +28,7 @@ def _steady() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Office:
+class LeaseKeeper:
     """The right to supervise one cluster. `lively` tells whether it is being used."""
 
     def __init__(

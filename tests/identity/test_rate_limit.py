@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.identity import pace
-from orchestrator.identity.pace import Pace
+from orchestrator.identity import rate_limit
+from orchestrator.identity.rate_limit import RateLimit
 
 
 class Hand:
@@ -24,7 +24,7 @@ def hand() -> Hand:
 
 
 def test_ten_seconds_worth_may_come_at_once_and_then_one_after_the_other(hand: Hand) -> None:
-    meter = Pace(2, monotonic=hand)
+    meter = RateLimit(2, monotonic=hand)
     assert [meter.take("alice") for _ in range(20)] == [0.0] * 20
     assert meter.take("alice") == 0.5
     hand.now += 0.25
@@ -35,29 +35,29 @@ def test_ten_seconds_worth_may_come_at_once_and_then_one_after_the_other(hand: H
 
 
 def test_a_long_rest_gives_no_more_than_a_full_bucket(hand: Hand) -> None:
-    meter = Pace(1, monotonic=hand)
+    meter = RateLimit(1, monotonic=hand)
     meter.take("alice")
     hand.now += 10_000
     assert [meter.take("alice") for _ in range(11)] == [0.0] * 10 + [1.0]
 
 
 def test_nobody_pays_for_another_caller(hand: Hand) -> None:
-    meter = Pace(0.1, monotonic=hand)
+    meter = RateLimit(0.1, monotonic=hand)
     assert meter.take("alice") == 0.0
     assert meter.take("alice") == 10.0
     assert meter.take("bob") == 0.0
 
 
 def test_to_ask_how_long_costs_nothing(hand: Hand) -> None:
-    meter = Pace(0.1, monotonic=hand)
+    meter = RateLimit(0.1, monotonic=hand)
     assert [meter.wait_s("alice") for _ in range(3)] == [0.0] * 3
     meter.take("alice")
     assert meter.wait_s("alice") == 10.0
 
 
 def test_however_many_callers_come_the_memory_is_bounded(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "MOST", 3)
-    meter = Pace(0.1, monotonic=hand)
+    monkeypatch.setattr(rate_limit, "MOST", 3)
+    meter = RateLimit(0.1, monotonic=hand)
     for number in range(3):
         meter.take(f"caller {number}")
     assert meter.take("caller 0") == 10.0

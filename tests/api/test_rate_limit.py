@@ -11,7 +11,7 @@ from orchestrator.api.app import create_app
 from orchestrator.dashboard.sign_in import build_sign_in
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import issue_worker_token
-from orchestrator.identity.pace import Pace
+from orchestrator.identity.rate_limit import RateLimit
 from tests.api.conftest import WORKER_KEY, World
 from tests.api.fakes import Client
 
@@ -31,7 +31,7 @@ def hand() -> Hand:
 @pytest.fixture
 def paced(closed: World, hand: Hand) -> Iterator[Client]:
     """Ten requests at once of each caller, and ten false tokens of each address; then one a second."""
-    meters = {"pace": Pace(1, monotonic=hand), "strangers": Pace(1, monotonic=hand)}
+    meters = {"rate_limit": RateLimit(1, monotonic=hand), "strangers": RateLimit(1, monotonic=hand)}
     identity = replace(closed.services.identity, **meters)  # type: ignore[arg-type]
     signing = build_sign_in(closed.services.identity.tokens)
     client = Client(create_app(replace(closed.services, identity=identity), pages=[signing]))

@@ -10,9 +10,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from orchestrator.domain.observation.node import NodeFailure
-from orchestrator.store.clock import is_postgres
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import node_failure_columns, node_failure_of
+from orchestrator.store.store_clock import is_postgres
 from orchestrator.store.tables import AttemptRow, NodeClearingRow, NodeFailureRow
 
 

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from orchestrator.client.calls import Calls
 from orchestrator.domain.access.identity import Role
 from orchestrator.domain.errors import Refused
-from orchestrator.wire.access import NewTokenView, SecretView, TokenRequest, TokenView
 from orchestrator.wire.answers import Page
-from orchestrator.wire.webhooks import NewWebhookView, WebhookView
+from orchestrator.wire.credential_views import NewTokenView, SecretView, TokenRequest, TokenView
+from orchestrator.wire.webhook_views import NewWebhookView, WebhookView
 
 
 class AccessCalls:

@@ -15,7 +15,7 @@ from orchestrator.domain.explanation.row_limits import Launch
 from orchestrator.domain.job.attempt import AttemptKey, parse_nodes
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
-from orchestrator.store.harvest import Harvest, Training
+from orchestrator.store.journal_rows import JournalRows, Training
 from orchestrator.store.lookups import append_events
 from orchestrator.store.mapping import stored_of, told_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
@@ -61,7 +61,7 @@ class SqlJournalStore:
         keys = sorted({batch.key for batch in batches})
         with self._database.write() as session:
             trainings, journals = _lock_trainings(session, keys), _read_journals(session, keys)
-            harvest = Harvest(arrived_at)
+            rows = JournalRows(arrived_at)
             refused = {
                 place: refusal
                 for place, batch in enumerate(batches)
@@ -69,14 +69,14 @@ class SqlJournalStore:
             }
             for place, batch in enumerate(batches):
                 if place in refused:
-                    harvest.refuse(batch, refused[place], trainings[batch.key])
+                    rows.refuse(batch, refused[place], trainings[batch.key])
                 else:
-                    harvest.take(batch, journals.setdefault(_life(batch), Journal()), trainings[batch.key])
+                    rows.take(batch, journals.setdefault(_life(batch), Journal()), trainings[batch.key])
             write_trainings(session, {key: (each.told, each.stored) for key, each in trainings.items()})
             taken = [batch for place, batch in enumerate(batches) if place not in refused]
             write_journals(session, {life: journals[life] for life in map(_life, taken)})
-            harvest.write(session)
-            append_events(session, harvest.events, news=harvest.news)
+            rows.write(session)
+            append_events(session, rows.events, news=rows.news)
         return refused
 
 

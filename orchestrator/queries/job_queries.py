@@ -12,12 +12,12 @@ from orchestrator.domain.job.requests import pending_wishes
 from orchestrator.domain.job.stacks import newest_stacks
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import Budgets
-from orchestrator.ports.history import AttemptStanding, Glances, HistoryReader, Mark, MetricPoint, StoredEvent
+from orchestrator.ports.history import AttemptStanding, ChangeMarks, HistoryReader, Mark, MetricPoint, StoredEvent
 from orchestrator.ports.jobs import JobFilter, JobOrder, JobReader, JobStanding
 from orchestrator.queries.census import Census
 from orchestrator.wire.answers import Page
-from orchestrator.wire.history import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
-from orchestrator.wire.jobs import AttemptView, EventView, FailureView, JobView
+from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
+from orchestrator.wire.job_views import AttemptView, EventView, FailureView, JobView
 from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
@@ -31,11 +31,11 @@ View = TypeVar("View")
 class Queries:
     """Every method raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
 
-    def __init__(self, jobs: JobReader, history: HistoryReader, glances: Glances) -> None:
+    def __init__(self, jobs: JobReader, history: HistoryReader, change_marks: ChangeMarks) -> None:
         self._jobs = jobs
         self._census = Census(jobs)
         self._history = history
-        self._glances = glances
+        self._change_marks = change_marks
 
     def jobs(
         self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
@@ -47,11 +47,11 @@ class Queries:
 
     def mark(self, job_id: str) -> Mark:
         """What differs once anything of the job has changed."""
-        return self._glances.mark(job_id)
+        return self._change_marks.mark(job_id)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
         """Of each job up to its last step, about so many losses that are numbers, oldest first."""
-        found = self._glances.losses(ends, points=points)
+        found = self._change_marks.losses(ends, points=points)
         return {job_id: [loss for loss in losses if math.isfinite(loss)] for job_id, losses in found.items()}
 
     def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:

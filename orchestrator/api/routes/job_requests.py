@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends
 
-from orchestrator.api.access import Caller
+from orchestrator.api.authorization import Caller
 from orchestrator.api.bodies import ChaosBody, RetryBody, ScaleBody, StacksBody
 from orchestrator.api.deps import Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute
-from orchestrator.wire.jobs import JobView
+from orchestrator.wire.job_views import JobView
 
 router = APIRouter(
     prefix="/api/v1/jobs/{job_id}",

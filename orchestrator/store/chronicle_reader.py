@@ -14,9 +14,9 @@ from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.explanation import why
 from orchestrator.ports.history import Lifespan
 from orchestrator.store.engine import Database
-from orchestrator.store.kept import read_kept
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import attempt_of, job_of, stored_event_of
+from orchestrator.store.metric_sums import read_kept
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
 
 _KINDS = chronicle.KINDS | why.KINDS

@@ -31,7 +31,7 @@ from orchestrator.domain.specs.validation import leaves, merge_patch, parse_spec
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.history import HistoryReader
 from orchestrator.ports.jobs import JobReader, JobStore
-from orchestrator.wire.wishes import ChaosRequest, RetryRequest, StacksRequest
+from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksRequest
 from trainer.contract.location import is_url
 from trainer.contract.manifest import parse_snapshot_name
 

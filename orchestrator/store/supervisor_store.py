@@ -19,7 +19,7 @@ from orchestrator.domain.observation.observation import RankWord, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, Supervised
 from orchestrator.store.engine import Database
-from orchestrator.store.leases import require_lease
+from orchestrator.store.lease_store import require_lease
 from orchestrator.store.lookups import append_events, require_job
 from orchestrator.store.mapping import (
     attempt_columns,
@@ -29,7 +29,7 @@ from orchestrator.store.mapping import (
     stored_of,
     told_columns,
 )
-from orchestrator.store.marks import read_reports, write_marks
+from orchestrator.store.node_records import read_reports, write_marks
 from orchestrator.store.overview import Overview
 from orchestrator.store.tables import (
     AttemptRow,

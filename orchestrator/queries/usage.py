@@ -45,7 +45,7 @@ class _Remembered:
     goodput: float | None  # when it was read
 
 
-class Books:
+class Usage:
     """Every method raises StoreUnavailable. `prices` None: nobody has set any."""
 
     def __init__(

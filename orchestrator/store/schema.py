@@ -17,6 +17,8 @@ from orchestrator.store.engine import Database, parse_url, sqlite_file
 # A link to the top-level folder `alembic/`; in a wheel, the migrations themselves.
 MIGRATIONS = Path(__file__).with_name("migrations")
 _UPGRADE_LOCK = 0x6F726368  # of pg_advisory_xact_lock: "orch"; two services may start at one time
+# Versions that no release had; the migrations between them are gone.
+_BEFORE_RELEASE = frozenset(f"{number:04}" for number in range(1, 11))
 
 
 def is_empty(url: str) -> bool:
@@ -58,28 +60,12 @@ def require_ours(url: str) -> None:
         _compare(found, database.name)
 
 
-def upgrade(url: str, *, revision: str = "head") -> None:
-    """Bring the tables up to date (or up to `revision`). Idempotent; concurrent calls take turns.
+def upgrade(url: str) -> None:
+    """Bring the tables up to date. Idempotent; concurrent calls take turns.
 
-    Raises SchemaMismatch for a database that is newer than this service.
+    Raises SchemaMismatch for a database that is newer than this service, or from before the first release. There is no
+    way down but a backup from before.
     """
-    _migrate(url, revision, up=True)
-
-
-def downgrade(url: str, *, revision: str) -> None:
-    """Bring the tables down to `revision`; "base" removes them with all data."""
-    _migrate(url, revision, up=False)
-
-
-def build_config() -> Config:
-    """Alembic's configuration with our migrations and no file. Its output is ours to print, not Alembic's."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
-def _migrate(url: str, revision: str, *, up: bool) -> None:
     database = Database(url, migrating=True)
     try:
         with database.write() as session:
@@ -89,9 +75,17 @@ def _migrate(url: str, revision: str, *, up: bool) -> None:
                 _compare(found, database.name)
             config = build_config()
             config.attributes["connection"] = session.connection()
-            (command.upgrade if up else command.downgrade)(config, revision)
+            command.upgrade(config, "head")
     finally:
         database.dispose()
+
+
+def build_config() -> Config:
+    """Alembic's configuration with our migrations and no file. Its output is ours to print, not Alembic's."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
 
 
 def _take_turn(session: Session) -> None:
@@ -109,6 +103,11 @@ def _compare(found: str | None, database: str) -> None:
         return
     if found is None:
         raise SchemaMismatch(f"database {database} has no tables of ours yet: run `orchestrator db upgrade`")
+    if found in _BEFORE_RELEASE:
+        raise SchemaMismatch(
+            f"database {database} is of version {found}, from before the first release, and cannot be upgraded: "
+            "move it away, or name a new one in ORCHESTRATOR_DATABASE_URL, and run `orchestrator db upgrade`"
+        )
     if found in _known():
         raise SchemaMismatch(
             f"database {database} is of version {found}, older than this service ({head}): stop other services on it "

@@ -85,7 +85,7 @@ class JobRow(Base):
     last_failure: Mapped[Json | None]
     farthest_step: Mapped[int | None]
     kept_step: Mapped[int | None]
-    kept_s: Mapped[float] = mapped_column(server_default="0")  # by an older service there was none
+    kept_s: Mapped[float]
 
     __table_args__ = (
         UniqueConstraint("project", "owner", "idempotency_key"),

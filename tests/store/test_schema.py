@@ -43,13 +43,6 @@ def own_url(empty_url: str) -> str:
     return empty_url
 
 
-def test_a_downgrade_to_base_leaves_no_table_of_ours(own_url: str) -> None:
-    schema.downgrade(own_url, revision="base")
-    assert _tables(own_url) == {"alembic_version"}
-    schema.upgrade(own_url)
-    schema.check(own_url)
-
-
 def test_the_migrations_make_exactly_the_tables_of_the_code(url: str) -> None:
     database = Database(url, migrating=True)
     config = schema.build_config()
@@ -89,6 +82,17 @@ def test_a_newer_database_asks_for_a_newer_service(own_url: str, work: object) -
     assert callable(work)
     with pytest.raises(SchemaMismatch, match=r"9999.*newer; upgrade the service"):
         work(own_url)
+
+
+@pytest.mark.parametrize("version", ["0001", "0006", "0010"])
+@pytest.mark.parametrize("work", [schema.check, schema.upgrade])
+def test_a_database_from_before_the_first_release_is_left_as_it_is(own_url: str, work: object, version: str) -> None:
+    _execute(own_url, f"UPDATE alembic_version SET version_num = '{version}'")
+    assert callable(work)
+    with pytest.raises(SchemaMismatch, match=rf"{version}, from before the first release.*move it away"):
+        work(own_url)
+    with pytest.raises(SchemaMismatch, match=version):
+        schema.check(own_url)
 
 
 def test_an_older_database_asks_for_an_upgrade(url: str, monkeypatch: pytest.MonkeyPatch, next_version: Path) -> None:

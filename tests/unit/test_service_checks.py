@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -77,8 +79,8 @@ def test_a_lease_of_a_cluster_that_is_not_configured_here_is_told(tmp_path: Path
 
 def test_what_is_no_database_fails_with_what_to_do(tmp_path: Path) -> None:
     old = tmp_path / "old.db"
-    schema.upgrade(f"sqlite:///{old}")
-    schema.downgrade(f"sqlite:///{old}", revision="base")
+    with closing(sqlite3.connect(old)) as database:
+        database.execute("CREATE TABLE of_another (id)")
     assert "orchestrator db upgrade" in examine(tmp_path, database_url=f"sqlite:///{old}")["database"][1]
     away = examine(tmp_path, database_url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")
     assert away["database"][0] is Verdict.FAILED

@@ -40,6 +40,7 @@ from orchestrator.domain.policy.decision import (
     TellAgents,
     Wait,
 )
+from orchestrator.domain.policy.evidence import permits_end, weigh
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.ports.cluster import Backend, RunDirectories, StrictBackend
 from orchestrator.ports.secrets import SecretReader
@@ -100,6 +101,7 @@ class Actor:
             case Stop():
                 self._stop(s, decision, action)
             case EndAttempt():
+                _require_evidence(s, decision)
                 self._end(s, decision, action)
             case Finish():
                 job = s.job.to(action.state, reason=decision.sentence, now=s.now)
@@ -310,6 +312,13 @@ class Actor:
         mask = NOTHING if self._secrets is None else self._secrets.mask_of_project(job.spec.project)
         change = Change(job=job, attempt=attempt, events=told, node_failures=marks)
         self._store.apply(change if not mask else account.hidden(change, mask))
+
+
+def _require_evidence(s: Situation, decision: Decision) -> None:
+    """An attempt that is called ended is followed by another one: a rule that is wrong must not make two of one."""
+    said = weigh(s)
+    if not permits_end(said):
+        raise AssertionError(f"{s.job.id}: rule {decision.rule} ends an attempt on no evidence: {said}")
 
 
 def _marked(attempt: Attempt, decision: Decision) -> Attempt:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.observation.observation import Liveness, Presence
+from orchestrator.domain.observation.observation import Liveness, Observation, Presence
 from orchestrator.domain.policy.decide import decide
-from orchestrator.domain.policy.decision import EndAttempt
+from orchestrator.domain.policy.decision import Decision, EndAttempt
 from orchestrator.domain.policy.evidence import Source, permits_end, weigh
+from orchestrator.supervisor.act import Actor
 from tests.unit.situations import a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind
@@ -81,3 +83,18 @@ def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a
             ended += 1
             assert permits_end(weigh(s)), (presence, first, second, record, wish, state, stopping, told)
     assert ended > 100
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        seen(Presence.GONE, a_replica(A), exits={0: an_exit(Outcome.SUCCEEDED)}),
+        seen(Presence.UNKNOWN, a_replica(U), progress_at=ago(9999)),
+        None,
+    ],
+)
+def test_a_rule_that_ends_an_attempt_on_no_evidence_ends_nothing(observation: Observation | None) -> None:
+    actor = Actor(*(cast(Any, None) for _ in range(4)), ports=range(1))
+    wrong = Decision(action=EndAttempt(AttemptState.LOST, JobState.RECOVERING), sentence="it is gone", rule="wrong")
+    with pytest.raises(AssertionError, match="rule wrong ends an attempt on no evidence"):
+        actor.act(a_situation(a_job(), an_attempt(), observation), wrong, ())

@@ -15,6 +15,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.launch import LaunchPlan
 from orchestrator.domain.job.masking import MASK, NOTHING, Mask
+from orchestrator.domain.observation.observation import Presence
 from orchestrator.domain.policy.decision import Decision, EndAttempt, Submit
 from orchestrator.intake.intake import Intake
 from orchestrator.ports.cluster import Backend
@@ -24,7 +25,7 @@ from orchestrator.ports.supervision import Change, SupervisorStore
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.wire.reports import ReportBody
-from tests.unit.situations import a_job, a_situation, a_spec, an_attempt
+from tests.unit.situations import a_job, a_situation, a_spec, an_attempt, seen
 from tests.unit.test_launch import SITE
 from trainer.contract.failure import Failure, FailureKind
 
@@ -79,7 +80,8 @@ def act(
         secrets=secrets,
     )
     job = a_job(JobState.STARTING, spec=a_spec(run={"command": ["true"], "secrets": names}))
-    actor.act(a_situation(job, an_attempt(**attempt)), decision, ())
+    gone = seen(Presence.GONE) if isinstance(decision.action, EndAttempt) else None
+    actor.act(a_situation(job, an_attempt(**attempt), gone), decision, ())
     return store, backend
 
 

@@ -31,7 +31,7 @@ from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
 from tests.builders import make_attempt, make_batch, make_event, make_job, make_progress, make_spec
-from tests.unit.situations import a_job, a_situation
+from tests.unit.situations import a_job, a_situation, seen
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Progress
 
@@ -310,7 +310,8 @@ def test_an_attempt_tells_which_nodes_have_it_in_their_record(world: World, tmp_
     action = EndAttempt(AttemptState.LOST, JobState.RECOVERING, failure) if ends else Stop(force=False, failure=failure)
     folders, cluster = rundir.LocalRunDirectories(tmp_path), FakeCluster(world.clock, slots=None)
     actor = Actor(world.store, cluster, folders, cast(Site, None), ports=range(1))
-    actor.act(a_situation(each.job, each.attempt), Decision(action=action, sentence="n2 is down", blames=("n2",)), ())
+    s = a_situation(each.job, each.attempt, seen(Presence.GONE))
+    actor.act(s, Decision(action=action, sentence="n2 is down", blames=("n2",)), ())
     (each,) = world.store.supervised("local")
     assert each.attempt is not None
     assert each.attempt.marked_nodes == ("n2",)

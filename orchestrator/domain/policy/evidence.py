@@ -9,7 +9,8 @@
 
 A new attempt needs the end of the one before, and an end needs a source that says dead and no agent that is alive:
 the record of a first cause, agents seen gone without one, or a scheduler that never got the attempt. Stalled progress
-permits a stop, which then has to be seen. Unknown permits nothing.
+permits a stop, which then has to be seen. Unknown permits nothing. The policy keeps to this by its rules; the actor
+asks once more before it ends an attempt (`permits_end`).
 """
 
 from __future__ import annotations
@@ -51,11 +52,10 @@ def weigh(s: Situation) -> dict[Source, Liveness]:
 
 
 def permits_end(evidence: dict[Source, Liveness]) -> bool:
-    """Whether an attempt may be called ended: something says dead, and no agent is alive."""
+    """Whether an attempt may be called ended: a source says dead, and no agent is alive. Never without evidence."""
     conclusive = (Source.SCHEDULER, Source.AGENTS, Source.EXITS)
-    return evidence[Source.AGENTS] is not Liveness.ALIVE and any(
-        evidence[source] is Liveness.DEAD for source in conclusive
-    )
+    says_dead = any(evidence.get(source) is Liveness.DEAD for source in conclusive)
+    return says_dead and evidence.get(Source.AGENTS) is not Liveness.ALIVE
 
 
 def _agents(live: Watched) -> Liveness:

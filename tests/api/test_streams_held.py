@@ -11,12 +11,12 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.routing import iter_route_contexts
-from orchestrator.domain.authorization.identity import LOCAL
 
 from orchestrator.api import authorization
 from orchestrator.api.app import create_app
 from orchestrator.api.authorization import watched
 from orchestrator.api.stream import Stream
+from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.identity.stream_limit import StreamLimit
 from tests.api.conftest import World

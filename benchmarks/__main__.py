@@ -1,48 +1,139 @@
-"""Every benchmark, one after the other, and what they say into docs/benchmarks.md.
+"""Run every benchmark, one after the other, and write what they print into docs/benchmarks.md.
 
     python -m benchmarks [--only NAME ...] [--quick] [--page FILE]          # or: make bench ARGS="--only startup"
 
-Each benchmark runs as a command of its own; when it has ended its section of the page is written, with the date, the
-commands, the machine, the versions and the load. Other sections stay as they are, and so does the section of a
-benchmark that breaks. --quick takes a minute or so for each, to see that everything works: its figures mean little, and
+Each benchmark is a command of its own. When it has ended, its section of the page is written, with the date, the
+command, the machine, the versions and the load. Other sections stay as they are, and so does the section of a
+benchmark that fails. --quick takes a minute or so for each, to see that everything works: its figures mean little, and
 are printed instead of written unless --page is given.
 
-Run it on a machine that does nothing else. Exit status 1: a benchmark broke or, without --quick, a limit was not kept.
+Run it on a machine that does nothing else. Exit status 1: a benchmark failed or, without --quick, missed a limit.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.report import machine
-from benchmarks.report.catalogue import BENCHMARKS, Arguments, Benchmark
-from benchmarks.report.running import BenchmarkBroke, Measured, run
+from benchmarks import machine, yardstick
+from deploy.dev.postgres import NoPostgres, find_binaries
 from deploy.dev.sections import replace_section
 
-Runner = Callable[[str, Arguments], Measured]
-_PAGE = machine.ROOT / "docs" / "benchmarks.md"
+PAGE = machine.ROOT / "docs" / "benchmarks.md"
+_LIMIT_S = 4 * 3600.0  # of one command; one that takes longer hangs
+_GRACE_S = 60.0  # to end what it started
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Benchmark:
+    """`name` is that of a section of the page. `full` and `quick` are command lines below `python -m`.
+
+    `missing` says in a sentence what this machine lacks; None: nothing.
+    """
+
+    name: str
+    full: str
+    quick: str
+    missing: Callable[[], str | None] = lambda: None
+
+
+def _needs_postgres() -> str | None:
+    try:
+        find_binaries()
+    except NoPostgres as error:
+        return str(error)
+    return None
+
+
+def _needs_gpu() -> str | None:
+    return None if machine.list_gpus() else "nvidia-smi names no GPU here"
+
+
+# A new benchmark gets its entry here, and its section on the page.
+BENCHMARKS = (
+    Benchmark(
+        name="startup",
+        full="benchmarks.startup --runs 10",
+        quick="benchmarks.startup --runs 1",
+    ),
+    Benchmark(
+        name="control_plane",
+        full="benchmarks.control_plane",
+        quick="benchmarks.control_plane --jobs 200 --live 50 --submissions 50 --reads 20 --report-rounds 1 --paced-s 2",
+        missing=_needs_postgres,
+    ),
+    Benchmark(
+        name="slurm",
+        full="benchmarks.slurm",
+        quick="benchmarks.slurm --jobs 50 --foreign 2000 --passes 2",
+    ),
+    Benchmark(
+        name="dashboard",
+        full="benchmarks.dashboard",
+        quick="benchmarks.dashboard --jobs 500 --steps 500 --pages 8 --polls 5 --paced-s 4",
+    ),
+    Benchmark(
+        name="recovery",
+        full="benchmarks.recovery --kills 30",
+        quick="benchmarks.recovery --kills 1 --steps-between 3 6 --launchers ours torchrun-safe",
+    ),
+    Benchmark(
+        name="snapshot",
+        full="benchmarks.snapshot",
+        quick="benchmarks.snapshot --preset nano --strategies ddp --rounds 1",
+    ),
+    Benchmark(
+        name="trainer",
+        full="benchmarks.trainer",
+        quick="benchmarks.trainer --strategies ddp --global-batch 2 --seq-len 32 --rounds 2 --turn 1",
+    ),
+    Benchmark(
+        name="recovery_gpu",
+        full="benchmarks.recovery --device cuda --kills 20 --launchers ours torchrun-safe",
+        quick="benchmarks.recovery --device cuda --kills 1 --steps-between 12 20 --launchers ours",
+        missing=_needs_gpu,
+    ),
+    Benchmark(
+        name="snapshot_gpu",
+        full="benchmarks.snapshot --device cuda",
+        quick="benchmarks.snapshot --device cuda --preset 124m --rounds 1",
+        missing=_needs_gpu,
+    ),
+    Benchmark(
+        name="trainer_gpu",
+        full="benchmarks.trainer --device cuda",
+        quick="benchmarks.trainer --device cuda --strategies ddp --preset 124m --no-compile --rounds 2 --turn 3",
+        missing=_needs_gpu,
+    ),
+)
+
+
+class BenchmarkFailed(Exception):
+    """It ended without tables, or did not end; the text says which."""
 
 
 def main() -> int:
     options = _parse_options()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends with us
     chosen = [benchmark for benchmark in BENCHMARKS if benchmark.name in (options.only or [benchmark.name])]
-    page = options.page or (None if options.quick else _PAGE)
+    page = options.page or (None if options.quick else PAGE)
     wrong = list(measure_all(chosen, page, quick=options.quick))
     if wrong:
-        print(f"broken, or a limit was not kept: {', '.join(wrong)}", file=sys.stderr)
+        print(f"failed, or missed a limit: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def measure_all(
-    benchmarks: Iterable[Benchmark], page: Path | None, *, quick: bool, runner: Runner = run
-) -> Iterable[str]:
+def measure_all(benchmarks: Iterable[Benchmark], page: Path | None, *, quick: bool) -> Iterator[str]:
     """Write each section as soon as it is there, or print it. Gives the names of those that went wrong."""
     for benchmark in benchmarks:
         lacking = benchmark.missing()
@@ -50,8 +141,8 @@ def measure_all(
             print(f"{benchmark.name}: left out, {lacking}", file=sys.stderr, flush=True)
             continue
         try:
-            kept, section = measure(benchmark, benchmark.quick if quick else benchmark.full, runner)
-        except BenchmarkBroke as error:
+            kept, section = measure(benchmark.quick if quick else benchmark.full)
+        except BenchmarkFailed as error:
             print(f"{benchmark.name}: {error}", file=sys.stderr, flush=True)
             yield benchmark.name
             continue
@@ -63,23 +154,57 @@ def measure_all(
             yield benchmark.name
 
 
-def measure(benchmark: Benchmark, commands: Sequence[Arguments], runner: Runner) -> tuple[bool, str]:
-    """Whether all limits were kept, and the section. Raises BenchmarkBroke."""
-    began, load, pace = time.monotonic(), machine.read_load(), machine.describe_pace()
-    measured = [runner(benchmark.program, arguments) for arguments in commands]
-    lasted_s, kept = time.monotonic() - began, all(each.kept for each in measured)
+def measure(command: str) -> tuple[bool, str]:
+    """Whether all limits were kept, and the section. Raises BenchmarkFailed."""
+    began, load, pace = time.monotonic(), os.getloadavg()[0], yardstick.measure()
+    kept, tables = run(command)
     lines = [
-        f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC in {lasted_s:.0f} s.",
-        f"Load average {load} before and {machine.read_load()} after; {pace}.",
+        f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC in {time.monotonic() - began:.0f} s.",
+        f"Load average {load:.1f} before and {os.getloadavg()[0]:.1f} after; "
+        f"yardstick {pace['loop_s']} s and {pace['memory_s']} s.",
         f"Machine: {machine.describe_machine()}.",
         f"Versions: {machine.describe_versions()}.",
         *([] if kept else ["**A limit was not kept.**"]),
         "",
-        *(f"    {each.command}" for each in measured),
+        f"    python -m {command}",
         "",
-        *benchmark.render([each.document for each in measured]),
+        tables.strip(),
     ]
     return kept, "\n".join(lines)
+
+
+def run(command: str) -> tuple[bool, str]:
+    """Whether `python -m COMMAND` ended with 0, and the tables it printed; its stderr is shown as it comes."""
+    print(f"python -m {command}", file=sys.stderr, flush=True)
+    path = os.pathsep.join(filter(None, (str(machine.ROOT), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(command)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        tables, _ = process.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise BenchmarkFailed(f"{command} did not end within {_LIMIT_S:.0f} s") from None
+    finally:
+        _end(process)
+    if not tables.strip():
+        raise BenchmarkFailed(f"{command} ended with {process.returncode} and printed no table")
+    return process.returncode == 0, tables
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """SIGTERM, then SIGKILL, for the command and what shares its session."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _parse_options() -> argparse.Namespace:

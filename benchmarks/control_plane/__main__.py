@@ -1,130 +1,238 @@
-"""The control plane under load: submissions, lists and shows, reports, passes of the supervisor, followers, memory.
+"""The control plane under load: submissions, lists and shows, reports, passes of the supervisor, memory.
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
 
-A service process on a throw-away database, its client in processes of their own, all on this machine. PostgreSQL
-runs without fsync (deploy/dev/postgres.py). Jobs wait in the queue or belong to a cluster that the service does not
-have: nothing is started, but for the one job whose log is followed. Exit status 1 when followers slow requests or
-passes by a quarter or more, or when knowing who asks costs a tenth of a request or more.
+A service process on a throw-away database, its clients in this process, all on this machine. PostgreSQL runs without
+fsync (deploy/dev/postgres.py). Jobs wait in the queue or belong to a cluster that the service does not have: nothing is
+started.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from benchmarks.control_plane.followers import FOLLOWERS_LIMITS, measure_followers
-from benchmarks.control_plane.identity import IDENTITY_LIMITS, measure_identity
-from benchmarks.control_plane.load import Clients, ask
-from benchmarks.control_plane.passes import measure_passes
-from benchmarks.control_plane.reads import measure_reads
-from benchmarks.control_plane.reports import add_reporters, measure_reports
-from benchmarks.control_plane.stored import add_many
-from benchmarks.control_plane.submissions import measure_submissions
-from benchmarks.control_plane.world import describe_machine, fresh_database, memory, serve, server_version
+from benchmarks.control_plane.load import (
+    COLUMNS,
+    Request,
+    Usage,
+    drive,
+    fetch,
+    fresh_database,
+    post,
+    read_memory,
+    render_load,
+    serve,
+)
+from benchmarks.control_plane.passes import PASS_COLUMNS, measure_passes, render_pass
+from benchmarks.control_plane.stored import (
+    UNSUPERVISED,
+    WORKERS,
+    add_job,
+    add_many,
+    add_running,
+    copy,
+    make_job,
+    make_line,
+    make_spec,
+)
+from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from deploy.dev.postgres import postgres_server
+from deploy.dev.service import ThrowawayService
+from orchestrator.domain.job import JobState
 from orchestrator.store.engine import Database
+from trainer.contract.progress import render_progress
 
-Figures = dict[str, object]
-_LIMITS = {**FOLLOWERS_LIMITS, **IDENTITY_LIMITS}
+PARTS = ("submissions", "reads", "reports", "passes")
+REPLICAS = 1250  # of 8 workers: 10,000 of them
+PACE_PER_S = 250  # each replica every 5 s
+_FIRST_REPORTER = 5_000_000  # number of the first copy
+_FIRST_STEP = 10_000
+_READS_PER_S = 20
+_DAY_S = 86_400.0
 
 
 def measure(server: str | None, options: argparse.Namespace) -> Figures:
-    """All parts on one kind of database, each on a database and a service of its own."""
+    """All parts on one kind of database, each on a database of its own."""
     figures: Figures = {}
     if "submissions" in options.parts:
         figures["submissions"] = _alone(server, partial(measure_submissions, count=options.submissions))
-    for count in options.jobs if {"reads", "identity", "reports"} & set(options.parts) else []:
-        figures[f"{count} jobs"] = _alone(server, partial(_measure_stored, count=count, options=options))
+    for count in options.jobs if {"reads", "reports"} & set(options.parts) else []:
+        figures[f"{count} jobs"] = _alone(server, partial(measure_stored, count=count, options=options))
     for count in options.live if "passes" in options.parts else []:
         figures[f"pass over {count} jobs"] = _alone(server, partial(measure_passes, count=count))
-    if "followers" in options.parts:
-        followed = partial(measure_followers, count=options.followers, rounds=options.rounds, round_s=options.paced_s)
-        figures["followers"] = _alone(server, followed)
-    return figures
-
-
-def _measure_stored(folder: Path, url: str, count: int, options: argparse.Namespace) -> Figures:
-    """Reads, and on the largest database reports too."""
-    database = Database(url)
-    ids = add_many(database, count)
-    reporting = "reports" in options.parts and count == max(options.jobs)
-    reporters = add_reporters(database) if reporting else []
-    database.dispose()
-    figures: Figures = {}
-    with serve(folder, url) as service, Clients(service.url) as clients:
-        if "reads" in options.parts:
-            figures |= measure_reads(clients, service.url, ids, options.reads)
-        if "identity" in options.parts:
-            project = str(ask(service.url, f"/api/v1/jobs/{ids[0]}")[1]["project"])
-            figures["identity"] = measure_identity(clients, service.url, service.pid, ids[0], project, options.asked)
-        if reporting:
-            rounds, paced_s = options.report_rounds, options.paced_s
-            figures["reports"] = measure_reports(clients, service.url, service.pid, reporters, rounds, paced_s)
-        figures["memory"] = memory(service.pid)
     return figures
 
 
 def _alone(server: str | None, measured: Callable[[Path, str], Figures]) -> Figures:
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, fresh_database(server, Path(folder)) as url:
-        return {**measured(Path(folder), url), "load_before": round(load, 2)}
+        return measured(Path(folder), url)
 
 
-def render_rows(figures: Figures, path: Sequence[str] = ()) -> list[str]:
-    """A line for each group of figures."""
-    flat = {name: value for name, value in figures.items() if not isinstance(value, dict)}
-    lines = [f"{' · '.join(path):48} " + "  ".join(f"{name} {value}" for name, value in flat.items())] if flat else []
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            lines += render_rows(value, (*path, name))
+def measure_submissions(folder: Path, url: str, count: int) -> Figures:
+    """Every job waits: one that is between two attempts holds a slot, and the first in the queue needs them all."""
+    database, now = Database(url), datetime.now(UTC)
+    patient = make_spec(supervise={"backoff_s": [_DAY_S, _DAY_S]})
+    add_job(database, make_job("holder", patient, JobState.RECOVERING, now, retry_at=now + timedelta(seconds=_DAY_S)))
+    wide = make_spec(topology={"workers_per_node": 1000})
+    add_job(database, make_job("wide", wide, JobState.QUEUED, now))
+    database.dispose()
+    figures: Figures = {}
+    with serve(folder, url) as service:
+        drive(service.url, _submissions("warm", 50))
+        for name, connections in (("sequential", 1), ("16 clients", 16)):
+            usage = Usage(service)
+            met = drive(service.url, _submissions(name[:3].strip(), count), connections=connections)
+            figures[name] = {**met, **usage.figures()}
+    return figures
+
+
+def _submissions(prefix: str, count: int) -> list[Request]:
+    document = {
+        "project": "research",
+        "run": {"command": ["python", "train.py"], "workdir": "/", "env": {"A": "b"}},
+        "topology": {"nodes": 1, "workers_per_node": 2},
+        "labels": {"team": "research", "sweep": "s1"},
+    }
+    return [post("/api/v1/jobs", {**document, "name": f"{prefix}-{number}"}) for number in range(count)]
+
+
+def measure_stored(folder: Path, url: str, count: int, options: argparse.Namespace) -> Figures:
+    """Lists and shows, and on the largest database reports too."""
+    database = Database(url)
+    ids = add_many(database, count)
+    is_reporting = "reports" in options.parts and count == max(options.jobs)
+    reporters = add_reporters(database) if is_reporting else []
+    database.dispose()
+    figures: Figures = {}
+    with serve(folder, url) as service:
+        if "reads" in options.parts:
+            lists, shows = [_list()] * options.reads, random.Random(1).choices(ids, k=options.reads)
+            for name, requests in {"list": lists, "show": list(map(_show, shows))}.items():
+                drive(service.url, requests[:5])
+                figures[name] = drive(service.url, requests)
+        if is_reporting:
+            figures["reports"] = measure_reports(service, reporters, options.report_rounds, options.paced_s)
+        return {**figures, "memory": read_memory(service)}
+
+
+def _list() -> Request:
+    return Request(path="/api/v1/jobs?limit=50")
+
+
+def _show(job_id: str) -> Request:
+    return Request(path=f"/api/v1/jobs/{job_id}")
+
+
+def add_reporters(database: Database) -> list[str]:
+    """The jobs that report, one replica each; nothing of theirs is stored yet."""
+    spec = make_spec(cluster=UNSUPERVISED, topology={"workers_per_node": WORKERS})
+    add_running(database, make_job("reporter", spec, JobState.RUNNING, datetime.now(UTC)), steps=0)
+    return copy(database, "reporter", range(_FIRST_REPORTER, _FIRST_REPORTER + REPLICAS))
+
+
+def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, paced_s: int) -> Figures:
+    """How many a second, and how responsive the service is meanwhile."""
+    paced = PACE_PER_S * paced_s
+    looks = [_list() if number % 2 else _show(ids[number % len(ids)]) for number in range(paced_s * _READS_PER_S)]
+    drive(service.url, _reports(ids, 0, REPLICAS), connections=4)
+    usage = Usage(service)
+    figures = {
+        "16 clients": {**drive(service.url, _reports(ids, 1, REPLICAS * rounds), connections=16), **usage.figures()}
+    }
+    usage = Usage(service)
+    with ThreadPoolExecutor(1) as beside:
+        requests = _reports(ids, 1 + rounds, paced)
+        running = beside.submit(drive, service.url, requests, connections=64, rate=PACE_PER_S)
+        meanwhile = drive(service.url, looks, connections=8, rate=_READS_PER_S)
+        figures["paced"] = {**running.result(), **usage.figures()}
+    last_step = _FIRST_STEP + rounds + -(-paced // REPLICAS)
+    assert fetch(f"{service.url}/api/v1/jobs/{ids[0]}")["step"] == last_step, "a report was left out"
+    return {**figures, "list and show meanwhile": meanwhile}
+
+
+def _reports(ids: Sequence[str], first_round: int, count: int) -> list[Request]:
+    """Round after round of all replicas: each worker reports one step more, at the journal's next byte."""
+    requests = []
+    for number in range(count):
+        step = first_round + number // len(ids)
+        lines = [json.dumps(render_progress(make_line(_FIRST_STEP + step, rank))) for rank in range(WORKERS)]
+        length = sum(len(line) + 1 for line in lines)  # the same of every report: numbers have a fixed width
+        document = {
+            "version": 1, "job_id": ids[number % len(ids)], "attempt": 1, "replica": 0, "incarnation": 2,
+            "progress_from": step * length, "progress": lines, "progress_to": (step + 1) * length,
+        }  # fmt: skip
+        requests.append(post("/api/v1/reports", document))
+    return requests
+
+
+def render(kinds: Figures) -> list[str]:
+    """The tables; `kinds` has the figures by database."""
+    parts = [(kind, name, told) for kind, parts in kinds.items() for name, told in parts.items()]
+    submitted = [
+        render_load(f"{kind}, {how}", met)
+        for kind, part, told in parts
+        if part == "submissions"
+        for how, met in told.items()
+    ]
+    read = [
+        render_load(f"{kind}, {part}: {name}", told[name])
+        for kind, part, told in parts
+        for name in ("list", "show")
+        if name in told
+    ]
+    reported = [
+        render_load(f"{kind}: {name}", met) for kind, _, told in parts for name, met in told.get("reports", {}).items()
+    ]
+    passed = [
+        render_pass(f"{kind}, {part.removeprefix('pass over ')}: {name}", times)
+        for kind, part, told in parts if part.startswith("pass over") for name, times in told.items()
+    ]  # fmt: skip
+    held = [
+        [f"{kind}, {part}", *(f"{told['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
+        for kind, part, told in parts if "memory" in told
+    ]  # fmt: skip
+    lines: list[str] = []
+    for title, columns, rows in (
+        ("Submissions", COLUMNS, submitted),
+        ("Stored jobs: one client, one request after the other", COLUMNS, read),
+        ("Reports of agents", COLUMNS, reported),
+        ("A pass over running jobs", PASS_COLUMNS, passed),
+        ("Memory of the service", ("after", "peak"), held),
+    ):
+        lines += [*render_table([title, *columns], rows), ""] if rows else []
     return lines
 
 
-def keeps_limits(figures: Figures) -> bool:
-    """Those of followers and of identity, wherever they were measured."""
-    within = [
-        value < _LIMITS[name] for name, value in figures.items() if name in _LIMITS and isinstance(value, int | float)
-    ]
-    return all(within) and all(keeps_limits(part) for part in figures.values() if isinstance(part, dict))
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser("control_plane", __doc__)
     parser.add_argument("--database", choices=("sqlite", "postgres", "both"), default="both")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--jobs", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="stored ones")
     parser.add_argument("--live", nargs="+", type=int, default=[1_000, 10_000], help="jobs of a pass")
     parser.add_argument("--submissions", type=int, default=3000)
     parser.add_argument("--reads", type=int, default=300, help="requests of each kind")
-    parser.add_argument("--asked", type=int, default=3000, help="requests of each caller, for what identity costs")
     parser.add_argument("--report-rounds", type=int, default=4, help="reports of each of the 1,250 replicas")
     parser.add_argument("--paced-s", type=int, default=20)
-    parser.add_argument("--followers", type=int, default=200, help="connections, half logs and half events")
-    parser.add_argument("--rounds", type=int, default=4, help="with the followers and without them")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service of ours ends with us
-    figures: Figures = {"machine": describe_machine()}
+    begin()
+    figures: Figures = {}
     with ExitStack() as stack:
         if options.database != "postgres":
             figures["sqlite"] = measure(None, options)
         if options.database != "sqlite":
-            server = stack.enter_context(postgres_server())
-            figures["postgresql"] = {"server": server_version(server), **measure(server, options)}
-    print(json.dumps(figures) if options.json else "\n".join(render_rows(figures)))
-    return 0 if keeps_limits(figures) else 1
+            figures["postgresql"] = measure(stack.enter_context(postgres_server()), options)
+    return finish(figures, render(figures), as_json=options.json)
 
-
-PARTS = ("submissions", "reads", "identity", "reports", "passes", "followers")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,150 +1,159 @@
-"""A lean HTTP client: prepared requests over keep-alive sockets, one event loop in a process of its own."""
+"""Load on a service: requests over keep-alive connections, one thread each, and what they cost the service."""
 
 from __future__ import annotations
 
+import http.client
 import json
-import multiprocessing
-import selectors
-import socket
+import os
+import re
 import statistics
+import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-Source = Callable[[], Iterator[bytes]]  # picklable; makes the requests in the client's process
-_MS = 1000.0
+from benchmarks.frame import Figures, render_number
+from deploy.dev.databases import scratch_database
+from deploy.dev.service import ThrowawayService
+from orchestrator.store import schema
+
+COLUMNS = ("n", "a second", "p50", "p95", "p99", "refused")
+_PASSES = re.compile(r"^orchestrator_pass_seconds_(sum|count)\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
-@dataclass
-class Outcome:
-    """What a run of requests met. Latencies run from sending, in a paced run from the due time, to the last byte."""
-
-    elapsed_s: float
-    latencies_s: list[float] = field(default_factory=list)
-    statuses: Counter[int] = field(default_factory=Counter)
-
-    def figures(self) -> dict[str, float | int]:
-        latencies = sorted(self.latencies_s)
-        refused = sum(count for status, count in self.statuses.items() if not 200 <= status < 300)
-        return {
-            "n": len(latencies),
-            "refused": refused,
-            "per_s": round(len(latencies) / self.elapsed_s, 1),
-            "p50_ms": round(statistics.median(latencies) * _MS, 2),
-            "p95_ms": round(latencies[int(len(latencies) * 0.95)] * _MS, 2),
-            "p99_ms": round(latencies[int(len(latencies) * 0.99)] * _MS, 2),
-        }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    path: str
+    method: str = "GET"
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Clients:
-    """Processes that send. Each `start` runs beside the others."""
-
-    def __init__(self, url: str, processes: int = 2) -> None:
-        parts = urlsplit(url)
-        self._address = (str(parts.hostname), int(parts.port or 80))
-        self._pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
-
-    def __enter__(self) -> Clients:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-    def start(self, source: Source, *, connections: int = 1, rate: float | None = None) -> Future[Outcome]:
-        """Send all of `source` over so many connections; `rate` requests a second, or as fast as answers come."""
-        return self._pool.submit(drive, self._address, source, connections, rate)
-
-    def run(self, source: Source, *, connections: int = 1, rate: float | None = None) -> Outcome:
-        return self.start(source, connections=connections, rate=rate).result()
-
-
-def render_get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n".encode()
-
-
-def render_post(path: str, document: object) -> bytes:
+def post(path: str, document: object) -> Request:
     body = json.dumps(document).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    return head.encode() + b"\r\n\r\n" + body
+    return Request(path=path, method="POST", body=body, headers={"Content-Type": "application/json"})
 
 
-def looks(ids: Sequence[str], count: int) -> Iterator[bytes]:
-    """Lists and shows by turns."""
-    for number in range(count):
-        yield render_get("/api/v1/jobs?limit=50" if number % 2 else f"/api/v1/jobs/{ids[number % len(ids)]}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`seconds` from sending, in a paced run from the time at which the request was due, to the last byte."""
+
+    status: int
+    seconds: float
+    etag: str = ""
 
 
-def ask(url: str, path: str) -> tuple[int, dict[str, object]]:
-    """One request, its answer's JSON."""
-    parts = urlsplit(url)
-    with socket.create_connection((str(parts.hostname), int(parts.port or 80))) as connection:
-        connection.sendall(render_get(path))
-        answer = _Answer()
-        while not answer.take(connection.recv(1 << 18)):
-            pass
-    return answer.status, json.loads(answer.body)
+class Caller:
+    """One connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+
+    def ask(self, request: Request, since: float | None = None) -> Answer:
+        began = time.perf_counter() if since is None else since
+        self._connection.request(request.method, request.path, request.body, dict(request.headers))
+        response = self._connection.getresponse()
+        response.read()
+        return Answer(
+            status=response.status, seconds=time.perf_counter() - began, etag=response.headers.get("ETag", "")
+        )
 
 
-def drive(address: tuple[str, int], source: Source, connections: int, rate: float | None) -> Outcome:
-    """Keep every connection busy with one request at a time until the source is dry and all is answered."""
-    requests = list(source())  # made before the clock starts
-    requests.reverse()
-    total, outcome = len(requests), Outcome(0.0)
-    everyone = [socket.create_connection(address) for _ in range(connections)]
-    idle = deque(everyone)  # used in turn: the service closes a connection that nobody used for five seconds
-    for connection in everyone:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with selectors.DefaultSelector() as selector:
-        started = time.perf_counter()
-        sent = 0
-        while len(outcome.latencies_s) < total:
-            now = time.perf_counter()
-            while idle and requests and (rate is None or started + sent / rate <= now):
-                connection = idle.popleft()
-                begun = now if rate is None else started + sent / rate
-                connection.sendall(requests.pop())
-                sent += 1
-                selector.register(connection, selectors.EVENT_READ, (begun, _Answer()))
-                now = time.perf_counter()
-            due = None if rate is None or not idle or not requests else max(0.0, started + sent / rate - now)
-            for key, _ in selector.select(due):
-                begun, answer = key.data
-                if answer.take(key.fileobj.recv(1 << 18)):  # type: ignore[union-attr]
-                    outcome.latencies_s.append(time.perf_counter() - begun)
-                    outcome.statuses[answer.status] += 1
-                    selector.unregister(key.fileobj)
-                    idle.append(key.fileobj)  # type: ignore[arg-type]
-        outcome.elapsed_s = time.perf_counter() - started
-    for connection in everyone:
-        connection.close()
-    return outcome
+def drive(url: str, requests: Sequence[Request], *, connections: int = 1, rate: float | None = None) -> Figures:
+    """Send all requests over so many connections; `rate` requests a second, or as fast as answers come."""
+    numbered, lock, began = iter(enumerate(requests)), threading.Lock(), time.perf_counter()
+
+    def send(_: int) -> list[Answer]:
+        caller, answers = Caller(url), list[Answer]()
+        while True:
+            with lock:
+                number, request = next(numbered, (-1, None))
+            if request is None:
+                return answers
+            due = None if rate is None else began + number / rate
+            if due is not None:
+                time.sleep(max(0.0, due - time.perf_counter()))
+            answers.append(caller.ask(request, due))
+
+    with ThreadPoolExecutor(connections) as pool:
+        answers = [answer for some in pool.map(send, range(connections)) for answer in some]
+    return summarize(answers, time.perf_counter() - began)
 
 
-class _Answer:
-    """An HTTP/1.1 answer with a Content-Length, while it arrives."""
+def summarize(answers: Sequence[Answer], elapsed_s: float) -> Figures:
+    times_ms = sorted(1000 * answer.seconds for answer in answers)
+    return {
+        "n": len(answers),
+        "per_s": round(len(answers) / elapsed_s, 1),
+        "p50_ms": round(statistics.median(times_ms), 2),
+        "p95_ms": round(times_ms[int(len(times_ms) * 0.95)], 2),
+        "p99_ms": round(times_ms[int(len(times_ms) * 0.99)], 2),
+        "refused": sum(answer.status >= 400 for answer in answers),
+    }
 
-    def __init__(self) -> None:
-        self._received = b""
-        self._awaited = -1
-        self.status = 0
-        self.body = b""
 
-    def take(self, chunk: bytes) -> bool:
-        """Whether the answer is whole now. Raises ConnectionError when the service hung up."""
-        if not chunk:
-            raise ConnectionError("the service closed the connection")
-        self._received += chunk
-        if self._awaited < 0:
-            head, end, _ = self._received.partition(b"\r\n\r\n")
-            if not end:
-                return False
-            self.status = int(head[9:12])
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-            self._awaited = len(head) + 4 + int(length[15:])
-        if len(self._received) < self._awaited:
-            return False
-        self.body = self._received[self._received.index(b"\r\n\r\n") + 4 :]
-        return True
+def render_load(name: str, told: Figures) -> list[str]:
+    """A row under COLUMNS."""
+    times = [render_number(told[key], "ms") for key in ("p50_ms", "p95_ms", "p99_ms")]
+    return [name, str(told["n"]), render_number(told["per_s"]), *times, str(told["refused"])]
+
+
+def fetch(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return json.load(answer)
+
+
+class Usage:
+    """The service's CPU and its passes since this was made."""
+
+    def __init__(self, service: ThrowawayService) -> None:
+        self._service = service
+        self._began, self._cpu_s, self._passes = time.perf_counter(), self._read_cpu(), self._read_passes()
+
+    def figures(self) -> Figures:
+        cores = (self._read_cpu() - self._cpu_s) / (time.perf_counter() - self._began)
+        now = self._read_passes()
+        count, total_s = now["count"] - self._passes["count"], now["sum"] - self._passes["sum"]
+        mean_ms = round(1000 * total_s / count, 2) if count else None
+        return {"service_cores": round(cores, 2), "passes": int(count), "mean_pass_ms": mean_ms}
+
+    def _read_cpu(self) -> float:
+        fields = Path(f"/proc/{self._service.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime: proc(5), fields 14, 15
+
+    def _read_passes(self) -> dict[str, float]:
+        with urllib.request.urlopen(f"{self._service.url}/metrics", timeout=60) as answer:
+            found = dict.fromkeys(("sum", "count"), 0.0)
+            for kind, value in _PASSES.findall(answer.read().decode()):
+                found[kind] += float(value)
+            return found
+
+
+def read_memory(service: ThrowawayService) -> dict[str, float]:
+    lines = Path(f"/proc/{service.pid}/status").read_text().splitlines()
+    kb = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    return {"rss_mb": round(kb["VmRSS"] / 1024, 1), "peak_mb": round(kb["VmHWM"] / 1024, 1)}
+
+
+@contextmanager
+def fresh_database(server: str | None, folder: Path) -> Iterator[str]:
+    """The URL of a database with tables and nothing in them: on the server, or a file in the folder."""
+    if server is None:
+        url = f"sqlite:///{folder / 'orchestrator.db'}"
+        schema.upgrade(url)
+        yield url
+        return
+    with scratch_database(server) as url:
+        schema.upgrade(url)
+        yield url
+
+
+def serve(folder: Path, url: str) -> ThrowawayService:
+    return ThrowawayService(folder / "root", {"ORCHESTRATOR_DATABASE_URL": url, "ORCHESTRATOR_LOCAL_SLOTS": "1000"})

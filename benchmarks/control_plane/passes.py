@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_line, make_spec, settle
+from benchmarks.frame import Figures, render_number
 from orchestrator.collector import calm_collector
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
@@ -32,9 +33,11 @@ from orchestrator.supervisor.reconcile import Reconciler, Terms
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, render_agent_record
 from trainer.contract.clock import render_time
+from trainer.contract.exit_record import JournalEvent, render_journal_event
 from trainer.contract.progress import render_progress
 
 CLUSTER = "supervised"
+PASS_COLUMNS = ("n", "CPU, median", "least", "greatest", "wall, median")
 _PASSES = 5
 
 
@@ -65,20 +68,23 @@ class SteadyCluster:
         return None
 
 
-def measure_passes(folder: Path, url: str, count: int) -> dict[str, object]:
-    """So many running jobs of one replica; in every second of the two rounds each wrote a line since the last pass."""
+def measure_passes(folder: Path, url: str, count: int) -> Figures:
+    """So many running jobs of one replica: none wrote anything since the last pass, or each wrote a line."""
     database = Database(url)
     spec = make_spec(cluster=CLUSTER, topology={"workers_per_node": WORKERS})
     add_running(database, make_job("template", spec, JobState.RUNNING, datetime.now(UTC)), steps=0)
     ids = ["template", *copy(database, "template", range(count - 1))]
     settle(database)
-    journals = [_write_run_directory(folder, job_id) for job_id in ids]
+    journals = {write_life(folder, AttemptKey(job_id, 1)): 0 for job_id in ids}
     calm_collector()
     reconciler = build_reconciler(database, folder, SteadyCluster())
     for _ in range(3):  # what was written so far is taken in, and what follows from it is decided
         reconciler.reconcile()
-    figures: dict[str, object] = {"quiet": _passes(reconciler, lambda step: None)}
-    figures["a line from each"] = _passes(reconciler, lambda step: _tell(journals, step))
+    figures = {"quiet": time_calls(reconciler.reconcile, _PASSES)}
+    steps = iter(range(1, 1 + _PASSES))
+    figures["a line from each"] = time_calls(
+        reconciler.reconcile, _PASSES, before=lambda: write_lines(journals, next(steps))
+    )
     told = SqlJobReader(database).standing(ids[-1])
     assert (told.training.step, told.job.state) == (_PASSES, JobState.RUNNING), told
     database.dispose()
@@ -101,41 +107,44 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
     return Reconciler(store, observer, actor, clock, Terms(limits=Limits(), stop_timeout_s=15))
 
 
-def _passes(reconciler: Reconciler, before: Callable[[int], None]) -> dict[str, float]:
+def time_calls(act: Callable[[], object], count: int, *, before: Callable[[], object] = lambda: None) -> Figures:
+    """Seconds of CPU and of the wall clock."""
     cpu_s, wall_s = [], []
-    for step in range(1, _PASSES + 1):
-        before(step)
+    for _ in range(count):
+        before()
         cpu, wall = time.process_time(), time.perf_counter()
-        reconciler.reconcile()
+        act()
         cpu_s.append(time.process_time() - cpu)
         wall_s.append(time.perf_counter() - wall)
-    return {"n": _PASSES, **_spread("cpu", cpu_s), **_spread("wall", wall_s)}
+    spread = {"cpu_s": statistics.median(cpu_s), "cpu_min_s": min(cpu_s), "cpu_max_s": max(cpu_s)}
+    return {"n": count, **spread, "wall_s": statistics.median(wall_s), "wall_max_s": max(wall_s)}
 
 
-def _spread(name: str, values_s: Sequence[float]) -> dict[str, float]:
-    return {
-        f"{name}_s": round(statistics.median(values_s), 3),
-        f"{name}_min_s": round(min(values_s), 3),
-        f"{name}_max_s": round(max(values_s), 3),
-    }
+def render_pass(name: str, told: Figures) -> list[str]:
+    """A row under PASS_COLUMNS."""
+    times = [render_number(told[key], "s") for key in ("cpu_s", "cpu_min_s", "cpu_max_s", "wall_s")]
+    return [name, str(told["n"]), *times]
 
 
-def _write_run_directory(root: Path, job_id: str) -> Path:
-    """What a first life of the replica's agent leaves; returns its progress journal."""
-    attempt = layout.attempt_dir(root / job_id, 1)
-    life = layout.replica_dir(root / job_id, 1, 0) / "2"  # the store has taken in one life already
+def write_life(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2) -> Path:
+    """What a life of a replica's agent leaves; returns its progress journal. The store has taken in a first life."""
+    claim = layout.attempt_dir(root / key.job_id, key.number) / layout.CLAIM
+    life = layout.replica_dir(root / key.job_id, key.number, replica) / str(incarnation)
     life.mkdir(parents=True)
-    (attempt / layout.CLAIM).write_text("claim")
-    process = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host="node-1")
-    record = AgentRecord(process=process, claim="claim", incarnation=2, at=render_time(datetime.now(UTC)))
+    if not claim.exists():
+        claim.write_text("claim")
+    at = render_time(datetime.now(UTC))
+    process = ProcessIdentity(pid=4711, start_ticks=1, boot_id="boot", host=f"n{replica + 1}")
+    record = AgentRecord(process=process, claim="claim", incarnation=incarnation, at=at)
     (life / layout.AGENT).write_text(json.dumps(render_agent_record(record)))
-    (life / layout.EVENTS).touch()
+    formed = JournalEvent(kind="generation.started", at=at, sentence="began", generation=1, evidence={"world_size": 2})
+    (life / layout.EVENTS).write_text(json.dumps(render_journal_event(formed)) + "\n")
     (life / layout.PROGRESS).touch()
     return life / layout.PROGRESS
 
 
-def _tell(journals: Sequence[Path], step: int) -> None:
-    line = json.dumps(render_progress(make_line(step, 0))) + "\n"
-    for journal in journals:
+def write_lines(journals: Mapping[Path, int], step: int) -> None:
+    """A line of that step in each journal, by the rank beside it."""
+    for journal, rank in journals.items():
         with journal.open("a") as file:
-            file.write(line)
+            file.write(json.dumps(render_progress(make_line(step, rank))) + "\n")

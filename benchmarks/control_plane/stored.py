@@ -31,8 +31,6 @@ from trainer.contract.progress import Phase, Progress
 
 UNSUPERVISED = "elsewhere"  # a cluster that the service does not have: it leaves these jobs alone
 WORKERS = 8
-RARE = "rare"  # a project of 30 jobs, the oldest of all
-_RARE_JOBS = 30
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _PROJECTS = ("vision", "speech", "language", "ranking")
 _RUNNING_SHARE = 50  # one job in so many runs
@@ -106,38 +104,28 @@ def make_line(step: int, rank: int) -> Progress:
 
 
 def add_many(database: Database, count: int) -> list[str]:
-    """So many jobs: 30 of a rare project, then ended ones of four projects, one in fifty running elsewhere."""
-    rare = (RARE, JobState.SUCCEEDED)
-    ended, running = list(itertools.product(_PROJECTS, _ENDS)), [(name, JobState.RUNNING) for name in _PROJECTS]
-    templates = [rare, *ended, *running]
+    """So many jobs: ended ones of four projects, one in fifty running elsewhere."""
+    ended = list(itertools.product(_PROJECTS, _ENDS))
+    templates = [*ended, *((project, JobState.RUNNING) for project in _PROJECTS)]
+    copies: list[list[int]] = [[] for _ in templates]
+    for job in range(count - len(templates)):
+        runs, number = job % _RUNNING_SHARE == 0, job // _RUNNING_SHARE
+        copies[len(ended) + number % len(_PROJECTS) if runs else job % len(ended)].append(job)
+    ids: list[str] = []
     for number, (project, state) in enumerate(templates):
         cluster = "local" if state.terminal else UNSUPERVISED
         spec = make_spec(project=project, cluster=cluster, topology={"workers_per_node": WORKERS})
-        add_running(database, make_job(_template(number), spec, state, _BEGIN))
-
-    def template_of(job: int) -> int:
-        if job < _RARE_JOBS:
-            return 0
-        if job % _RUNNING_SHARE == 0:
-            return 1 + len(ended) + job // _RUNNING_SHARE % len(running)
-        return 1 + job % len(ended)
-
-    copies: list[list[int]] = [[] for _ in templates]
-    for job in range(count - len(templates)):
-        copies[template_of(job)].append(job)
-    made = [copy(database, _template(number), jobs) for number, jobs in enumerate(copies)]
+        template = make_job(f"template-{number:02}", spec, state, _BEGIN)
+        add_running(database, template)
+        ids += copy(database, template.id, copies[number])
     settle(database)
-    return sorted(itertools.chain(*made))
+    return sorted(ids)
 
 
 def settle(database: Database) -> None:
     """What an idle hour brings by itself."""
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM ANALYZE" if database.file is None else "ANALYZE")
-
-
-def _template(number: int) -> str:
-    return f"template-{number:02}"
 
 
 def copy(database: Database, template: str, numbers: Sequence[int]) -> list[str]:

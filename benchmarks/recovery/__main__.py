@@ -16,8 +16,6 @@ the kill to rank 0's next step. A script of your own is run as it is; its steps 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import shlex
@@ -26,20 +24,22 @@ import statistics
 import sys
 import tempfile
 import time
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks import yardstick
+from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_ratio, render_table
 from benchmarks.recovery.contestants import DEVICES, LAUNCHERS, ON_CPU, OWN_SCRIPT, PROGRAMS, Setting, Training
-from benchmarks.recovery.split import Kill, Split, summarise
+from benchmarks.recovery.split import PARTS, Kill, Split, summarise
 from deploy.dev.steps import Follower, Step
 
 _MOST_KILLS_OF_DEFAULT = 30
 _PATIENCE_S = 120.0
 _STEPS_BETWEEN_KILLS = (25, 150)  # from the second second on there are spares again
-_FRESH = "is a fresh process"
 _KEYS = {"ours": "elastic", "torchrun": "torchrun", "torchrun-safe": "torchrun_safe"}
+_NAMES = {"ours": "elasticrun", "torchrun": "torchrun, defaults", "torchrun-safe": "torchrun, safe settings"}
 
 
 class NeverStarted(Exception):
@@ -53,31 +53,58 @@ class Score:
     kills: int = 0
     recovered_s: list[float] = field(default_factory=list)
     steps_redone: list[int] = field(default_factory=list)
-    fresh_workers: int = 0  # of ours: started as a fresh interpreter instead of a fork
-    spares: int = 0  # of ours: forked ahead
     splits: list[Split] = field(default_factory=list)  # of the bundled trainer
 
-    def summary(self) -> dict[str, object]:
-        times = sorted(self.recovered_s)
+    @property
+    def name(self) -> str:
+        return f"{self.program}, {_NAMES[self.launcher]}"
+
+    def document(self) -> Figures:
+        """For --json."""
         return {
-            "launcher": self.launcher,
-            "program": self.program,
             "kills": self.kills,
-            "recovered": len(times),
-            **{f"p{share}_s": _percentile(times, share) for share in (50, 95, 99)},
-            "max_s": round(times[-1], 3) if times else None,
-            "redone_mean": round(statistics.fmean(self.steps_redone), 1) if times else None,
-            "fresh_workers": self.fresh_workers if self.launcher == "ours" else None,
-            "spares": self.spares if self.launcher == "ours" else None,
+            "recovered": len(self.recovered_s),
+            **{f"p{share}_s": self.percentile(share) for share in (50, 95, 99)},
+            "steps_redone": round(statistics.fmean(self.steps_redone), 1) if self.steps_redone else None,
             **({"split": summarise(self.splits)} if self.splits else {}),
         }
 
-    def document(self) -> dict[str, object]:
-        """For --json."""
-        summary = self.summary()
-        told = {name: summary[name] for name in ("kills", "recovered", "p50_s", "p95_s", "p99_s")}
-        split = {"split": summary["split"]} if "split" in summary else {}
-        return {**told, "steps_redone": summary["redone_mean"], **split}
+    def percentile(self, share: int) -> float | None:
+        """The nearest rank: the least time that `share` % of the kills did not exceed."""
+        times = sorted(self.recovered_s)
+        return round(times[-(-share * len(times) // 100) - 1], 3) if times else None
+
+
+def render(scores: Sequence[Score]) -> list[str]:
+    """Each launcher beside ours of the same program, and where the trainer's time went."""
+    ours_s = {score.program: score.percentile(50) for score in scores if score.launcher == "ours"}
+    rows = [
+        [
+            score.name,
+            f"{len(score.recovered_s)} of {score.kills}",
+            *(render_number(score.percentile(share), "s") for share in (50, 95, 99, 100)),
+            render_number(score.document()["steps_redone"]),
+            render_ratio(score.percentile(50), ours_s.get(score.program)),
+        ]
+        for score in scores
+    ]
+    header = [
+        "program, launcher",
+        "recovered",
+        "p50",
+        "p95",
+        "p99",
+        "longest",
+        "steps redone",
+        "times elasticrun's p50",
+    ]
+    splits = [
+        [score.name, *(render_number(summarise(score.splits)[part], "s") for part in PARTS)]
+        for score in scores
+        if score.splits
+    ]
+    told = ["", *render_table(["medians, from a kill to rank 0's next step", *PARTS.values()], splits)]
+    return [*render_table(header, rows), *(told if splits else [])]
 
 
 def contest(
@@ -101,8 +128,6 @@ def contest(
                     raise NeverStarted(f"it ended before it could be killed: {training.printed()}")
             finally:
                 training.end()
-            score.fresh_workers += training.printed().count(_FRESH)
-            score.spares += training.count_spares()
             score.splits += training.split(restarts)
     return score
 
@@ -122,7 +147,8 @@ def strike(
         raise NeverStarted(training.printed())
     newest = newest_by_rank(first)
     while score.kills < kills:
-        begun, target = newest, target_of(newest, dice.randint(*steps_between))
+        begun, steps = newest, dice.randint(*steps_between)
+        target = {rank: step.number + steps for rank, step in begun.items()}
         seen = follower.until(partial(_is_time, training, target), _PATIENCE_S)
         if seen is None:
             raise NeverStarted(training.printed())
@@ -150,17 +176,11 @@ def newest_by_rank(steps: list[Step]) -> dict[int, Step]:
     return {step.rank: step for step in steps}
 
 
-def target_of(begun: dict[int, Step], steps: int) -> dict[int, int]:
-    return {rank: step.number + steps for rank, step in begun.items()}
-
-
-def reaches(seen: list[Step], target: dict[int, int]) -> bool:
-    newest = newest_by_rank(seen)
-    return all(rank in newest and newest[rank].number >= number for rank, number in target.items())
-
-
 def _is_time(training: Training, target: dict[int, int], seen: list[Step]) -> bool:
-    return reaches(seen, target) or training.has_ended()
+    """Whether every rank has reached the step at which one is killed."""
+    newest = newest_by_rank(seen)
+    reached = all(rank in newest and newest[rank].number >= number for rank, number in target.items())
+    return reached or training.has_ended()
 
 
 def is_whole(seen: list[Step], old: set[int], workers: int) -> bool:
@@ -168,35 +188,29 @@ def is_whole(seen: list[Step], old: set[int], workers: int) -> bool:
     return len({step.rank for step in seen if step.pid not in old}) == workers
 
 
-def _percentile(times: list[float], share: int) -> float | None:
-    """The nearest rank: the least time that `share` % of the kills did not exceed."""
-    return round(times[-(-share * len(times) // 100) - 1], 3) if times else None
-
-
 def main() -> int:
     options = _parse_options()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends all the same
-    print(f"{yardstick.describe()}  seed {options.seed}", file=sys.stderr if options.json else sys.stdout, flush=True)
-    all_of_ours = True
-    document: dict[str, object] = {}
+    begin()
+    scores = list(_play(options))
+    kept = all(len(score.recovered_s) == score.kills for score in scores if score.launcher == "ours")
+    figures = {_KEYS[score.launcher]: score.document() for score in scores}  # of the one program
+    return finish(figures, render(scores), as_json=options.json, kept=kept)
+
+
+def _play(options: Namespace) -> Iterable[Score]:
+    setting = Setting(device=options.device, preset=options.preset)
     for program in options.programs:
         for launcher in options.launchers:
             kills = min(options.kills, _MOST_KILLS_OF_DEFAULT) if launcher == "torchrun" else options.kills
             dice, between = random.Random(options.seed), tuple(options.steps_between)
-            setting = Setting(device=options.device, preset=options.preset)
             score = contest(launcher, program, kills, dice, options.script, between, setting)
-            all_of_ours &= launcher != "ours" or len(score.recovered_s) == score.kills
-            document[_KEYS[launcher]] = score.document()
-            if not options.json:
-                print("  ".join(f"{name} {value}" for name, value in score.summary().items()), flush=True)
-    if options.json:
-        print(json.dumps(document))
-    return 0 if all_of_ours else 1
+            print(f"{score.name}: {score.document()}", file=sys.stderr, flush=True)
+            yield score
 
 
-def _parse_options() -> argparse.Namespace:
+def _parse_options() -> Namespace:
     """`programs` are those that will run; `script` is the command line of the user's own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser("recovery", __doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--launchers", nargs="+", choices=LAUNCHERS, default=LAUNCHERS)
     program = parser.add_mutually_exclusive_group()
@@ -208,7 +222,6 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the trainer, and of the plain script")
     parser.add_argument("--preset", default="nano", help="the bundled trainer's model")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, of one program")
     options = parser.parse_args()
     if options.strategy is not None:
         options.programs = [f"trainer-{options.strategy}"]

@@ -101,12 +101,6 @@ class Training:
                 except ProcessLookupError:
                     continue
 
-    def count_spares(self) -> int:
-        """Workers that were forked ahead, where the launcher keeps a journal."""
-        journal = self.incarnation / layout.EVENTS
-        events = map(json.loads, journal.read_text().splitlines()) if journal.exists() else ()
-        return sum(len(event["evidence"].get("spares", ())) for event in events)
-
     def split(self, kills: Sequence[Kill]) -> list[Split]:
         """Where the time of each restart went; nothing of a script, which tells its steps alone."""
         if not self.program.startswith("trainer-"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract.clock import parse_time
@@ -36,6 +36,14 @@ class Split:
     first_step_s: float
 
 
+PARTS = {
+    "notice_s": "noticed",
+    "process_s": "process",
+    "verify_s": "snapshot verified",
+    "device_s": "device and group",
+    "load_s": "loaded",
+    "first_step_s": "first step",
+}
 # What begins each part but the first two, in this order: rank 0's first such line behind the one before.
 _MARKS = (
     (Phase.DATA, False),
@@ -78,16 +86,11 @@ def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split
 
 def summarise(splits: Sequence[Split]) -> dict[str, float | int | None]:
     """Medians of each part, and of how many kills."""
-    parts: dict[str, list[float | None]] = {}
-    for split in splits:
-        for name, seconds in asdict(split).items():
-            parts.setdefault(name, []).append(seconds)
-    return {"kills": len(splits), **{name: _median(values) for name, values in parts.items()}}
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.median(known), 4) if known else None
+    medians: dict[str, float | int | None] = {"kills": len(splits)}
+    for part in PARTS:
+        known = [seconds for split in splits if (seconds := getattr(split, part)) is not None]
+        medians[part] = round(statistics.median(known), 4) if known else None
+    return medians
 
 
 def _read(path: Path) -> Iterator[dict[str, object]]:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from benchmarks.snapshot.setting import ASYNC, STAGED, SYNC, Setting, parse_setting
+from benchmarks.snapshot.setting import ASYNC, STAGED, SYNC, Setting
 from trainer import snapshot
 from trainer.contract.config import TrainerConfig
 from trainer.contract.env import parse_place
@@ -55,7 +55,6 @@ class Times:
     until_update: list[float] = field(default_factory=list)  # from the snapshot's begin
     whole_step: list[float] = field(default_factory=list)  # from the snapshot's begin to the end of the next step
     in_all: list[float] = field(default_factory=list)  # until the snapshot is on disk, or committed
-    steps_beside: list[float] = field(default_factory=list)  # while one is being written
     trained: list[float] = field(default_factory=list)  # all steps from the snapshot's begin until it is done
     steps: list[int] = field(default_factory=list)  # how many those were
 
@@ -114,7 +113,6 @@ class Bench:
         saver, beside = self.savers.get(name), list[float]()
         while saver is not None and self._all(saver.is_busy):
             beside.append(self.step())
-        times.steps_beside += beside
         times.trained.append(times.whole_step[-1] + sum(beside))
         times.steps.append(1 + len(beside))
         if saver is not None:
@@ -251,7 +249,7 @@ def build(setting: Setting, device: torch.device, heartbeat: Heartbeat, waits: W
 
 if __name__ == "__main__":
     setting_text, folder, output = sys.argv[1:]
-    result = run(parse_setting(setting_text), Path(folder))
+    result = run(Setting(**json.loads(setting_text)), Path(folder))
     if result is not None:
         Path(output).write_text(json.dumps(result))
     sys.stdout.flush()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 STRATEGIES = ("ddp", "fsdp")
 BASELINES = {"ddp": "torch.save", "fsdp": "dcp.save"}
@@ -19,7 +19,7 @@ class Setting:
     batch: int  # sequences a step, on each rank
     seq_len: int
     precision: str
-    kinds: tuple[str, ...]  # what takes turns
+    kinds: Sequence[str]  # what takes turns
     rounds: int
 
 
@@ -44,16 +44,6 @@ BOUNDS = {
         "fsdp": Bound(ours=ASYNC, measure="excess_s", limit=4.0),
     },
 }
-
-
-def render_setting(setting: Setting) -> str:
-    return json.dumps(asdict(setting))
-
-
-def parse_setting(text: str) -> Setting:
-    """What `render_setting` wrote."""
-    document = json.loads(text)
-    return Setting(**{**document, "kinds": tuple(document["kinds"])})
 
 
 def build_setting(strategy: str, device: str, preset: str | None, rounds: int | None) -> Setting:

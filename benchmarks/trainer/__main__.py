@@ -14,93 +14,88 @@ when the median of the rounds is below the limit: 0.97, on a GPU 0.99.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
 import statistics
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks import yardstick
+from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from benchmarks.trainer.contestants import Contestant
-from benchmarks.trainer.work import MANNERS, STRATEGIES, Manner, Work
+from benchmarks.trainer.work import STRATEGIES, USUAL, Work
 
 # Then both sides start anew: where the memory of a process happens to lie makes its steps some percent longer or
 # shorter for as long as it lives, on a CPU. To compile again would take minutes on a GPU.
 ROUNDS_OF_A_PAIR = {"cpu": 4, "cuda": 10**9}
+_OURS, _BY_HAND = SIDES = ("ours", "handwritten")
 
 
 @dataclass
 class Tally:
-    """Of both sides, `ours` by True. A pair's processes stay the same; see ROUNDS_OF_A_PAIR."""
+    """Of both sides. A pair's processes stay the same; see ROUNDS_OF_A_PAIR."""
 
-    times: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})  # the median of each turn
-    steps: Counter[bool] = field(default_factory=Counter)
-    cpu_s: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
+    times: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})  # medians of turns
+    steps: Counter[str] = field(default_factory=Counter)
+    cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SIDES, 0.0))
     ideal_s: float | None = None
 
     @property
     def rounds(self) -> int:
-        return len(self.times[False])
+        return len(self.times[_OURS])
 
-    def play(self, work: Work, rounds: int, turn_s: float, folder: Path) -> None:
+    def play(self, work: Work, rounds: int, folder: Path) -> None:
         """So many rounds of one pair."""
-        ours, theirs = Contestant(work, True, folder / "ours"), Contestant(work, False, folder / "theirs")
-        goal = self.rounds + rounds
+        pair = {side: Contestant(work, side == _OURS, folder / side) for side in SIDES}
+        goal, turn_s = self.rounds + rounds, work.turn_s
         try:
-            for contestant in (ours, theirs):
+            for contestant in pair.values():
                 contestant.start()
-                self._count(contestant, -1)
+            self._count(pair, -1)
             while self.rounds < goal:
-                order = (ours, theirs) if self.rounds % 2 else (theirs, ours)
-                turns = {contestant.is_ours: contestant.run_for(turn_s) for contestant in order}
+                order = SIDES if self.rounds % 2 else reversed(SIDES)
+                turns = {side: pair[side].run_for(turn_s) for side in order}
                 if min(map(len, turns.values())) < 2:  # the machine was too busy for a step
                     turn_s *= 2
                     continue
-                for is_ours, turn in turns.items():
-                    self.times[is_ours].append(statistics.median(turn))
-            for contestant in (ours, theirs):
-                self._count(contestant, 1)
-            self.ideal_s = ours.ideal_step_s()
+                for side, turn in turns.items():
+                    self.times[side].append(statistics.median(turn))
+            self._count(pair, 1)
+            self.ideal_s = pair[_OURS].ideal_step_s()
         finally:
-            ours.end()
-            theirs.end()
+            for contestant in pair.values():
+                contestant.end()
 
-    def _count(self, contestant: Contestant, sign: int) -> None:
-        self.steps[contestant.is_ours] += sign * contestant.steps()
-        self.cpu_s[contestant.is_ours] += sign * contestant.cpu_s()
+    def _count(self, pair: dict[str, Contestant], sign: int) -> None:
+        for side, contestant in pair.items():
+            self.steps[side] += sign * contestant.steps()
+            self.cpu_s[side] += sign * contestant.cpu_s()
 
 
-def contest(work: Work, rounds: int, turn_s: float, folder: Path) -> dict[str, object]:
-    load, tally = os.getloadavg()[0], Tally()
-    while tally.rounds < rounds:
+def contest(work: Work, folder: Path) -> Figures:
+    tally = Tally()
+    while tally.rounds < work.rounds:
         pair = folder / str(tally.rounds)
         pair.mkdir()
-        tally.play(work, min(ROUNDS_OF_A_PAIR[work.device], rounds - tally.rounds), turn_s, pair)
-    ratios = sorted(theirs / ours for ours, theirs in zip(tally.times[True], tally.times[False], strict=True))
-    quartiles = statistics.quantiles(ratios, n=4)
-    ours_cpu_s, theirs_cpu_s = (tally.cpu_s[side] / tally.steps[side] for side in (True, False))
+        tally.play(work, min(ROUNDS_OF_A_PAIR[work.device], work.rounds - tally.rounds), pair)
+    ratios = [by_hand / ours for ours, by_hand in zip(tally.times[_OURS], tally.times[_BY_HAND], strict=True)]
+    first, _, third = statistics.quantiles(ratios, n=4)
+    cpu_s = {side: tally.cpu_s[side] / tally.steps[side] for side in SIDES}
+    figures: Figures = {"strategy": work.strategy, "device": work.device, "rounds": work.rounds}
+    for side in SIDES:
+        figures |= speed_of(side, statistics.median(tally.times[side]), work, tally.ideal_s)
+        figures[f"{side}_cpu_ms"] = round(1000 * cpu_s[side], 1)
     return {
-        "strategy": work.strategy,
-        "device": work.device,
-        "rounds": rounds,
-        "steps": [tally.steps[True], tally.steps[False]],
-        "load_before": round(load, 1),
-        **speed_of("ours", statistics.median(tally.times[True]), work, tally.ideal_s),
-        **speed_of("handwritten", statistics.median(tally.times[False]), work, tally.ideal_s),
+        **figures,
         "ratio": round(statistics.median(ratios), 3),
-        "quartiles": [round(quartiles[0], 3), round(quartiles[2], 3)],
-        "ours_cpu_ms": round(1000 * ours_cpu_s, 1),
-        "handwritten_cpu_ms": round(1000 * theirs_cpu_s, 1),
-        "cpu_ratio": round(theirs_cpu_s / ours_cpu_s, 3),
-        "limit": MANNERS[work.device].limit,
+        "quartiles": [round(first, 3), round(third, 3)],
+        "cpu_ratio": round(cpu_s[_BY_HAND] / cpu_s[_OURS], 3),
+        "limit": work.limit,
     }
 
 
-def speed_of(side: str, step_s: float, work: Work, ideal_s: float | None) -> dict[str, float | None]:
+def speed_of(side: str, step_s: float, work: Work, ideal_s: float | None) -> Figures:
     return {
         f"{side}_ms": round(1000 * step_s, 1),
         f"{side}_tokens_per_s": round(work.tokens / step_s),
@@ -108,36 +103,37 @@ def speed_of(side: str, step_s: float, work: Work, ideal_s: float | None) -> dic
     }
 
 
+def render(scores: Sequence[Figures]) -> list[str]:
+    """The ratio is that of the hand-written loop's time to ours: above 1 ours is quicker."""
+    rows = []
+    for score in scores:
+        row = [score["strategy"], score["rounds"], *(f"{score[f'{side}_ms']} ms" for side in SIDES)]
+        row += [score["ratio"], " to ".join(map(str, score["quartiles"])), score["limit"]]
+        row += [*(f"{score[f'{side}_cpu_ms']} ms" for side in SIDES), score["cpu_ratio"]]
+        row += [f"{score[f'{side}_tokens_per_s']:,}" for side in SIDES]
+        mfu = [score[f"{side}_mfu"] for side in SIDES]
+        rows.append([*row, *("" if share is None else f"{share:.1%}" for share in mfu)])
+    header = ["", "rounds", "ours", "by hand", "ratio", "quartiles", "limit", "ours, CPU", "by hand, CPU", "CPU ratio"]
+    return render_table([*header, "ours, tokens/s", "by hand, tokens/s", "ours, MFU", "by hand, MFU"], rows)
+
+
 def main() -> int:
-    options, manner = parse_options()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends all the same
-    print(yardstick.describe(), file=sys.stderr if options.json else sys.stdout, flush=True)
-    all_quick, scores = True, {}
+    options, usual = parse_options()
+    begin()
+    scores = []
     for strategy in options.strategies:
-        work = build_work(strategy, options.device, manner, options.peak_tflops)
         with tempfile.TemporaryDirectory() as folder:
-            score = contest(work, manner.rounds, manner.turn_s, Path(folder))
-        all_quick &= float(str(score["ratio"])) >= manner.limit
-        scores[strategy] = score
-        if not options.json:
-            print("  ".join(f"{name} {value}" for name, value in score.items()), flush=True)
-    if options.json:
-        print(json.dumps(scores))
-    return 0 if all_quick else 1
+            scores.append(contest(replace(usual, strategy=strategy), Path(folder)))
+        print(scores[-1], file=sys.stderr, flush=True)
+    kept = all(score["ratio"] >= score["limit"] for score in scores)
+    return finish({score["strategy"]: score for score in scores}, render(scores), as_json=options.json, kept=kept)
 
 
-def build_work(strategy: str, device: str, manner: Manner, peak_tflops: float | None) -> Work:
-    shared = {name: value for name, value in asdict(manner).items() if name not in ("rounds", "turn_s", "limit")}
-    return Work(strategy=strategy, device=device, peak_tflops=peak_tflops, **shared)
-
-
-def parse_options(argv: list[str] | None = None) -> tuple[argparse.Namespace, Manner]:
-    """The manner is the device's, with what the command line says instead."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.trainer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_options(argv: list[str] | None = None) -> tuple[argparse.Namespace, Work]:
+    """The work is the device's usual one, with what the command line says instead."""
+    parser = build_parser("trainer", __doc__)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
-    parser.add_argument("--device", choices=MANNERS, default="cpu")
+    parser.add_argument("--device", choices=USUAL, default="cpu")
     parser.add_argument("--preset")
     parser.add_argument("--global-batch", type=int)
     parser.add_argument("--seq-len", type=int)
@@ -148,14 +144,12 @@ def parse_options(argv: list[str] | None = None) -> tuple[argparse.Namespace, Ma
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--turn", dest="turn_s", type=float, help="seconds")
     parser.add_argument("--peak-tflops", type=float, help="of a device that the trainer's table lacks, for MFU")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
-    usual = MANNERS[options.device]
-    said = {field.name: getattr(options, field.name, None) for field in fields(Manner)}
-    manner = Manner(**{name: getattr(usual, name) if value is None else value for name, value in said.items()})
-    if options.device == "cuda" and manner.ranks > 1:
+    said = {name: value for name, value in vars(options).items() if value is not None}
+    usual = replace(USUAL[options.device], **{name: said[name] for name in said.keys() - {"strategies", "json"}})
+    if options.device == "cuda" and usual.ranks > 1:
         parser.error("--ranks: one on a GPU; of several, one stopped first leaves the others' kernels spinning")
-    return options, manner
+    return options, usual
 
 
 if __name__ == "__main__":

@@ -61,12 +61,8 @@ class Contestant:
             port = listener.getsockname()[1]
         with (self.folder / "printed").open("ab") as printed:
             for rank in range(self.work.world_size):
-                variables = {
-                    **self._environment(),
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "MASTER_PORT": str(port),
-                }
+                place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
+                variables = {**self._environment(), **place}
                 self.ranks.append(subprocess.Popen(self._command(), env=variables, stdout=printed, stderr=printed))
         self._until_steps(3)
         self.pause()

@@ -11,7 +11,7 @@ STRATEGIES = ("plain", "ddp", "fsdp")
 class Work:
     """`global_batch` sequences a step, one microbatch on each rank."""
 
-    strategy: str  # one of STRATEGIES
+    strategy: str = "plain"  # one of STRATEGIES
     device: str  # cpu or cuda
     preset: str
     global_batch: int
@@ -20,7 +20,10 @@ class Work:
     is_compiled: bool  # block by block
     ranks: int  # of ddp and fsdp
     window: int  # steps between two looks at the clock
-    peak_tflops: float | None  # of a device that the trainer's table lacks; None: by its name
+    rounds: int
+    turn_s: float
+    limit: float  # of the median ratio
+    peak_tflops: float | None = None  # of a device that the trainer's table lacks; None: by its name
 
     @property
     def world_size(self) -> int:
@@ -32,31 +35,15 @@ class Work:
         return self.global_batch * self.seq_len
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manner:
-    """What a device gets where the command line does not say otherwise."""
-
-    preset: str
-    global_batch: int
-    seq_len: int
-    precision: str
-    is_compiled: bool
-    ranks: int
-    window: int
-    rounds: int
-    turn_s: float
-    limit: float  # of the median ratio
-
-
-# A GPU's two models, with gradients, AdamW's moments and activations, share its memory: about 30 GB each. A window is
-# long beside the one wait for the device that ends it.
-MANNERS = {
-    "cpu": Manner(
-        preset="nano", global_batch=8, seq_len=128, precision="fp32", is_compiled=False, ranks=2,
+# What a device gets where the command line does not say otherwise. A GPU's two models, with gradients, AdamW's moments
+# and activations, share its memory: about 30 GB each. A window is long beside the one wait for the device that ends it.
+USUAL = {
+    "cpu": Work(
+        device="cpu", preset="nano", global_batch=8, seq_len=128, precision="fp32", is_compiled=False, ranks=2,
         window=1, rounds=20, turn_s=2.0, limit=0.97,
     ),
-    "cuda": Manner(
-        preset="1b", global_batch=4, seq_len=2048, precision="bf16", is_compiled=True, ranks=1,
+    "cuda": Work(
+        device="cuda", preset="1b", global_batch=4, seq_len=2048, precision="bf16", is_compiled=True, ranks=1,
         window=10, rounds=12, turn_s=6.0, limit=0.99,
     ),
 }  # fmt: skip

@@ -1,16 +1,19 @@
-"""Where the time of a restart went, from lines as an agent and a trainer write them."""
+"""The recovery benchmark: its JSON, its tables, and where the time of a restart went."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from benchmarks.recovery.__main__ import Score, render
 from benchmarks.recovery.contestants import Setting
-from benchmarks.recovery.split import Kill, split_all, split_restart, summarise
+from benchmarks.recovery.split import Kill, Split, split_all, split_restart, summarise
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind, JournalEvent, render_journal_event
 from trainer.contract.progress import Phase, Progress, render_progress
@@ -84,3 +87,33 @@ def test_two_ranks_share_a_gpu_only_where_gloo_carries_their_gradients() -> None
     programs = ("trainer-ddp", "trainer-fsdp", "script")
     assert [on_gpu.workers_of(program) for program in programs] == [1, 1, 2]
     assert [on_cpu.workers_of(program) for program in programs] == [2, 2, 2]
+
+
+PARTS = {"process_s": 0.1, "verify_s": 0.1, "device_s": 0.5, "load_s": 0.1, "first_step_s": 0.1}
+
+
+def test_the_file_is_the_module() -> None:
+    file = Path(__file__).parents[2] / "benchmarks/recovery.py"
+    said = subprocess.check_output([sys.executable, file, "--help"], text=True, cwd="/")
+    for flag in ("--kills", "--json", "--strategy", "--script"):
+        assert flag in said
+
+
+def test_a_score_is_told_in_seconds_and_steps() -> None:
+    """What programs may rely on."""
+    score = Score("ours", "script", kills=4, recovered_s=[0.4, 0.1, 0.2], steps_redone=[3, 4, 6])
+    document = score.document()
+    assert list(document) == ["kills", "recovered", "p50_s", "p95_s", "p99_s", "steps_redone"]
+    assert list(document.values()) == [4, 3, 0.2, 0.4, 0.4, 4.3]
+    score.splits = [Split(notice_s=None, **PARTS), Split(notice_s=0.2, **PARTS), Split(notice_s=0.4, **PARTS)]
+    assert score.document() == {**document, "split": {"kills": 3, "notice_s": 0.3, **PARTS}}
+
+
+def test_each_launcher_stands_beside_ours_of_the_same_program() -> None:
+    ours = Score("ours", "script", kills=1, recovered_s=[0.2], steps_redone=[6], splits=[Split(notice_s=None, **PARTS)])
+    safe = Score("torchrun-safe", "script", kills=1, recovered_s=[3.1], steps_redone=[6])
+    never = Score("torchrun", "script", kills=1)
+    lines = render([ours, safe, never])
+    assert lines[3] == "| script, torchrun, safe settings | 1 of 1 | 3.1 s | 3.1 s | 3.1 s | 3.1 s | 6 | 15.5 |"
+    assert lines[4] == "| script, torchrun, defaults | 0 of 1 |  |  |  |  |  |  |"
+    assert lines[-1] == "| script, elasticrun |  | 0.1 s | 0.1 s | 0.5 s | 0.1 s | 0.1 s |"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from benchmarks.snapshot.__main__ import excesses, summarise
-from benchmarks.snapshot.setting import ASYNC, STAGED, build_setting, parse_setting, render_setting
+from benchmarks.snapshot.setting import ASYNC, STAGED, Setting, build_setting
 
 QUIET = {"until_update": [0.4, 0.4], "whole_step": [0.5, 0.5]}
 
@@ -18,7 +20,6 @@ def times(until_update: float, whole_step: float, beside: float = 0.0, steps: in
         "until_update": [until_update] * 2,
         "whole_step": [whole_step] * 2,
         "in_all": [3.0] * 2,
-        "steps_beside": [beside] * steps * 2,
         "trained": [whole_step + beside * steps] * 2,
         "steps": [1 + steps] * 2,
     }
@@ -49,5 +50,5 @@ def test_a_gpu_compares_all_that_training_lost() -> None:
 def test_a_setting_reaches_the_ranks_as_it_was(device: str, preset: str, ranks: int) -> None:
     setting = build_setting("ddp", device, None, None)
     assert (setting.preset, setting.ranks) == (preset, ranks)
-    assert parse_setting(render_setting(setting)) == setting
+    assert list(Setting(**json.loads(json.dumps(asdict(setting)))).kinds) == list(setting.kinds)
     assert {"torch.save", STAGED, ASYNC} <= set(setting.kinds)

@@ -12,9 +12,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.trainer import handwritten, wrapped
-from benchmarks.trainer.__main__ import build_work, parse_options, speed_of
+from benchmarks.trainer.__main__ import parse_options, speed_of
 from benchmarks.trainer.contestants import End, config_of, times_of_steps
-from benchmarks.trainer.work import MANNERS, Work
+from benchmarks.trainer.work import USUAL, Work
 from trainer.contract.config import TrainerConfig, parse_config
 from trainer.parallel import replication
 from trainer.parallel import trainee as parallel
@@ -23,8 +23,8 @@ CPU = torch.device("cpu")
 
 
 def make_work(**changes: object) -> Work:
-    options, manner = parse_options([])
-    return replace(build_work("ddp", options.device, manner, None), **changes)
+    _, usual = parse_options([])
+    return replace(usual, strategy="ddp", **changes)
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def test_a_window_of_steps_is_timed_as_one_and_only_if_it_is_whole() -> None:
 
 
 def test_a_gpu_gets_a_model_that_somebody_would_train_on_it() -> None:
-    options, manner = parse_options(["--device", "cuda", "--rounds", "3"])
-    assert manner == replace(MANNERS["cuda"], rounds=3)
-    config = parse_config(config_of(build_work("fsdp", options.device, manner, None)))
+    _, usual = parse_options(["--device", "cuda", "--rounds", "3"])
+    assert usual == replace(USUAL["cuda"], rounds=3)
+    config = parse_config(config_of(replace(usual, strategy="fsdp")))
     assert (config.preset, config.seq_len, config.precision, config.compile) == ("1b", 2048, "bf16", "default")
     assert (config.strategy, config.optimizer_impl) == ("fsdp", "fused")
-    assert manner.limit == 0.99
+    assert usual.limit == 0.99
 
 
 def test_without_a_word_the_cpu_gets_what_it_always_got() -> None:

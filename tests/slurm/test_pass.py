@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.slurm.world import World
+from benchmarks.slurm import World
 from deploy.dev.slurm.crowd import CrowdedSlurm
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient

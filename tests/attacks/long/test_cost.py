@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, _write_run_directory, build_reconciler
+from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, build_reconciler, write_life
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_spec, settle
 from orchestrator.backends.kubernetes.traces import read_traces as read_on_kubernetes
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.slurm.traces import last_sign, look_closely
 from orchestrator.backends.slurm.traces import read_traces as read_on_slurm
+from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.store.engine import Database
@@ -55,7 +56,7 @@ def reconciler(tmp_path: Path) -> Iterator[Reconciler]:
     ids = ["template", *copy(database, "template", range(JOBS - 1))]
     settle(database)
     for job_id in ids:
-        _write_run_directory(tmp_path / "runs", job_id)
+        write_life(tmp_path / "runs", AttemptKey(job_id, 1))
     yield build_reconciler(database, tmp_path / "runs", Cluster(tmp_path / "runs"))
     database.dispose()
 

@@ -12,16 +12,16 @@ import pytest
 
 from benchmarks.snapshot.__main__ import measure, summarise
 from benchmarks.snapshot.setting import build_setting
-from benchmarks.trainer.__main__ import build_work, contest
-from benchmarks.trainer.work import MANNERS
+from benchmarks.trainer.__main__ import contest
+from benchmarks.trainer.work import USUAL
 
 pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize("strategy", ["plain", "ddp", "fsdp"])
 def test_both_sides_train_in_turns_by_the_gpus_settings(strategy: str, tmp_path: Path) -> None:
-    small = replace(MANNERS["cuda"], preset="nano", seq_len=32, global_batch=2, is_compiled=False, window=3)
-    score = contest(build_work(strategy, "cpu", small, peak_tflops=1.0), 2, 1.0, tmp_path)
+    small = replace(USUAL["cuda"], device="cpu", preset="nano", seq_len=32, global_batch=2, is_compiled=False, window=3)
+    score = contest(replace(small, strategy=strategy, rounds=2, turn_s=1.0, peak_tflops=1.0), tmp_path)
     for side in ("ours", "handwritten"):
         assert float(str(score[f"{side}_tokens_per_s"])) > 0
         assert 0 < float(str(score[f"{side}_mfu"])) < 1

@@ -1,0 +1,58 @@
+"""What every benchmark shares: its options, how it prints, and the cells of its tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks import yardstick
+
+Figures = dict[str, Any]  # JSON, whose shape is that of the benchmark
+
+
+def build_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """With --json, which every benchmark has."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    return parser
+
+
+def begin() -> None:
+    """Print the yardstick to stderr. From now on SIGTERM ends this process with all that it started."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    print(yardstick.describe(), file=sys.stderr, flush=True)
+
+
+def finish(figures: Figures, tables: Iterable[str], *, as_json: bool, kept: bool = True) -> int:
+    """Print the figures or the tables; returns the exit status, 1 where a limit was missed."""
+    print(json.dumps(figures) if as_json else "\n".join(tables), flush=True)
+    return 0 if kept else 1
+
+
+def render_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    return [_render_row(header), "|" + "---|" * len(header), *map(_render_row, rows)]
+
+
+def _render_row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def render_number(value: float | None, unit: str = "") -> str:
+    """Three significant digits; nothing for an unknown value."""
+    if value is None:
+        return ""
+    text = f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return f"{text} {unit}".rstrip()
+
+
+def render_ratio(value: float | None, ours: float | None) -> str:
+    """Nothing where one of them is unknown, or ours took no time at all."""
+    return f"{value / ours:.1f}" if value is not None and ours is not None and ours > 0 else ""

@@ -1,1 +1,0 @@
-"""How `python -m benchmarks` writes docs/benchmarks.md."""

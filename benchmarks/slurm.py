@@ -1,0 +1,158 @@
+"""A pass of the supervisor over 1,000 jobs on a Slurm that holds 50,000 of other people's.
+
+    python -m benchmarks.slurm [--jobs N] [--foreign N] [--passes N] [--json]
+
+Half of our jobs run on two nodes each, the others wait. Store (SQLite), run directories, policy and the parsing of what
+Slurm's commands print are the service's own; `squeue` is a script that prints a file: only our own user's lines, as
+slurmctld filters them, or all of them, as where the other jobs belong to the service's Unix user too. How long a real
+slurmctld thinks is not in the figures. The limit is what the project promises.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+import structlog
+from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.event import Event
+
+from benchmarks.control_plane.passes import (
+    CLUSTER,
+    PASS_COLUMNS,
+    build_reconciler,
+    render_pass,
+    time_calls,
+    write_life,
+    write_lines,
+)
+from benchmarks.control_plane.stored import add_job, copy, make_job, make_spec, settle
+from benchmarks.frame import Figures, begin, build_parser, finish, render_table
+from deploy.dev.slurm.crowd import CrowdedSlurm
+from orchestrator.backends.slurm.backend import SlurmBackend
+from orchestrator.backends.slurm.client import SlurmClient
+from orchestrator.backends.slurm.site import SlurmSite
+from orchestrator.collector import calm_collector
+from orchestrator.domain.job import JobState
+from orchestrator.ports.supervision import Change
+from orchestrator.store import schema
+from orchestrator.store.engine import Database
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.supervisor_store import SqlSupervisorStore
+
+LIMIT_S = 1.0
+_NODES = 2
+_TEMPLATE = "template"
+
+
+class World:
+    """So many jobs with an attempt each, on a crowded Slurm. Leaving the context closes the database."""
+
+    def __init__(self, folder: Path, jobs: int, foreign: int) -> None:
+        root = folder / "runs"
+        url = f"sqlite:///{folder / 'orchestrator.db'}"
+        schema.upgrade(url)
+        self._database = Database(url)
+        self._keys = _store_jobs(self._database, jobs)
+        self.slurm = CrowdedSlurm(folder, root, self._keys, foreign=foreign)
+        self._journals = {
+            write_life(root, key, replica=replica, incarnation=1): replica
+            for key, replica in itertools.product(self.slurm.running, range(_NODES))
+        }
+        client = SlurmClient(timeout_s=60, bin_dir=str(self.slurm.bin_dir))
+        site = SlurmSite(root=root, service_root=root, agent_dir=root, listing_s=0)
+        self._backend = SlurmBackend(site, client, package=root)
+        self.reconciler = build_reconciler(self._database, root, self._backend)
+        self._steps = itertools.count(1)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._database.dispose()
+
+    def write_lines(self) -> None:
+        """Every rank of a running job made a step."""
+        write_lines(self._journals, next(self._steps))
+
+    def look(self) -> None:
+        """The cluster's part of a pass: one listing, and the traces in the run directories."""
+        self._backend.observe(dict.fromkeys(self._keys, _NODES))
+
+
+def _store_jobs(database: Database, count: int) -> list[AttemptKey]:
+    """Jobs that began; what each attempt is now the first passes find out."""
+    topology = {"nodes": str(_NODES), "workers_per_node": 1}
+    now = datetime.now(UTC)
+    job = make_job(_TEMPLATE, make_spec(cluster=CLUSTER, topology=topology), JobState.STARTING, now)
+    add_job(database, job)
+    lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
+    assert lease is not None
+    attempt = Attempt(
+        key=AttemptKey(_TEMPLATE, 1), state=AttemptState.SUBMITTED, reason="submitted by the benchmark",
+        nonce="c0ffee00", port=20000, nodes=str(_NODES), asked=str(_NODES), created_at=now,
+    )  # fmt: skip
+    event = Event(at=now, kind="attempt.state", sentence="submitted", attempt=1)
+    SqlSupervisorStore(database, lease).apply(Change(job=job, attempt=attempt, events=[event]))
+    ids = [_TEMPLATE, *copy(database, _TEMPLATE, range(count - 1))]
+    settle(database)
+    return [AttemptKey(job_id, 1) for job_id in ids]
+
+
+def measure(world: World, passes: int) -> dict[str, Figures]:
+    """Rows of the table. In each pass every running job is seen, and none changes its state."""
+    for _ in range(3):  # what follows from the first sight is decided and written down
+        world.reconciler.reconcile()
+    rows = {
+        "nobody wrote": _time_passes(world, passes),
+        "a line from each rank": _time_passes(world, passes, before=world.write_lines),
+        "of it, the cluster": time_calls(world.look, passes),
+    }
+    world.slurm.give_all_to_us()
+    rows["all jobs are this user's"] = _time_passes(world, passes)
+    return rows
+
+
+def _time_passes(world: World, count: int, *, before: Callable[[], None] = lambda: None) -> Figures:
+    world.slurm.calls()
+    figures = time_calls(world.reconciler.reconcile, count, before=before)
+    asked = Counter(call.split()[0] for call in world.slurm.calls())
+    return {**figures, "listings": asked.pop("squeue", 0) / count, "other_calls": asked.total() / count}
+
+
+def main() -> int:
+    parser = build_parser("slurm", __doc__)
+    parser.add_argument("--jobs", type=int, default=1000, help="ours")
+    parser.add_argument("--foreign", type=int, default=50_000)
+    parser.add_argument("--passes", type=int, default=7, help="of each row")
+    options = parser.parse_args()
+    begin()
+    calm_collector()  # as the service does
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with tempfile.TemporaryDirectory() as folder, World(Path(folder), options.jobs, options.foreign) as world:
+        rows = measure(world, options.passes)
+    cells = [
+        [*render_pass(name, row), *(f"{row[calls]:g}" if calls in row else "" for calls in ("listings", "other_calls"))]
+        for name, row in rows.items()
+    ]
+    tables = [
+        f"{options.jobs} jobs of ours among {options.foreign}; limit {LIMIT_S:g} s.",
+        "",
+        *render_table(["a pass", *PASS_COLUMNS, "listings", "other calls"], cells),
+    ]
+    kept = all(row["wall_s"] <= LIMIT_S for row in rows.values())
+    figures = {"jobs": options.jobs, "foreign": options.foreign, "limit_s": LIMIT_S, "rows": rows}
+    return finish(figures, tables, as_json=options.json, kept=kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Passes of the supervisor over very many jobs of a Slurm. See __main__.py."""

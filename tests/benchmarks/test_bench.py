@@ -1,0 +1,144 @@
+"""`make bench`: what is run, what is written into the page, and what is left alone. No timing is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import benchmarks.__main__ as bench
+from benchmarks import machine, yardstick
+from benchmarks.__main__ import BENCHMARKS, PAGE, Benchmark, BenchmarkFailed, measure_all
+from benchmarks.frame import render_number, render_ratio
+from deploy.dev.sections import NoSection, list_sections, read_section, replace_section
+
+ROOT = Path(__file__).parents[2]
+TEXT = """# Figures
+Words.
+
+<!-- made: one -->
+old
+<!-- end: one -->
+More words.
+<!-- made: two -->
+older
+<!-- end: two -->
+"""
+# By its name, whether a limit was missed; the last one prints no table.
+PROGRAMS = {"one": 0, "two": 1, "broken": None}
+
+
+@pytest.fixture(autouse=True)
+def short_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yardstick, "_ADDITIONS", 10)
+    monkeypatch.setattr(yardstick, "_OBJECTS", 10)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page with two sections, and programs below a package `figures`."""
+    (tmp_path / "figures").mkdir()
+    for name, status in PROGRAMS.items():
+        text = "raise SystemExit(3)" if status is None else f"print('| 3.5 s |')\nraise SystemExit({status})"
+        (tmp_path / "figures" / f"{name}.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = tmp_path / "page.md"
+    path.write_text(TEXT)
+    return path
+
+
+def some(*names: str) -> Iterator[Benchmark]:
+    return (Benchmark(name=name, full=f"figures.{name}", quick=f"figures.{name} --quick") for name in names)
+
+
+def test_make_bench_runs_every_benchmark() -> None:
+    files = [*(ROOT / "benchmarks").glob("*/__main__.py"), *(ROOT / "benchmarks").glob("*.py")]
+    found = {
+        file.parent.name if file.name == "__main__.py" else file.stem
+        for file in files
+        if "build_parser(" in file.read_text() and file.stem != "frame"  # to start each would take a minute
+    }
+    for commands in ([each.full for each in BENCHMARKS], [each.quick for each in BENCHMARKS]):
+        assert {command.split()[0] for command in commands} == {f"benchmarks.{name}" for name in found}
+
+
+def test_every_benchmark_has_one_section_on_the_page_and_there_is_no_other() -> None:
+    sections = list_sections(PAGE.read_text())
+    assert sorted(sections) == sorted(benchmark.name for benchmark in BENCHMARKS)
+    assert all(read_section(PAGE.read_text(), name) for name in sections)
+
+
+def test_a_section_is_replaced_and_all_words_around_it_stay() -> None:
+    assert replace_section(TEXT, "one", "new\n") == TEXT.replace("\nold\n", "\n\nnew\n\n")
+    assert read_section(replace_section(TEXT, "one", "new"), "one") == "new"
+    again = replace_section(replace_section(TEXT, "one", "first"), "one", "second")
+    assert again == replace_section(TEXT, "one", "second")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        TEXT.replace("<!-- made: one -->", ""),
+        TEXT.replace("<!-- end: one -->", ""),
+        TEXT + "<!-- made: one -->\n<!-- end: one -->\n",
+        "<!-- end: one -->\n<!-- made: one -->\n",
+    ],
+    ids=["no beginning", "no end", "two of them", "the wrong way round"],
+)
+def test_a_page_without_one_place_for_a_section_is_refused(page: str) -> None:
+    with pytest.raises(NoSection, match="one"):
+        replace_section(page, "one", "new")
+
+
+def test_a_section_says_when_on_what_by_which_command_and_what_came_out(page: Path) -> None:
+    assert list(measure_all(some("one"), page, quick=False)) == []
+    section = read_section(page.read_text(), "one")
+    for words in ("Measured 20", "Load average", "yardstick", "cores", "Python 3", "torch 2", "commit"):
+        assert words in section
+    assert section.endswith("\n\n    python -m figures.one\n\n| 3.5 s |")
+    assert read_section(page.read_text(), "two") == "older"
+
+
+def test_a_missed_limit_stands_in_the_section_and_is_named(page: Path) -> None:
+    assert list(measure_all(some("two"), page, quick=False)) == ["two"]
+    assert "**A limit was not kept.**" in read_section(page.read_text(), "two")
+
+
+def test_a_benchmark_that_fails_leaves_its_section_and_the_next_one_runs(page: Path) -> None:
+    page.write_text(TEXT.replace("two", "broken"))
+    assert list(measure_all(some("broken", "one"), page, quick=False)) == ["broken"]
+    assert read_section(page.read_text(), "broken") == "older"
+    assert "| 3.5 s |" in read_section(page.read_text(), "one")
+    with pytest.raises(BenchmarkFailed, match=r"figures\.broken ended with 3 and printed no table"):
+        bench.run("figures.broken")
+
+
+def test_quick_runs_are_printed_and_no_limit_is_judged(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(measure_all(some("two"), None, quick=True)) == []
+    assert page.read_text() == TEXT
+    assert "    python -m figures.two --quick\n" in (printed := capsys.readouterr().out)
+    assert "| 3.5 s |" in printed
+
+
+def test_a_machine_without_a_gpu_leaves_out_what_is_measured_on_one(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_gpu = [benchmark for benchmark in BENCHMARKS if benchmark.name.endswith("_gpu")]
+    assert all("--device cuda" in command for each in on_gpu for command in (each.full, each.quick))
+    monkeypatch.setattr(machine, "list_gpus", lambda: ["NVIDIA H100 80GB HBM3"])
+    assert {benchmark.missing() for benchmark in on_gpu} == {None}
+    monkeypatch.setattr(machine, "list_gpus", list)
+    assert list(measure_all(on_gpu, page, quick=False)) == []
+    assert page.read_text() == TEXT
+    assert "trainer_gpu: left out, nvidia-smi names no GPU here" in capsys.readouterr().err
+
+
+def test_cells_have_three_digits_and_none_for_what_is_unknown() -> None:
+    assert [render_number(value, "s") for value in (0.12345, 12.345, 1234.5, None)] == [
+        "0.123 s",
+        "12.3 s",
+        "1234 s",
+        "",
+    ]
+    assert [render_ratio(3.1, ours) for ours in (0.2, 0.0, None)] == ["15.5", "", ""]

@@ -31,7 +31,7 @@ from benchmarks.control_plane.load import Answer, Caller, Request, Usage, fresh_
 from benchmarks.control_plane.stored import UNSUPERVISED, add_many, add_running, make_job, make_spec
 from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_table
 from orchestrator.dashboard.charts import MAX_POINTS
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.jobs import JobOrder
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_store import SqlJournalStore

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 
 import structlog
-from orchestrator.domain.attempt import Attempt, AttemptKey, AttemptState
-from orchestrator.domain.event import Event
 
 from benchmarks.control_plane.passes import (
     CLUSTER,
@@ -40,7 +38,9 @@ from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.collector import calm_collector
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
+from orchestrator.domain.job.event import Event
+from orchestrator.domain.job.job import JobState
 from orchestrator.ports.supervision import Change
 from orchestrator.store import schema
 from orchestrator.store.engine import Database

@@ -48,7 +48,7 @@ from benchmarks.control_plane.stored import (
 from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from deploy.dev.postgres import postgres_server
 from deploy.dev.service import ThrowawayService
-from orchestrator.domain.job import JobState
+from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
 from trainer.contract.progress import render_progress
 

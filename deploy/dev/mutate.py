@@ -1,150 +1,376 @@
 """Does a test notice every guard and every rule? Each is taken out in turn, and some test must then fail.
 
-`make mutate` runs this. What is looked at, and which tests are asked, stands in deploy/dev/mutation/targets.py; mutants
-that no test can notice stand with their reasons in deploy/dev/mutation/equivalent.txt. The working tree is not touched.
-Exit 0 when every mutant was killed or is listed, 1 when one survived or the list is not true, 2 when nothing could be
-said: the tests fail as they are, or a table names what is not there.
+    python -m deploy.dev.mutate [--only SUBSTRING] [--jobs N] [--list]          # or: make mutate ARGS="--only rules"
+
+SUITES says what is looked at and which tests are asked; EQUIVALENT has the mutants that no test can notice, with the
+reason. The working tree is not touched: a process imports what is slow, then forks for each mutant, and the fork
+imports the mutant in the module's place. Exit status 0 when every mutant was killed or is listed, 1 when one survived
+or a listed one was killed, 2 when nothing can be said: the tests fail as they are, or a table names what is not there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import ast
+import gc
+import importlib
 import os
+import re
+import resource
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 
-from deploy.dev.mutation.equivalent import LIST, BadList, parse_equivalents
-from deploy.dev.mutation.mutants import Mutant, find_mutants
-from deploy.dev.mutation.run import Red, Verdict, open_bench
-from deploy.dev.mutation.targets import LEFT_OUT, SUITES, StaleTable, Suite, modules_of
+import pytest
+from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is to be tried: the mutants with the suite of their module, and the reasons of those that may survive."""
+class Suite:
+    """Modules, as patterns of which each must match a file, and the tests that must notice, the quickest first."""
 
-    root: Path
-    mutants: Sequence[tuple[Mutant, Suite]]
-    equivalent: Mapping[str, str]
+    modules: Sequence[str]
+    tests: Sequence[str]
+    keyword: str = ""  # pytest's -k
+    races: bool = False  # the tests have threads: only what fails twice counts
 
-    def only(self, part: str) -> Plan:
-        """Those whose name or path contains `part`."""
-        kept = [(mutant, suite) for mutant, suite in self.mutants if part in mutant.name or part in mutant.path]
-        return Plan(root=self.root, mutants=kept, equivalent=self.equivalent)
 
-    def texts(self) -> dict[str, str]:
-        """What the modules hold now."""
-        return {path: (self.root / path).read_text() for path in {mutant.path for mutant, _ in self.mutants}}
+def _domain(*names: str) -> list[str]:
+    return [f"orchestrator/domain/**/{name}.py" for name in names]
+
+
+def _unit(*names: str) -> list[str]:
+    return [f"tests/unit/test_{name}.py" for name in names]
+
+
+def _on_sqlite(modules: Sequence[str], *tests: str, keyword: str = "sqlite") -> Suite:
+    return Suite(modules=modules, tests=[f"tests/{test}.py" for test in tests], keyword=keyword, races=True)
+
+
+_RULES = _unit("rules", "guards", "ladder", "decide", "first_cause", "not_permitted", "queueing_clusters", "chaos")
+_FACTS = _unit("budget", "counted", "event", "hang", "told", "wish", "node", "launch", "webhook", "split")
+_FACTS += _unit("found_by_property")
+_INSIGHT = _unit("goodput", "shares", "gains", "chronicle", "why", "script_error")
+_ERRANDS = _unit("chaos", "injections", "told_stacks", "deletion", "wish")
+_IDENTITY = [
+    f"tests/identity/test_{name}.py" for name in ("identity", "access", "worker_token", "masking", "reach", "tokens")
+]
+_KUBERNETES = [f"tests/kubernetes/test_{name}.py" for name in ("replay", "states", "sight")]
+
+# A module that is matched twice is of the later suite.
+SUITES = (
+    Suite(modules=_domain("*"), tests=[*_RULES, *_FACTS, *_unit("admission")]),
+    Suite(modules=_domain("evidence"), tests=[*_RULES, *_unit("evidence")]),
+    Suite(modules=_domain("admission"), tests=_unit("admission")),
+    Suite(modules=_domain("budget", "hang", "training_summary", "node", "launch", "webhook"), tests=[*_FACTS, *_RULES]),
+    Suite(
+        modules=_domain("chronicle", "gains", "goodput", "life", "remedies", "script_error", "breakdown", "why"),
+        tests=_INSIGHT,
+    ),
+    Suite(modules=_domain("retention"), tests=_unit("housekeeping")),
+    Suite(
+        modules=[*_domain("faults", "deletion", "injections", "dependents", "stacks"), "trainer/contract/chaos.py"],
+        tests=_ERRANDS,
+    ),
+    Suite(modules=_domain("route_roles", "identity", "masking", "url_policy", "worker_token"), tests=_IDENTITY),
+    Suite(
+        modules=[
+            *(f"orchestrator/commands/{name}.py" for name in ("checks", "job_commands", "plans")),
+            *_domain("requests"),
+        ],
+        tests=_unit("wish", "commands", "plans", "chaos"),
+    ),
+    Suite(
+        modules=["orchestrator/supervisor/*.py"],
+        tests=_unit("account", "supervision", "secrets_in_starts", "found_by_crashes", "found_by_property"),
+    ),
+    Suite(modules=["orchestrator/supervisor/lease_keeper.py"], tests=_unit("lease_keeper"), races=True),
+    Suite(modules=["orchestrator/supervisor/loop.py"], tests=_unit("loop"), races=True),
+    Suite(modules=["orchestrator/intake/reception.py"], tests=_unit("reception"), races=True),
+    _on_sqlite(["orchestrator/store/lease_store.py"], "contract/test_leases", "contract/test_guard"),
+    _on_sqlite(
+        [f"orchestrator/store/{name}.py" for name in ("supervisor_store", "node_records", "overview")],
+        "contract/test_supervisor_store",
+        "store/test_supervision",
+    ),
+    _on_sqlite(["orchestrator/store/job_store.py"], "store/test_jobs"),
+    _on_sqlite(["orchestrator/store/cluster_reader.py"], "store/test_clusters"),
+    _on_sqlite(
+        [f"orchestrator/store/{name}.py" for name in ("journal_rows", "journal_store")],
+        "store/test_journals",
+        "store/test_journal_delivery",
+    ),
+    _on_sqlite(["orchestrator/store/outbox_store.py"], "outbox/test_store"),
+    _on_sqlite(["orchestrator/webhooks/outbox.py"], "outbox/test_delivery", keyword="sqlite and signed"),
+    Suite(
+        modules=[f"trainer/contract/{name}.py" for name in ("restart_policy", "failure")],
+        tests=_unit("contract_failure", "restart_policy", "guards", "contract_documents"),
+    ),
+    Suite(modules=["trainer/contract/fence.py"], tests=_unit("guards", "fence")),
+    Suite(modules=["trainer/contract/silence.py"], tests=_unit("hang", "told")),
+    Suite(modules=_domain("trials"), tests=_unit("trials")),
+    Suite(modules=[f"orchestrator/backends/kubernetes/{name}.py" for name in ("states", "sight")], tests=_KUBERNETES),
+)
+# Of the modules above: what judges an owner's input, which the API's tests look at.
+LEFT_OUT = _domain("spec", "unsupported", "validation")
+EQUIVALENT = {
+    "route_roles.py:needs_place: without rule.role is not None": (
+        "Every rule about a job names a role; the type alone allows for none."
+    ),
+    "route_roles.py:_judge_in: without project is None": "A path that takes a project names one, and a job has one.",
+    "states.py:find_job_cause: without meaning.kind is None": (
+        "Every row of JOB_REASONS has a kind; the type is shared with tables whose rows may have none."
+    ),
+}
+
+# Slow to import and wanted by most tests. A module that is not installed is left to the tests that need it.
+_WARM = (
+    *("alembic.command", "fastapi", "httpx", "hypothesis.stateful", "prometheus_client", "psycopg"),
+    *("pydantic_settings", "pytest_timeout", "sqlalchemy.dialects.postgresql", "sqlalchemy.orm"),
+    *("starlette.testclient", "structlog", "torchx.specs", "uvicorn", "yaml"),
+)
+# Neither a cache nor a plug-in that happens to be installed. A test that hangs has noticed.
+_PYTEST = (
+    "-x",
+    "-q",
+    "-p",
+    "pytest_timeout",
+    "-p",
+    "no:cacheprovider",
+    "--assert=plain",
+    "--no-header",
+    "-otimeout=40",
+)
+_CPU_LIMIT_S = 300  # of one mutant: an endless loop outside of a test
+_FIRST_RED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+class StaleTable(Exception):
+    """A table names what is not there; the text says what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """`source[start:end]` of a module, in bytes of UTF-8, gives way to `replacement`."""
+
+    path: str  # of the module, from the root of the repository
+    name: str  # unique in its module, and stable while the function and the condition are
+    start: int
+    end: int
+    replacement: str
+
+    def applied_to(self, source: str) -> str:
+        text = source.encode()
+        return (text[: self.start] + self.replacement.encode() + text[self.end :]).decode()
+
+
+def find_mutants(path: str, source: str) -> list[Mutant]:
+    """Every rule and every guard of a module, in the order of its text. Raises SyntaxError.
+
+    A policy is a tuple at module level whose name ends with POLICY; each of its rules is taken out in turn. A guard is
+    an `if` whose body ends in return, raise or continue, or the condition of `return x if condition else y`: its
+    condition becomes False. Of a condition, or a returned value, that is made of `and` and `or`, each part is taken out
+    as well: it becomes what leaves the decision to its neighbours, True in an `and`, False in an `or`.
+    """
+    text, line_starts = source.encode(), [0]
+    for line in text.split(b"\n"):
+        line_starts.append(line_starts[-1] + len(line) + 1)
+    seen: Counter[str] = Counter()
+    mutants = []
+    for place, what, node, replacement in _find(ast.parse(source), ()):
+        start = line_starts[node.lineno - 1] + node.col_offset
+        end = line_starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        name = f"{Path(path).name}:{'.'.join(place)}: {what} {' '.join(text[start:end].decode().split())}"
+        seen[name] += 1
+        unique = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        mutants.append(Mutant(path=path, name=unique, start=start, end=end, replacement=replacement))
+    return mutants
+
+
+_Found = tuple[tuple[str, ...], str, ast.expr, str]  # class and function, what is done, to which node, what it becomes
+
+
+def _find(node: ast.AST, place: tuple[str, ...]) -> Iterator[_Found]:
+    for child in ast.iter_child_nodes(node):
+        inner = place
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                inner = (*place, child.name)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=rules))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Tuple(elts=rules))
+            ) if not place and name.endswith("POLICY"):
+                yield from (((name,), "without", rule, "*()") for rule in rules)
+            case ast.If(test=test, body=[*_, ast.Return() | ast.Raise() | ast.Continue()]):
+                yield place, "if", test, "False"
+                yield from _parts(test, place)
+            case ast.Return(value=ast.IfExp(test=test)):
+                yield place, "return if", test, "False"
+                yield from _parts(test, place)
+            case ast.Return(value=ast.BoolOp() | ast.UnaryOp() as value):
+                yield from _parts(value, place)
+        yield from _find(child, inner)
+
+
+def _parts(condition: ast.expr, place: tuple[str, ...]) -> Iterator[_Found]:
+    match condition:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield from _parts(operand, place)
+        case ast.BoolOp(op=op, values=parts):
+            for part in parts:
+                yield place, "without", part, "True" if isinstance(op, ast.And) else "False"
+                yield from _parts(part, place)
+
+
+def modules_of(root: Path, suites: Iterable[Suite], left_out: Iterable[str] = ()) -> dict[str, Suite]:
+    """The suite of each module, by its path from the root. Raises StaleTable."""
+
+    def match(pattern: str) -> list[str]:
+        paths = [path.relative_to(root).as_posix() for path in sorted(root.glob(pattern))]
+        if not paths:
+            raise StaleTable(f"no module matches {pattern}")
+        return paths
+
+    found = {path: suite for suite in suites for pattern in suite.modules for path in match(pattern)}
+    for path in [path for pattern in left_out for path in match(pattern)]:
+        found.pop(path, None)
+    return found
+
+
+def find_all(root: Path, suites: Iterable[Suite], left_out: Iterable[str]) -> list[tuple[Mutant, Suite]]:
+    """Raises StaleTable."""
+    modules = modules_of(root, suites, left_out).items()
+    return [(each, suite) for path, suite in modules for each in find_mutants(path, (root / path).read_text())]
+
+
+def find_red(
+    root: Path, trials: Iterable[tuple[Mutant | None, Suite]], jobs: int
+) -> Iterator[tuple[Mutant | None, str | None]]:
+    """Each mutant (None: the modules as they are) with the first test that fails, as soon as it is known."""
+    with warnings.catch_warnings(action="ignore"):
+        for name in _WARM:
+            with suppress(ImportError):
+                importlib.import_module(name)
+    gc.freeze()  # a collection would touch, and so copy, all of it in each child
+    running: dict[int, tuple[Mutant | None, Suite, Path]] = {}
+    again: set[str] = set()  # names of mutants whose red is not believed yet
+    waiting = list(trials)[::-1]
+    with tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as folder:
+        while waiting or running:
+            if waiting and len(running) < jobs:
+                mutant, suite = waiting.pop()
+                place = Path(tempfile.mkdtemp(dir=folder))
+                sys.stdout.flush()
+                pid = os.fork()
+                if pid == 0:
+                    _run_tests(root, mutant, suite, place)
+                running[pid] = mutant, suite, place
+                continue
+            pid, status = os.wait()
+            mutant, suite, place = running.pop(pid)
+            printed = (place / "output").read_text(errors="replace")
+            first = _FIRST_RED.search(printed)
+            red = None if status == 0 else first[1] if first else f"status {status}: {printed[-1000:]}"
+            if red is not None and suite.races and mutant is not None and mutant.name not in again:
+                again.add(mutant.name)
+                waiting.append((mutant, suite))
+                continue
+            yield mutant, red
+
+
+def _run_tests(root: Path, mutant: Mutant | None, suite: Suite, folder: Path) -> None:
+    """The body of a fork; it does not return."""
+    status = 3
+    try:
+        with (folder / "output").open("wb") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_LIMIT_S, _CPU_LIMIT_S))
+        os.chdir(root)
+        sys.path.insert(0, str(root))
+        os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
+        # One failing example is enough: it is neither shrunk nor kept.
+        settings.register_profile("mutate", database=None, phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("mutate")
+        if mutant is not None:
+            _install(mutant, root)
+        status = int(pytest.main([*suite.tests, "-k", suite.keyword, *_PYTEST, f"--basetemp={folder / 'tmp'}"]))
+        sys.stdout.flush()
+    finally:
+        os._exit(status)  # threads that a mutant has left hanging are not waited for
+
+
+def _install(mutant: Mutant, root: Path) -> None:
+    """From now on this process imports the mutant. Raises RuntimeError when it has the module already."""
+    name = mutant.path.removesuffix(".py").replace("/", ".")
+    if name in sys.modules:
+        raise RuntimeError(f"{name} was imported before its mutant could take its place")
+    text, original = mutant.applied_to((root / mutant.path).read_text()), SourceFileLoader.get_code
+
+    def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
+        return compile(text, self.path, "exec", dont_inherit=True) if fullname == name else original(self, fullname)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]
 
 
 def main() -> int:
-    options = _parse_options()
-    try:
-        plan = build_plan(ROOT, SUITES, LEFT_OUT, parse_equivalents(LIST.read_text())).only(options.only)
-    except (StaleTable, BadList) as error:
-        print(error, file=sys.stderr)
-        return 2
-    if options.list:
-        print("\n".join(mutant.name for mutant, _ in plan.mutants))
-        return 0
-    return run(plan, jobs=options.jobs, as_json=options.json)
-
-
-def build_plan(root: Path, suites: Sequence[Suite], left_out: Sequence[str], equivalent: Mapping[str, str]) -> Plan:
-    """Find everything that is to be tried. Raises StaleTable, BadList for an equivalent that is no mutant any more."""
-    mutants = [
-        (mutant, suite)
-        for path, suite in modules_of(root, suites, left_out).items()
-        for mutant in find_mutants(path, (root / path).read_text())
-    ]
-    gone = sorted(equivalent.keys() - {mutant.name for mutant, _ in mutants})
-    if gone:
-        raise BadList("listed as equivalent, but no mutant any more:\n  " + "\n  ".join(gone))
-    return Plan(root=root, mutants=mutants, equivalent=equivalent)
-
-
-def run(plan: Plan, *, jobs: int, as_json: bool = False) -> int:
-    """Try the plan and print what came of it; returns the exit code."""
-    started = time.monotonic()
-    stages = list(dict.fromkeys(stage for _, suite in plan.mutants for stage in suite.stages))
-    # What is known to survive is not asked about at the greatest length.
-    trials = [
-        (mutant, suite.stages[:-1] if mutant.name in plan.equivalent and len(suite.stages) > 1 else suite.stages)
-        for mutant, suite in plan.mutants
-    ]
-    texts = plan.texts()
-    verdicts = []
-    with open_bench(plan.root, jobs) as bench:
-        try:
-            limits = bench.baseline(stages)
-        except Red as error:
-            print(error, file=sys.stderr)
-            return 2
-        for verdict in bench.judge(trials, limits):
-            verdicts.append(verdict)
-            if not as_json:
-                print(_line(verdict, plan.equivalent), flush=True)
-    if plan.texts() != texts:
-        print("a module was changed meanwhile: what was said of its mutants means nothing", file=sys.stderr)
-        return 2
-    survived = [each for each in verdicts if each.killed_by is None and each.mutant.name not in plan.equivalent]
-    untrue = [each for each in verdicts if each.killed_by is not None and each.mutant.name in plan.equivalent]
-    seconds = time.monotonic() - started
-    if as_json:
-        print(json.dumps({"seconds": round(seconds, 1), "mutants": [_document(each, plan) for each in verdicts]}))
-    else:
-        _print_summary(verdicts, survived, untrue, seconds)
-    return 1 if survived or untrue else 0
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deploy.dev.mutate", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.dev.mutate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", metavar="SUBSTRING", default="", help="mutants with this in their name or path")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: one per core)")
     parser.add_argument("--list", action="store_true", help="print the mutants' names, try nothing")
-    parser.add_argument("--json", action="store_true", help="one document instead of lines")
-    return parser.parse_args()
+    options = parser.parse_args()
+    try:
+        mutants = find_all(ROOT, SUITES, LEFT_OUT)
+        if gone := EQUIVALENT.keys() - {mutant.name for mutant, _ in mutants}:
+            raise StaleTable(f"listed as equivalent, but no mutant any more: {', '.join(sorted(gone))}")
+    except StaleTable as error:
+        print(error, file=sys.stderr)
+        return 2
+    chosen = [(each, suite) for each, suite in mutants if options.only in f"{each.path}:{each.name}"]
+    if options.list:
+        print("\n".join(f"{Path(mutant.path).parent}/{mutant.name}" for mutant, _ in chosen))
+        return 0
+    return judge(ROOT, chosen, EQUIVALENT.keys(), options.jobs)
 
 
-def _line(verdict: Verdict, equivalent: Mapping[str, str]) -> str:
-    name = verdict.mutant.name
-    if verdict.killed_by is not None:
-        untrue = "NOT EQUIVALENT, " if name in equivalent else ""
-        return f"{untrue}killed    {name}  <- {verdict.stage}: {verdict.killed_by} ({verdict.seconds:.1f} s)"
-    return f"{'equivalent' if name in equivalent else 'SURVIVED '} {name} ({verdict.seconds:.1f} s)"
-
-
-def _document(verdict: Verdict, plan: Plan) -> dict[str, object]:
-    return {
-        "name": verdict.mutant.name,
-        "path": verdict.mutant.path,
-        "line": verdict.mutant.line,
-        "killed_by": verdict.killed_by,
-        "stage": verdict.stage,
-        "seconds": round(verdict.seconds, 2),
-        "equivalent": plan.equivalent.get(verdict.mutant.name),
-    }
-
-
-def _print_summary(
-    verdicts: Sequence[Verdict], survived: Sequence[Verdict], untrue: Sequence[Verdict], seconds: float
-) -> None:
-    for heading, some in (("survived", survived), ("listed as equivalent, but killed", untrue)):
-        if some:
-            print(f"\n{heading}:")
-            print("\n".join(f"  {verdict.mutant.name}  (line {verdict.mutant.line})" for verdict in some))
-    killed = sum(verdict.killed_by is not None for verdict in verdicts)
-    listed = len(verdicts) - killed - len(survived)
-    print(
-        f"\n{len(verdicts)} mutants in {seconds:.0f} s: {killed} killed, {len(survived)} survived, "
-        f"{listed} equivalent with a reason"
-    )
+def judge(root: Path, mutants: Sequence[tuple[Mutant, Suite]], equivalent: Iterable[str], jobs: int) -> int:
+    """Try all and print what came of it; returns the exit status."""
+    began, listed = time.monotonic(), frozenset(equivalent)
+    suites = [
+        suite for number, (_, suite) in enumerate(mutants) if suite not in [other for _, other in mutants[:number]]
+    ]
+    for _, red in find_red(root, [(None, suite) for suite in suites], jobs):
+        if red is not None:
+            print(f"{red} fails without a mutant", file=sys.stderr)
+            return 2
+    counts: Counter[str] = Counter()
+    wrong = []
+    for mutant, red in find_red(root, mutants, jobs):
+        assert mutant is not None
+        is_listed = mutant.name in listed
+        word = (
+            ("killed, though listed" if is_listed else "killed") if red else ("equivalent" if is_listed else "SURVIVED")
+        )
+        counts[word] += 1
+        line = f"{word} {Path(mutant.path).parent}/{mutant.name}" + (f"  <- {red}" if red else "")
+        print(line, flush=True)
+        if (red is None) is not is_listed:
+            wrong.append(line)
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    print("\n".join(["", *wrong, f"{len(mutants)} mutants in {time.monotonic() - began:.0f} s: {told}"]))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

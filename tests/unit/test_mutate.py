@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from deploy.dev.mutate import ROOT, build_plan
-from deploy.dev.mutation.equivalent import LIST, BadList, parse_equivalents
-from deploy.dev.mutation.mutants import find_mutants
-from deploy.dev.mutation.targets import LEFT_OUT, SUITES, StaleTable, Suite, modules_of
+from deploy.dev.mutate import EQUIVALENT, LEFT_OUT, ROOT, SUITES, StaleTable, Suite, find_all, find_mutants, modules_of
 
 RULES = """
 TINY_POLICY: tuple[object, ...] = (early, late)
@@ -65,34 +61,19 @@ def test_equal_conditions_in_one_function_have_names_of_their_own() -> None:
     assert [mutant.name for mutant in find_mutants("p/m.py", source)] == ["m.py:f: if a", "m.py:f: if a (2)"]
 
 
-def test_every_mutant_of_the_product_compiles_and_has_its_own_name() -> None:
-    plan = build_plan(ROOT, SUITES, LEFT_OUT, {})
-    assert len({mutant.name for mutant, _ in plan.mutants}) == len(plan.mutants) > 0
-    for mutant, _ in plan.mutants:
+def test_every_mutant_of_the_product_compiles_and_every_equivalent_is_one_of_them() -> None:
+    mutants = [mutant for mutant, _ in find_all(ROOT, SUITES, LEFT_OUT)]
+    assert len({(mutant.path, mutant.name) for mutant in mutants}) == len(mutants) > 0
+    assert EQUIVALENT.keys() <= {mutant.name for mutant in mutants}
+    for mutant in mutants:
         compile(mutant.applied_to((ROOT / mutant.path).read_text()), mutant.path, "exec")
 
 
-def test_the_table_may_not_name_what_is_not_there() -> None:
-    missing = Suite(modules=("orchestrator/domain/no_such_*.py",), stages=())
-    with pytest.raises(StaleTable, match="no_such"):
-        modules_of(ROOT, [missing])
-    with pytest.raises(StaleTable, match="take it off"):
-        modules_of(ROOT, [], ["orchestrator/domain/no_such.py"])
-
-
-def test_each_equivalent_mutant_has_a_reason() -> None:
-    assert parse_equivalents("# why\na.py:f: if x\n    Nobody calls f\n    with x.\n") == {
-        "a.py:f: if x": "Nobody calls f with x."
-    }
-    for wrong in ("a.py:f: if x\n", "  a reason alone\n", "a\n  b\na\n  b\n"):
-        with pytest.raises(BadList):
-            parse_equivalents(wrong)
-    assert parse_equivalents(LIST.read_text()) is not None
-
-
-def test_an_equivalent_that_is_no_mutant_any_more_is_refused() -> None:
-    with pytest.raises(BadList, match="gone from here"):
-        build_plan(ROOT, SUITES, LEFT_OUT, {"gone from here": "for a reason"})
+def test_the_tables_may_not_name_what_is_not_there() -> None:
+    for suites, left_out in (([Suite(modules=["tests/no_such_*.py"], tests=[])], []), ([], ["tests/no_such.py"])):
+        with pytest.raises(StaleTable, match="no_such"):
+            modules_of(ROOT, suites, left_out)
+    assert [test for suite in SUITES for test in suite.tests if not (ROOT / test).exists()] == []
 
 
 TINY = {
@@ -116,59 +97,48 @@ def test_a_big_number_is_big():
     assert first(4) == "big"
 """,
     "test_more.py": """
-from tiny.rules import first
+import pytest
+from tiny.rules import endless, first
 def test_a_small_number_is_small():
     assert first(-1) == "small"
-""",
-    "test_endless.py": """
-from tiny.rules import endless
+@pytest.mark.timeout(1)
 def test_it_ends():
     assert endless(1) == 1
 """,
 }
-# Its processes fork, which those of a parallel test run had better not.
+# It forks, which the processes of a parallel test run had better not.
 SCRIPT = """
 import sys
 from pathlib import Path
 from deploy.dev import mutate
-from deploy.dev.mutation import run
-from deploy.dev.mutation.targets import Stage, Suite
 
-run.WARM = ()
-stages = (Stage(name="one", arguments=("test_tiny.py",)), Stage(name="two", arguments=("test_more.py",), timing=True))
-suites = [Suite(modules=("tiny/*.py",), stages=stages)]
-plan = mutate.build_plan(Path(sys.argv[1]), suites, [], {"rules.py:first: if x == 1000": "Nobody counts so far."})
-codes = [mutate.run(plan.only(part), jobs=2, as_json=True) for part in ("first", "endless")]
-false = mutate.build_plan(Path(sys.argv[1]), suites, [], {"rules.py:first: if x > 3": "It is noticed all the same."})
-codes.append(mutate.run(false.only("x > 3"), jobs=2, as_json=True))
-(hangs, _), = plan.only("endless").mutants
-print(run.ask(plan.root, hangs, Stage(name="three", arguments=("test_endless.py",)), 1.0).red)
-print(codes)
+mutate._WARM = ()
+root, exact = Path(sys.argv[1]), "rules.py:first: if x == 1000"
+mutants = mutate.find_all(root, [mutate.Suite(modules=["tiny/*.py"], tests=["test_tiny.py", "test_more.py"])], [])
+print(mutate.judge(root, mutants, [exact], 2))
+print(mutate.judge(root, [(each, suite) for each, suite in mutants if each.name == exact], [], 1))
+races = [(each, mutate.Suite(modules=[], tests=["test_tiny.py"], races=True)) for each, _ in mutants[:1]]
+print(mutate.judge(root, races, [races[0][0].name], 1))
 """
 
 
-def test_a_mutant_is_killed_by_the_first_stage_that_notices_and_survives_otherwise(tmp_path: Path) -> None:
+def test_a_mutant_is_killed_by_the_first_test_that_notices_and_survives_otherwise(tmp_path: Path) -> None:
     for name, text in TINY.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    *documents, hung, codes = done.stdout.splitlines()
-    assert [verdicts(document) for document in documents] == [
-        {
-            "rules.py:first: if x > 3": ("test_tiny.py::test_a_big_number_is_big", "one"),
-            "rules.py:first: if x < 0": ("test_more.py::test_a_small_number_is_small", "two"),
-            "rules.py:first: if x == 1000": (None, "one"),
-        },
-        {"rules.py:endless: if x": (None, "two")},
-        {"rules.py:first: if x > 3": ("test_tiny.py::test_a_big_number_is_big", "one")},
+    told = done.stdout.splitlines()
+    assert sorted(line.split(" in ")[0] for line in told if line.startswith(("killed", "equivalent"))) == [
+        "equivalent tiny/rules.py:first: if x == 1000",
+        "killed tiny/rules.py:endless: if x  <- test_more.py::test_it_ends",
+        "killed tiny/rules.py:first: if x < 0  <- test_more.py::test_a_small_number_is_small",
+        "killed tiny/rules.py:first: if x > 3  <- test_tiny.py::test_a_big_number_is_big",
+        *["killed, though listed tiny/rules.py:first: if x > 3  <- test_tiny.py::test_a_big_number_is_big"] * 2,
     ]
-    assert hung == "the time-out of 1 s"
-    assert codes == "[0, 1, 1]"
+    assert told.count("SURVIVED tiny/rules.py:first: if x == 1000") == 2, "once as it is found, once at the end"
+    assert [line for line in told if line.isdigit()] == ["0", "1", "1"]
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert {name for name in left if "__pycache__" not in name} == TINY.keys()
-
-
-def verdicts(document: str) -> dict[str, tuple[str | None, str]]:
-    return {one["name"]: (one["killed_by"], one["stage"]) for one in json.loads(document)["mutants"]}
+    assert {name for name in left if "__pycache__" not in name} == {*TINY, "pytest.ini"}

@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from trainer.contract.config import parse_config
+from trainer.contract.config import PRESETS, parse_config
 from trainer.contract.shapes import SHAPES
+from trainer.contract.workload import preset_shape
 from trainer.model.decoder import Decoder, build_initial
 from trainer.parallel.blocks import count_parameters
 from trainer.parallel.materialize import allocate, initialise, refuse_unwritten
@@ -31,6 +32,15 @@ def build(preset: str = "nano", *, seed: int | None = 0) -> Decoder:
 )
 def test_presets_have_the_size_in_their_name(preset, millions):
     assert millions[0] <= count_parameters(build(preset, seed=None)) / 1e6 <= millions[1]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_formulas_count_the_parameters_of_the_model(preset):
+    with torch.device("meta"):
+        model = Decoder(SHAPES[preset], vocab_size=256, dropout=0.0)
+    shape = preset_shape(preset)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.block_parameters == sum(parameter.numel() for parameter in model.blocks[0].parameters())
 
 
 def test_no_token_sees_a_later_one():

@@ -1,4 +1,4 @@
-"""The formulas for memory: published cases, and what must hold for any shape."""
+"""The formulas for memory: published cases, what torch traced, and what must hold for any shape."""
 
 from __future__ import annotations
 
@@ -7,10 +7,68 @@ from dataclasses import replace
 import pytest
 
 from trainer.contract.memory import estimate, model_states
-from trainer.contract.workload import Workload, preset_shape
+from trainer.contract.workload import Workload, decoder_shape, preset_shape
 
 GB = 1e9
 LARGE = Workload(shape=preset_shape("8b"), seq_len=2048, micro_batch=1, precision="bf16", devices=8)
+SMALL = Workload(
+    shape=decoder_shape(width=256, layers=6, heads=4, feed_forward=768, vocab=256), seq_len=256, micro_batch=4
+)
+WORDS = Workload(
+    shape=decoder_shape(width=256, layers=4, heads=4, feed_forward=1024, vocab=8192), seq_len=256, micro_batch=2
+)
+
+
+@pytest.mark.parametrize(
+    ("load", "traced"),
+    [
+        (Workload(shape=preset_shape("124m", vocab=50_304), seq_len=1024, micro_batch=8), 15_768_815_012),
+        (
+            Workload(
+                shape=preset_shape("1b", vocab=128_256),
+                seq_len=2048,
+                micro_batch=4,
+                devices=8,
+                precision="bf16",
+                recompute_every=1,
+            ),
+            39_962_411_508,
+        ),
+        (
+            replace(LARGE, shape=preset_shape("8b", vocab=128_256), seq_len=4096, strategy="fsdp"),
+            54_123_756_444,
+        ),
+        (
+            replace(
+                LARGE,
+                shape=preset_shape("8b", vocab=128_256),
+                seq_len=8192,
+                micro_batch=2,
+                devices=64,
+                strategy="hsdp",
+                shard_size=8,
+                recompute_every=1,
+                accumulates=True,
+            ),
+            50_089_116_580,
+        ),
+        (
+            Workload(shape=preset_shape("1b"), seq_len=2048, micro_batch=2, devices=8, strategy="shard_grad_op"),
+            21_327_424_988,
+        ),
+        (SMALL, 222_626_012),
+        (replace(WORDS, precision="bf16", devices=8), 233_662_612),
+        (replace(SMALL, strategy="fsdp", devices=8, recompute_every=1), 56_964_444),
+        (replace(WORDS, strategy="shard_grad_op", precision="bf16", devices=8), 114_882_580),
+        (
+            replace(WORDS, seq_len=64, micro_batch=1, strategy="hsdp", devices=8, shard_size=4, accumulates=True),
+            80_796_044,
+        ),
+    ],
+)
+def test_the_formulas_are_near_what_torch_traced(load: Workload, traced: int) -> None:
+    """MemTracker and FSDPMemTracker of torch 2.13, with fake tensors: bytes at the peak of a second step with AdamW."""
+    assert estimate(load).terms.total == pytest.approx(traced, rel=0.03)
 
 
 @pytest.mark.parametrize(("strategy", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("fsdp", 1.88)])

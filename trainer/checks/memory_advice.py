@@ -5,27 +5,23 @@
     python -m trainer.checks.memory_advice --layers 32 --hidden 4096 --heads 32 --vocab 128256 --seq 8192 \\
         --devices 64 --device h100
 
-`--exact` traces each rung with fake tensors instead, which takes seconds and imports torch. Exit status: 0 some rung
-fits, 1 none does, 2 wrong usage.
+Exit status: 0 some rung fits, 1 none does, 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.contract.advice import BEYOND, LADDER, Step, climb, describe_need, first_fitting, guide_for
+from trainer.contract.advice import BEYOND, Step, climb, describe_need, first_fitting, guide_for
 from trainer.contract.config import PRESETS, parse_config
 from trainer.contract.devices import find_device_bytes, parse_size
 from trainer.contract.memory import Estimate
 from trainer.contract.workload import MOMENTS, PRECISIONS, Workload, build_workload, decoder_shape
-
-_LARGEST_TRACED = 20e9  # parameters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,14 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         load, device_bytes = _workload(options), _device_bytes(options)
         steps = climb(load, device_bytes)
-        traced = _trace(load) if options.exact else {}
     except (ValueError, OSError) as error:
         parser.error(str(error))
     found = first_fitting(steps)
     if options.json:
-        print(json.dumps(_document(load, device_bytes, steps, found, traced)))
+        print(json.dumps(_document(load, device_bytes, steps, found)))
     else:
-        print(_table(steps, traced))
+        print(_table(steps))
         print(_sentence(load, device_bytes, found))
         print(f"size guide for {load.shape.parameters / 1e9:.3g}B parameters: {guide_for(load.shape.parameters)}")
     return 0 if found is not None or device_bytes is None else 1
@@ -73,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     batch.add_argument("--devices", type=int, default=1)
     batch.add_argument("--device-memory", help="as 80GB")
     batch.add_argument("--device", help="its name instead, as h100 or a100-80gb")
-    parser.add_argument("--exact", action="store_true", help="trace the rungs with fake tensors")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -131,34 +125,20 @@ def _device_bytes(options: argparse.Namespace) -> int | None:
     return size
 
 
-def _trace(load: Workload) -> dict[str, int]:
-    """Peak bytes of tensors by the name of each rung that can be traced."""
-    if load.shape.parameters > _LARGEST_TRACED:
-        raise ValueError("--exact takes minutes beyond 20B parameters; the formulas are within a tenth")
-    exact = importlib.import_module("trainer.checks.traced_memory")  # torch is imported only when it is asked for
-    loads = ((rung.name, rung.change(load)) for rung in LADDER if rung.admits(load.devices))
-    return {name: exact.trace_peak(changed) for name, changed in loads if exact.is_traceable(changed)}
-
-
-def _table(steps: Sequence[Step], traced: dict[str, int]) -> str:
+def _table(steps: Sequence[Step]) -> str:
     names = [*Estimate(terms=steps[0].need.terms).terms.by_name(), "overhead", "total"]
-    header = ["GB on each device", *names, *(["traced"] if traced else []), "fits"]
+    header = ["GB on each device", *names, "fits"]
     rows = [header]
     for step in steps:
-        need, name = step.need, step.rung.name
-        sizes = [*need.terms.by_name().values(), need.overhead, need.total]
-        exact = [_cell(traced.get(name))] if traced else []
-        rows.append([name, *(_cell(size) for size in sizes), *exact, {True: "yes", False: "no", None: "?"}[step.fits]])
+        sizes = [*step.need.terms.by_name().values(), step.need.overhead, step.need.total]
+        fits = {True: "yes", False: "no", None: "?"}[step.fits]
+        rows.append([step.rung.name, *(f"{size / 1e9:.2f}" for size in sizes), fits])
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = (
         "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
         for pairs in (zip(row, widths, strict=True) for row in rows)
     )
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _cell(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e9:.2f}"
 
 
 def _sentence(load: Workload, device_bytes: int | None, found: Step | None) -> str:
@@ -172,9 +152,7 @@ def _sentence(load: Workload, device_bytes: int | None, found: Step | None) -> s
     )
 
 
-def _document(
-    load: Workload, device_bytes: int | None, steps: Sequence[Step], found: Step | None, traced: dict[str, int]
-) -> dict[str, object]:
+def _document(load: Workload, device_bytes: int | None, steps: Sequence[Step], found: Step | None) -> dict[str, object]:
     return {
         "parameters": load.shape.parameters,
         "devices": load.devices,
@@ -187,7 +165,6 @@ def _document(
                 "overhead_bytes": round(step.need.overhead),
                 "total_bytes": round(step.need.total),
                 "host_bytes": round(step.need.host),
-                "traced_bytes": traced.get(step.rung.name),
                 "fits": step.fits,
             }
             for step in steps

@@ -6,7 +6,6 @@ Each function says what it needs, and what is done in a torch that lacks it.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -96,31 +95,3 @@ def pin(batch: object) -> object:
     from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415  # only for a GPU
 
     return pin_memory(batch)  # type: ignore[no-untyped-call]
-
-
-def fake_tensors() -> AbstractContextManager[Any]:
-    """Inside, tensors have no memory: `FakeTensorMode` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415  # only who traces needs it
-
-    return FakeTensorMode()
-
-
-def fake_store() -> Any:
-    """A store for the backend "fake": `FakeStore` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415
-
-    return FakeStore()
-
-
-def memory_tracker() -> Any:
-    """Counts a step's bytes by kind: `MemTracker` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
-    from torch.distributed._tools.mem_tracker import MemTracker  # noqa: PLC0415
-
-    return MemTracker()
-
-
-def sharded_memory_tracker(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    """The same for FSDP2: `FSDPMemTracker` (2.6 to 2.15). Without it nothing can be traced: ImportError."""
-    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker  # noqa: PLC0415
-
-    return FSDPMemTracker(model, optimizer)

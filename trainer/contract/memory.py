@@ -1,10 +1,6 @@
 """How much memory of a device a training step takes, from formulas alone: no torch, no device.
 
-<<<<<<< HEAD
-Service and trainer share them. `trainer.checks.traced_memory` traces the same step with fake tensors. Sources:
-=======
 Service and trainer share them. Sources:
->>>>>>> fd58c1b (Advise on memory by formulas alone)
 
 * model states (parameters, gradients, optimizer): Rajbhandari et al., ZeRO, 2020, section 3. AdamW keeps 16 bytes for
   each parameter in fp32 and in mixed precision; what a strategy divides, it divides by its number of shards.

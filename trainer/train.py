@@ -29,7 +29,7 @@ from trainer.loop.evaluation import evaluate
 from trainer.loop.mfu import find_ideal_step_s
 from trainer.loop.microbatches import assign_microbatches, open_feeder
 from trainer.loop.observer import Observer
-from trainer.loop.step import StepResult, Wish, take_step
+from trainer.loop.step import StepRequest, StepResult, take_step
 from trainer.loop.task import Task, open_task
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
@@ -43,7 +43,7 @@ from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.malloc import keep_freed_memory
 from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
-from trainer.worker.snapshot_requests import SnapshotWishes, desired_of
+from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 from trainer.worker.waits import Waits
 
 _EVALUATION_MEETING_S = 600.0  # a rank that is later than the others by so much does not come
@@ -99,7 +99,7 @@ def _run_in_group(
     )
     trainee.on_backward_done(waits.begin)
     trainee.optimizer.register_step_pre_hook(saver.before_update)
-    wishes = SnapshotWishes(desired_of(place), answered=saver.answered_wishes)
+    requests = SnapshotRequests(desired_of(place), answered=saver.answered_requests)
     heartbeat.beat(Phase.STEP)
     cadence = Cadence(
         parse_interval(config.snapshot_interval),
@@ -118,7 +118,7 @@ def _run_in_group(
             state,
             saver,
             cadence,
-            wishes,
+            requests,
             observer,
             heartbeat,
             waits,
@@ -164,7 +164,7 @@ def _train(
     state: RunState,
     saver: Saver,
     cadence: Cadence,
-    wishes: SnapshotWishes,
+    requests: SnapshotRequests,
     observer: Observer,
     heartbeat: Heartbeat,
     waits: Waits,
@@ -179,11 +179,11 @@ def _train(
         started, now = time.perf_counter(), time.monotonic()
         is_busy = saver.is_busy
         save_due = is_first and (
-            cadence.is_due(state.step + 1, now, is_busy=is_busy) or (not is_busy and wishes.is_due(now))
+            cadence.is_due(state.step + 1, now, is_busy=is_busy) or (not is_busy and requests.is_due(now))
         )
         too_late = is_first and not cadence.fits(notice_s, is_busy=saver.is_writing)
-        wish = Wish(stop=stop.is_set, save=save_due, too_late=too_late, own_times=own_times)
-        result = take_step(config, task, trainee, feeder, state, waits, wish)
+        request = StepRequest(stop=stop.is_set, save=save_due, too_late=too_late, own_times=own_times)
+        result = take_step(config, task, trainee, feeder, state, waits, request)
         step_s = time.perf_counter() - started
         feeder.look(step_s)
         waits.expect(step_s)
@@ -194,7 +194,7 @@ def _train(
         if result.skipped:
             _note_skipped(config, result, bad, heartbeat, waits)
         if result.save or state.step == config.steps:
-            _save(saver, state, cadence, wishes, heartbeat, is_end=state.step == config.steps, is_stop=result.stop)
+            _save(saver, state, cadence, requests, heartbeat, is_end=state.step == config.steps, is_stop=result.stop)
         elif result.stop and is_first:
             sentence = f"stopped at step {state.step} without a snapshot: none fits into {notice_s:g} s"
             heartbeat.tell(EventKind.SNAPSHOT_SKIPPED, sentence, {"step": state.step, "notice_s": notice_s})
@@ -202,7 +202,7 @@ def _train(
             return STOPPED_EXIT_CODE
     if saver.saved_step != state.step:
         heartbeat.beat(Phase.SNAPSHOT, state.step)
-    if not saver.save(state, wishes=wishes.answer()):
+    if not saver.save(state, requests=requests.answer()):
         raise SnapshotError(f"training ended at step {state.step}, and its last snapshot could not be written")
     heartbeat.beat(Phase.DONE, state.step)
     return 0
@@ -241,7 +241,7 @@ def _save(
     saver: Saver,
     state: RunState,
     cadence: Cadence,
-    wishes: SnapshotWishes,
+    requests: SnapshotRequests,
     heartbeat: Heartbeat,
     *,
     is_end: bool,
@@ -250,9 +250,9 @@ def _save(
     """In the background while training goes on; before an end, the last thing that is done."""
     heartbeat.beat(Phase.SNAPSHOT, state.step)
     if is_end or is_stop:
-        saver.save(state, wishes=wishes.answer(), keep_all=is_stop)
+        saver.save(state, requests=requests.answer(), keep_all=is_stop)
     else:
-        saver.begin(state, wishes=wishes.answer())
+        saver.begin(state, requests=requests.answer())
     if dist.get_rank() == 0:  # who decides for all
         cadence.saved(time.monotonic())
     heartbeat.beat(Phase.STEP, state.step)

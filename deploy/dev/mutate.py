@@ -58,10 +58,10 @@ def _on_sqlite(modules: Sequence[str], *tests: str, keyword: str = "sqlite") -> 
 
 
 _RULES = _unit("rules", "guards", "ladder", "decide", "first_cause", "not_permitted", "queueing_clusters", "chaos")
-_FACTS = _unit("budget", "counted", "event", "hang", "told", "wish", "node", "launch", "webhook", "split")
+_FACTS = _unit("budget", "counted", "event", "hang", "told", "job_requests", "node", "launch", "webhook", "split")
 _FACTS += _unit("found_by_property")
 _INSIGHT = _unit("goodput", "shares", "gains", "chronicle", "why", "script_error")
-_ERRANDS = _unit("chaos", "injections", "told_stacks", "deletion", "wish")
+_ERRANDS = _unit("chaos", "injections", "told_stacks", "deletion", "job_requests")
 _IDENTITY = [
     f"tests/identity/test_{name}.py" for name in ("identity", "access", "worker_token", "masking", "reach", "tokens")
 ]
@@ -88,7 +88,7 @@ SUITES = (
             *(f"orchestrator/commands/{name}.py" for name in ("checks", "job_commands", "plans")),
             *_domain("requests"),
         ],
-        tests=_unit("wish", "commands", "plans", "chaos"),
+        tests=_unit("job_requests", "commands", "plans", "chaos"),
     ),
     Suite(
         modules=["orchestrator/supervisor/*.py"],

@@ -188,7 +188,7 @@ def coloured(state: JobState) -> Text:
 
 
 def state(job: JobView) -> str:
-    """With the wishes that are on their way."""
+    """With the requests that are on their way."""
     return f"{job.state} ({', '.join(f'{verb} is asked for' for verb in job.pending)})" if job.pending else job.state
 
 

@@ -135,7 +135,7 @@ class Client(AccessCalls):
         return self._calls.get(path_of(job_id), JobView, patience_s=patience_s)
 
     def cancel(self, job_id: str) -> JobView:
-        """Wish for the job's end; returns before it comes. Idempotent."""
+        """Request the job's end; returns before it comes. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/cancel", JobView, repeatable=True)
 
     def delete(self, job_id: str, *, snapshots: Literal["keep", "delete"] = "keep") -> DeletionView:
@@ -144,7 +144,7 @@ class Client(AccessCalls):
         return self._calls.delete(path_of(job_id), DeletionView, {"snapshots": snapshots})
 
     def suspend(self, job_id: str) -> JobView:
-        """Wish that the job stops at a snapshot and rests until it is resumed; returns before it does. Idempotent."""
+        """Request a stop at a snapshot until the job is resumed; returns before it stops. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/suspend", JobView, repeatable=True)
 
     def resume(self, job_id: str) -> JobView:
@@ -152,11 +152,11 @@ class Client(AccessCalls):
         return self._calls.post(f"{path_of(job_id)}/resume", JobView, repeatable=True)
 
     def snapshot(self, job_id: str) -> JobView:
-        """Wish a snapshot of the running attempt, which goes on; returns before it is taken."""
+        """Request a snapshot of the running attempt, which goes on; returns before it is taken."""
         return self._calls.post(f"{path_of(job_id)}/snapshot", JobView, repeatable=False)
 
     def ask_stacks(self, job_id: str, *, rank: int | None = None) -> JobView:
-        """Wish to see where the ranks of a running job stand; returns before they have told. `stacks` reads them."""
+        """Ask to see where the ranks of a running job stand; returns before they have told. `stacks` reads them."""
         body = StacksRequest(rank=rank).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/stacks", JobView, body=body, repeatable=True)
 
@@ -166,20 +166,20 @@ class Client(AccessCalls):
         return self._calls.get(f"{path_of(job_id)}/stacks", Page[StacksView], params).items
 
     def chaos(self, job_id: str, fault: str, *, rank: int | None = None, node: str | int | None = None) -> JobView:
-        """Wish a fault for a running job; returns before it is injected. Never repeated by itself: a fault counts."""
+        """Request a fault for a running job; returns before it is injected. Never retried: a fault counts."""
         body = {"fault": fault, "rank": rank, "node": node}
         given = {name: value for name, value in body.items() if value is not None}
         return self._calls.post(f"{path_of(job_id)}/chaos", JobView, body=given, repeatable=False)
 
     def scale(self, job_id: str, nodes: str | int) -> JobView:
-        """Wish another number of nodes, or a range as "2:8"; returns before the job has them. Idempotent."""
+        """Request another number of nodes, or a range as "2:8"; returns before the job has them. Idempotent."""
         body = ScaleRequest(nodes=nodes).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/scale", JobView, body=body, repeatable=True)
 
     def retry(
         self, job_id: str, *, restore_from: str | None = None, patch: Mapping[str, object] | None = None
     ) -> JobView:
-        """Wish for another attempt, from a chosen snapshot, with a patched spec (RFC 7396)."""
+        """Request another attempt, from a chosen snapshot, with a patched spec (RFC 7396)."""
         body = RetryRequest(restore_from=restore_from, patch=dict(patch) if patch is not None else None)
         document = body.model_dump(mode="json", exclude_none=True) if patch is None else body.model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/retry", JobView, body=document, repeatable=False)

@@ -1,6 +1,6 @@
-"""Write side: submissions and wishes. Records what is desired and an event; never touches a status.
+"""Write side: submissions and requests. Records what is desired and an event; never touches a status.
 
-Every command is idempotent: the same wish again changes nothing and gets the same answer.
+Every command is idempotent: the same request again changes nothing and gets the same answer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import Event, EventKind
-from orchestrator.domain.job.faults import Order, wish_chaos, wish_stacks
+from orchestrator.domain.job.faults import Order, request_chaos, request_stacks
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.domain.job.requests import Wish, wish_cancel, wish_resume, wish_snapshot, wish_suspend
+from orchestrator.domain.job.requests import (
+    JobRequest,
+    request_cancel,
+    request_resume,
+    request_snapshot,
+    request_suspend,
+)
 from orchestrator.domain.specs.ineffective_fields import list_ineffective
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.time_limit import list_limit_warnings
@@ -102,54 +108,54 @@ class Commands:
         ]
 
     def cancel(self, job_id: str) -> Job:
-        """Wish the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""
-        return self._wish(job_id, wish_cancel)
+        """Request the job's end. Raises NotFound, and Conflict for a job that ended otherwise."""
+        return self._request(job_id, request_cancel)
 
     def suspend(self, job_id: str) -> Job:
-        """Wish that the job lets go of its place, at a snapshot, until it is resumed. Raises NotFound, Conflict."""
-        return self._wish(job_id, wish_suspend)
+        """Request that the job lets go of its place, at a snapshot, until it is resumed. Raises NotFound, Conflict."""
+        return self._request(job_id, request_suspend)
 
     def resume(self, job_id: str) -> Job:
         """Withdraw the suspension. Raises NotFound, Conflict."""
-        return self._wish(job_id, wish_resume)
+        return self._request(job_id, request_resume)
 
     def snapshot(self, job_id: str) -> Job:
-        """Wish one more snapshot of the running attempt. Raises NotFound, Conflict.
+        """Request one more snapshot of the running attempt. Raises NotFound, Conflict.
 
-        Two calls before the agents have heard of the first are one wish.
+        Two calls before the agents have heard of the first are one request.
         """
         told = self._told(job_id)
-        return self._wish(job_id, lambda job: wish_snapshot(job, told))
+        return self._request(job_id, lambda job: request_snapshot(job, told))
 
     def stacks(self, job_id: str, request: StacksRequest) -> Job:
-        """Wish to see where the ranks of the running attempt stand. Raises NotFound, Conflict, InvalidSpec."""
+        """Ask to see where the ranks of the running attempt stand. Raises NotFound, Conflict, InvalidSpec."""
         target = find_target(self._reader, self._history, job_id)
-        return self._wish(job_id, lambda job: wish_stacks(job, target, request.rank))
+        return self._request(job_id, lambda job: request_stacks(job, target, request.rank))
 
     def chaos(self, job_id: str, request: ChaosRequest) -> Job:
-        """Wish a fault for the running attempt. Raises NotFound, Conflict, InvalidSpec."""
+        """Request a fault for the running attempt. Raises NotFound, Conflict, InvalidSpec."""
         target = find_target(self._reader, self._history, job_id)
         order = Order(fault=request.fault, rank=request.rank, node=request.node)
-        return self._wish(job_id, lambda job: wish_chaos(job, target, order))
+        return self._request(job_id, lambda job: request_chaos(job, target, order))
 
     def scale(self, job_id: str, nodes: str) -> Job:
-        """Wish another number or range of nodes. Raises NotFound, Conflict, InvalidSpec."""
+        """Request another number or range of nodes. Raises NotFound, Conflict, InvalidSpec."""
 
-        def scaled(job: Job) -> Wish | None:
+        def scaled(job: Job) -> JobRequest | None:
             if job.state.terminal:
                 raise Conflict(f"job {job_id} has ended {job.state}; retry it with a patch of topology.nodes")
             spec = self._scaled(job.spec, nodes)
             sentence = (
                 f"its owner asked for {counted(spec.topology.nodes, 'node')} instead of {job.spec.topology.nodes}"
             )
-            return None if spec == job.spec else Wish(job.desired, EventKind.SCALE_REQUESTED, sentence, spec=spec)
+            return None if spec == job.spec else JobRequest(job.desired, EventKind.SCALE_REQUESTED, sentence, spec=spec)
 
-        return self._wish(job_id, scaled)
+        return self._request(job_id, scaled)
 
     def retry(self, job_id: str, request: RetryRequest) -> Job:
-        """Wish one more attempt, of a running or ended job. Raises NotFound, Conflict, InvalidSpec."""
+        """Request one more attempt, of a running or ended job. Raises NotFound, Conflict, InvalidSpec."""
 
-        def retried(job: Job) -> Wish | None:
+        def retried(job: Job) -> JobRequest | None:
             if job.desired.cancelled and not job.state.terminal:
                 raise Conflict(f"job {job_id} is being cancelled; retry it when it has ended")
             spec = self._patched(job, request)
@@ -169,28 +175,30 @@ class Commands:
                 evidence["restore_from"] = request.restore_from
             if request.patch:
                 evidence["changed"] = leaves(request.patch)  # names only: values may be confidential
-            return Wish(desired, EventKind.RETRY_REQUESTED, _retry_sentence(request), spec=spec, evidence=evidence)
+            return JobRequest(
+                desired, EventKind.RETRY_REQUESTED, _retry_sentence(request), spec=spec, evidence=evidence
+            )
 
-        return self._wish(job_id, retried)
+        return self._request(job_id, retried)
 
-    def _wish(self, job_id: str, decide: Callable[[Job], Wish | None]) -> Job:
-        """Read, decide, and write where no other wish came in between; else again. None: it is wished already."""
+    def _request(self, job_id: str, decide: Callable[[Job], JobRequest | None]) -> Job:
+        """Read, decide, and write where no other request came in between; else again. None: it is requested already."""
         while True:
             job = self._jobs.get(job_id)
-            wish = decide(job)
-            if wish is None:
+            request = decide(job)
+            if request is None:
                 return job
-            desired = replace(wish.desired, number=job.desired.number + 1)
-            evidence = {"state": job.state.value, **wish.evidence}
+            desired = replace(request.desired, number=job.desired.number + 1)
+            evidence = {"state": job.state.value, **request.evidence}
             event = Event(
                 at=self._clock.now(),
-                kind=wish.kind,
-                sentence=wish.sentence,
+                kind=request.kind,
+                sentence=request.sentence,
                 evidence=evidence,
                 actor=self._checks.caller.name,
             )
-            changed = None if wish.spec == job.spec else wish.spec
-            if self._jobs.wish(job_id, desired, event, spec=changed):
+            changed = None if request.spec == job.spec else request.spec
+            if self._jobs.record_request(job_id, desired, event, spec=changed):
                 self._wake()
                 return replace(job, desired=desired, spec=changed or job.spec)
 

@@ -1,4 +1,4 @@
-"""What a person can wish on a page. The edge has refused by then what another site's page asked for.
+"""What a person can request on a page. The edge has refused by then what another site's page asked for.
 
 A page with scripts gets a sentence and goes on; one without is led back to the job.
 """
@@ -27,7 +27,7 @@ from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksReq
 
 MAX_CANCELLED = 200  # by one request: a page of the list
 
-Wish = Callable[[Commands, str, FormBody], Job]
+FormAction = Callable[[Commands, str, FormBody], Job]
 Scripted = Annotated[str | None, Header(alias="HX-Request")]
 
 _SAID = {
@@ -42,7 +42,7 @@ _SAID = {
 }
 
 
-_WISHES: dict[str, Wish] = {
+_ACTIONS: dict[str, FormAction] = {
     "cancel": lambda commands, job_id, _: commands.cancel(job_id),
     "suspend": lambda commands, job_id, _: commands.suspend(job_id),
     "resume": lambda commands, job_id, _: commands.resume(job_id),
@@ -56,8 +56,8 @@ _CANCEL = find_rule("POST", "/jobs/{job_id}/cancel")
 
 
 def add_actions(router: APIRouter, commands: Commands, places: JobPlaces) -> None:
-    for verb, wish in _WISHES.items():
-        router.add_api_route(f"/jobs/{{job_id}}/{verb}", _wishing(commands, verb, wish), methods=["POST"])
+    for verb, action in _ACTIONS.items():
+        router.add_api_route(f"/jobs/{{job_id}}/{verb}", _answer_action(commands, verb, action), methods=["POST"])
     router.add_api_route("/cancel", _cancelling(commands, places), methods=["POST"])
 
 
@@ -96,9 +96,9 @@ def _read_number(text: str) -> int | str | None:
     return int(text) if text.isascii() and text.isdecimal() else text
 
 
-def _wishing(commands: Commands, verb: str, wish: Wish) -> Callable[..., Response]:
+def _answer_action(commands: Commands, verb: str, action: FormAction) -> Callable[..., Response]:
     def post(job_id: str, form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
-        job = wish(commands.acting(caller), job_id, form)
+        job = action(commands.acting(caller), job_id, form)
         if scripted is None:
             return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
         return _say([f"{job.spec.name} {_SAID[verb]}"])
@@ -126,7 +126,7 @@ def _cancelling(commands: Commands, places: JobPlaces) -> Callable[..., Response
 
 
 def _cancel(commands: Commands, job_id: str, verdict: Verdict) -> str | None:
-    """Why it cannot be; None where it was wished."""
+    """Why it cannot be; None where it was requested."""
     if verdict is Verdict.HIDDEN:
         return f"there is no job {job_id}"
     if verdict is not Verdict.ALLOWED:

@@ -21,7 +21,7 @@ PIN_SHAPES = {
     Shape.RECOVERY: "↻",
     Shape.SNAPSHOT: "◆",
     Shape.DAMAGE: "▲",
-    Shape.WISH: "●",
+    Shape.REQUEST: "●",
 }
 # The names of the patterns of job.html that lie over a colour, for the bins that mean a loss.
 BIN_FILLS = {Bin.RE_DONE: "hatch", Bin.RECOVERING: "dots", Bin.STALLED: "lines"}
@@ -30,7 +30,7 @@ PIN_NAMES = {
     Shape.RECOVERY: "recovery",
     Shape.SNAPSHOT: "snapshot",
     Shape.DAMAGE: "failed or damaged snapshot",
-    Shape.WISH: "user request",
+    Shape.REQUEST: "user request",
 }
 
 

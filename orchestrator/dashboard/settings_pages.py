@@ -57,7 +57,7 @@ class SettingsPages:
         return self._tokens(asked)
 
     def create_token(self, form: Posted, asked: Asking) -> Response:
-        """The page with the token; a wish that is refused stays on it with the reasons."""
+        """The page with the token; a request that is refused stays on it with the reasons."""
         given = {name: first_of(form, name) for name in _NEW_TOKEN}
         try:
             wanted = self._read_token(given)

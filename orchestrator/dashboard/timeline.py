@@ -30,7 +30,7 @@ class Shape(StrEnum):
     RECOVERY = "recovery"
     SNAPSHOT = "snapshot"
     DAMAGE = "damage"
-    WISH = "wish"
+    REQUEST = "request"
 
 
 _SHAPES: Mapping[str, Shape] = {
@@ -44,12 +44,12 @@ _SHAPES: Mapping[str, Shape] = {
     Told.SNAPSHOT_COMMITTED.value: Shape.SNAPSHOT,
     Told.SNAPSHOT_QUARANTINED.value: Shape.DAMAGE,
     Told.SNAPSHOT_FAILED.value: Shape.DAMAGE,
-    EventKind.CANCEL_REQUESTED: Shape.WISH,
-    EventKind.SUSPEND_REQUESTED: Shape.WISH,
-    EventKind.RESUME_REQUESTED: Shape.WISH,
-    EventKind.RETRY_REQUESTED: Shape.WISH,
-    EventKind.SCALE_REQUESTED: Shape.WISH,
-    EventKind.SNAPSHOT_REQUESTED: Shape.WISH,
+    EventKind.CANCEL_REQUESTED: Shape.REQUEST,
+    EventKind.SUSPEND_REQUESTED: Shape.REQUEST,
+    EventKind.RESUME_REQUESTED: Shape.REQUEST,
+    EventKind.RETRY_REQUESTED: Shape.REQUEST,
+    EventKind.SCALE_REQUESTED: Shape.REQUEST,
+    EventKind.SNAPSHOT_REQUESTED: Shape.REQUEST,
 }
 _BAD_ENDS = {AttemptState.FAILED, AttemptState.LOST, AttemptState.PREEMPTED}
 

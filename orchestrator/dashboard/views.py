@@ -1,4 +1,4 @@
-"""Pages for people: jobs, one job, submit, clusters, settings. Reads by queries, wishes by commands.
+"""Pages for people: jobs, one job, submit, clusters, settings. Reads by queries, requests by commands.
 
 No script is inline and nothing comes from elsewhere, so that the strict Content-Security-Policy holds. What changes
 something is a POST, and the edge of the API refuses those that another site's page asks for.

@@ -14,7 +14,7 @@ from orchestrator.domain.job.requests import desired_of_attempt
 from orchestrator.intake.reading import Reading
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.jobs import JobReader, Wished
+from orchestrator.ports.jobs import JobReader, Requested
 from orchestrator.ports.journals import JournalBatch, JournalStore
 from orchestrator.wire.reports import DesiredView, ReportBody
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
@@ -81,9 +81,9 @@ class Intake:
         batches = [_batch(body) for body in bodies]
         good = [batch for batch in batches if isinstance(batch, JournalBatch)]
         refusals = iter(self._ingest(good))
-        wished = self._jobs.wished({batch.key.job_id for batch in good})
+        requested = self._jobs.requested({batch.key.job_id for batch in good})
         return [
-            (next(refusals) or _answer(batch.key, wished)) if isinstance(batch, JournalBatch) else batch
+            (next(refusals) or _answer(batch.key, requested)) if isinstance(batch, JournalBatch) else batch
             for batch in batches
         ]
 
@@ -115,18 +115,18 @@ def _hide(batch: JournalBatch, mask: Mask) -> JournalBatch:
     return replace(batch, events=events, exit_record=mask.hide_in_exit(batch.exit_record))
 
 
-def _answer(key: AttemptKey, wished: Mapping[str, Wished]) -> DesiredView | NotFound:
-    return desired_of(wished[key.job_id], key) if key.job_id in wished else _unknown(key)
+def _answer(key: AttemptKey, requested: Mapping[str, Requested]) -> DesiredView | NotFound:
+    return desired_of(requested[key.job_id], key) if key.job_id in requested else _unknown(key)
 
 
 def _unknown(key: AttemptKey) -> NotFound:
     return NotFound(f"there is no attempt {key}")
 
 
-def desired_of(wished: Wished, key: AttemptKey) -> DesiredView:
-    """What is wished of this attempt of the job."""
-    desired, stale = wished.desired, wished.newest is not None and wished.newest != key.number
-    stop = stale or wished.stopping or desired.cancelled or desired.suspended
+def desired_of(requested: Requested, key: AttemptKey) -> DesiredView:
+    """What is requested of this attempt of the job."""
+    desired, stale = requested.desired, requested.newest is not None and requested.newest != key.number
+    stop = stale or requested.stopping or desired.cancelled or desired.suspended
     return DesiredView.model_validate(render_desired(desired_of_attempt(desired, key.number, stop=stop)))
 
 

@@ -117,7 +117,7 @@ class Logs:
         return find_last_output(cluster.folder(attempt.key.job_id), attempt.key.number, attempt.max_nodes)
 
     def rests(self, job_id: str) -> bool:
-        """Whether the job has ended and no retry is wished."""
+        """Whether the job has ended and no retry is requested."""
         return self._jobs.course(job_id).rests
 
     def _folder(self, job_id: str, course: JobCourse) -> JobFolder:

@@ -33,7 +33,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class StrictBackend(Protocol):
-    """A cluster that never starts a waiting attempt on a node that it avoids. On other clusters that is a wish."""
+    """A cluster that never starts a waiting attempt on an avoided node. On other clusters that is a preference."""
 
     def avoid_only(self, plan: LaunchPlan) -> None:
         """Let the attempt, while it waits in the cluster's queue, avoid the plan's excluded nodes and no others.
@@ -48,7 +48,7 @@ class RunDirectories(Protocol):
         """From now on nothing that an attempt before this one commits counts."""
 
     def write_desired(self, job_id: str, attempt: int, desired: DesiredDocument) -> None:
-        """Tell the attempt's agents what is wished of it."""
+        """Tell the attempt's agents what is requested of it."""
 
     def withdraw(self, job_id: str, attempt: int) -> bool:
         """Let no agent begin the attempt any more, also one of a submission that is still to come. False where one has

@@ -16,7 +16,7 @@ class DeletionStore(Protocol):
 
     def delete(self, deletion: Deletion, *, seen: int) -> bool:
         """Delete the job's record with all that belongs to it, and write down that it was, in one transaction. False,
-        and nothing is changed, where the job is gone, has not ended, or was wished something since the wish `seen`."""
+        and nothing is changed, where the job is gone, has not ended, or has a newer request than `seen`."""
 
     def deletion(self, job_id: str) -> Deletion | None:
         """What is left of a job; None: no job of that id was deleted."""

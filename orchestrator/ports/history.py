@@ -122,7 +122,7 @@ class HistoryReader(Protocol):
 class Mark:
     """Short texts that differ once anything that a reader sees of a job has changed."""
 
-    deeds: str  # what was wished, decided and done, and each event
+    deeds: str  # what was requested, decided and done, and each event
     told: str  # what the journals of its agents and workers told, each step too
     rests: bool  # nothing more happens to it by itself
 

@@ -44,7 +44,7 @@ class JobOrder(StrEnum):
 
 
 class JobStore(Protocol):
-    """The store as the API's write side sees it: jobs and wishes."""
+    """The store as the API's write side sees it: jobs and requests."""
 
     def add(self, job: Job, *, idempotency_key: str | None, digest: str, event: Event) -> Job:
         """Insert a job. A key belongs to the job's project and owner: two owners, or two projects, may use one key for
@@ -57,8 +57,8 @@ class JobStore(Protocol):
     def get(self, job_id: str) -> Job:
         """Raises NotFound."""
 
-    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
-        """Write what is desired (and a patched spec) without touching status, where no other wish came in between:
+    def record_request(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
+        """Write what is desired (and a patched spec) without touching status, where no other request came in between:
         `desired.number` is one above the stored one. False where it is not: nothing is written. Raises NotFound."""
 
 
@@ -77,8 +77,8 @@ class JobStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wished:
-    """What is wished of a job, and of which attempt."""
+class Requested:
+    """What is requested of a job, and of which attempt."""
 
     desired: Desired
     newest: int | None  # the number of the newest attempt
@@ -92,7 +92,7 @@ class JobCourse:
     project: str
     cluster: str
     newest: int | None  # the number of the newest attempt
-    rests: bool  # it has ended and no retry is wished
+    rests: bool  # it has ended and no retry is requested
 
 
 class CourseReader(Protocol):
@@ -113,8 +113,8 @@ class JobReader(Protocol):
     def standing(self, job_id: str) -> JobStanding:
         """Raises NotFound."""
 
-    def wished(self, job_ids: Collection[str]) -> Mapping[str, Wished]:
-        """What is wished of these jobs; one that does not exist is left out."""
+    def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
+        """What is requested of these jobs; one that does not exist is left out."""
 
     def sources(self) -> Mapping[str, str]:
         """Of each job that is not at rest and goes on from another one's snapshot, where that is (`snapshot.from`)."""

@@ -46,7 +46,7 @@ class SupervisorStore(Protocol):
         """The live attempts of the cluster, each with the maximum number of its replicas."""
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
-        """Every job of the cluster that is not at rest: not terminal, or terminal with a retry wished."""
+        """Every job of the cluster that is not at rest: not terminal, or terminal with a retry requested."""
 
     def apply(self, change: Change) -> None:
         """Write status of job and attempt (inserted where new), the marks of nodes (each attempt marks a node once) and

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.requests import pending_wishes
+from orchestrator.domain.job.requests import pending_requests
 from orchestrator.domain.job.stacks import newest_stacks
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import Budgets
@@ -22,7 +22,7 @@ from trainer.contract.exit_record import EventKind
 from trainer.contract.failure import Failure
 
 _PREEMPTION = "preemption"
-_STACKS_EVENTS = 2000  # each agent tells one for each wish
+_STACKS_EVENTS = 2000  # each agent tells one for each request
 
 Row = TypeVar("Row")
 View = TypeVar("View")
@@ -122,7 +122,7 @@ def view_of_job(standing: JobStanding) -> JobView:
         retrying=job.desired.retry_number > job.retries_done,
         suspended=job.desired.suspended and not job.state.terminal,
         suspending=job.desired.suspended and not job.state.terminal and job.state is not JobState.SUSPENDED,
-        pending=pending_wishes(job, attempt),
+        pending=pending_requests(job, attempt),
         priority=job.spec.priority,
         labels=job.spec.labels,
         owner=job.owner,

@@ -49,7 +49,7 @@ class FakeAttempt:
         self.phase = Phase.START
         self.step = 0
         self.saved = 0  # the newest step that is in a snapshot
-        self.saves_on_wish = 0
+        self.saves_on_request = 0
         self.checked: SnapshotName | None = None  # a commit that has passed its check and is not yet renamed in
         self.stale = False
         self.restarts = 0
@@ -208,7 +208,7 @@ class FakeAttempt:
         )
 
     def _heed(self) -> None:
-        """Who is told to stop saves first, then goes; a snapshot that is wished comes next."""
+        """Who is told to stop saves first, then goes; a snapshot that is requested comes next."""
         obeying = [agent for agent in self.working if agent.hear()]
         if obeying and self.training and self.step > self.saved and not (self.stalled or self.missed):
             self._save()
@@ -247,17 +247,17 @@ class FakeAttempt:
         elif self.phase is Phase.SNAPSHOT:
             self._rename()
             self._enter(Phase.STEP, self.step)
-        elif self.step - self.saved >= _STEPS_PER_SNAPSHOT or self._snapshot_wished():
-            self.saves_on_wish = max(agent.desired.snapshot for agent in self.members)
+        elif self.step - self.saved >= _STEPS_PER_SNAPSHOT or self._snapshot_requested():
+            self.saves_on_request = max(agent.desired.snapshot for agent in self.members)
             self._enter(Phase.SNAPSHOT, self.step)
             self._save()
         else:
             self.step += 1
             self._enter(Phase.STEP, self.step)
 
-    def _snapshot_wished(self) -> bool:
-        wished = max((agent.desired.snapshot for agent in self.members), default=0)
-        return wished > self.saves_on_wish and self.step > self.saved
+    def _snapshot_requested(self) -> bool:
+        requested = max((agent.desired.snapshot for agent in self.members), default=0)
+        return requested > self.saves_on_request and self.step > self.saved
 
     def _enter(self, phase: Phase, step: int | None) -> None:
         self.phase = phase

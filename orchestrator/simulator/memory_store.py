@@ -13,7 +13,7 @@ from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.ports.jobs import JobFilter, JobOrder, JobStanding, Wished
+from orchestrator.ports.jobs import JobFilter, JobOrder, JobStanding, Requested
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.simulator.tables import Tables, ingest
 
@@ -77,7 +77,7 @@ class MemoryStore:
     def get(self, job_id: str) -> Job:
         return self.answering().job(job_id)
 
-    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
+    def record_request(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
         tables = self.answering()
         job = tables.job(job_id)
         if job.desired.number != desired.number - 1:
@@ -110,9 +110,9 @@ class MemoryStore:
             newest_snapshot=None,
         )
 
-    def wished(self, job_ids: Collection[str]) -> Mapping[str, Wished]:
+    def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
         tables = self.answering()
-        return {job_id: _wished(tables, job_id) for job_id in job_ids if job_id in tables.jobs}
+        return {job_id: _requested(tables, job_id) for job_id in job_ids if job_id in tables.jobs}
 
     def sources(self) -> Mapping[str, str]:
         jobs = self.answering().jobs.values()
@@ -139,9 +139,9 @@ def _refusal(tables: Tables, batch: JournalBatch) -> str | None:
     return Launch(batch.key, attempt.max_nodes, attempt.workers_per_node).refusal(batch.replica, batch.incarnation)
 
 
-def _wished(tables: Tables, job_id: str) -> Wished:
+def _requested(tables: Tables, job_id: str) -> Requested:
     newest = tables.attempt_of(job_id)
-    return Wished(
+    return Requested(
         desired=tables.jobs[job_id].desired,
         newest=None if newest is None else newest.key.number,
         stopping=newest is not None and newest.stopping_since is not None,

@@ -87,7 +87,7 @@ class MemorySupervisorStore:
         before = None if attempt is None else tables.attempts.get(attempt.key)
         if before is not None and before.state.terminal:
             raise InvalidTransition(f"attempt {before.key} has ended {before.state}; nothing changes it any more")
-        # Status only: what was asked and wished has another writer.
+        # Status only: what was asked and requested has another writer.
         kept = {"spec": known.spec, "desired": known.desired, "created_at": known.created_at}
         tables.put_job(replace(change.job, spent=dict(change.job.spent), **kept))  # type: ignore[arg-type]
         if attempt is not None:

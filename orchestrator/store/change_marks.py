@@ -23,7 +23,7 @@ class SqlChangeMarks:
         self._database = database
 
     def mark(self, job_id: str) -> Mark:
-        """Status and wishes by their row, what the supervisor did by its events, what agents told by their bytes."""
+        """Status and requests by their row, what the supervisor did by its events, what agents told by their bytes."""
         with self._database.read() as session:
             found = session.execute(_MARK, {"job_id": job_id}).one_or_none()
         if found is None:

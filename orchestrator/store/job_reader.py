@@ -15,7 +15,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.worker_token import AttemptStay
-from orchestrator.ports.jobs import JobCourse, JobFilter, JobOrder, JobStanding, Wished
+from orchestrator.ports.jobs import JobCourse, JobFilter, JobOrder, JobStanding, Requested
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import attempt_of, desired_of, job_of, training_of
@@ -78,14 +78,14 @@ class SqlJobReader:
             raise NotFound(f"there is no job {job_id}")
         return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=not row.at_work)
 
-    def wished(self, job_ids: Collection[str]) -> Mapping[str, Wished]:
-        found: dict[str, Wished] = {}
+    def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
+        found: dict[str, Requested] = {}
         ids = sorted(job_ids)
         with self._database.read() as session:
             for start in range(0, len(ids), _IN_ONE_QUESTION):
-                rows: Iterable[Any] = session.execute(_WISHED, {"ids": ids[start : start + _IN_ONE_QUESTION]})
+                rows: Iterable[Any] = session.execute(_REQUESTED, {"ids": ids[start : start + _IN_ONE_QUESTION]})
                 for row in rows:
-                    found[row.id] = Wished(desired=desired_of(row), newest=row.newest, stopping=row.stopping)
+                    found[row.id] = Requested(desired=desired_of(row), newest=row.newest, stopping=row.stopping)
         return found
 
     def sources(self) -> Mapping[str, str]:
@@ -203,8 +203,8 @@ def _select_newest_attempts() -> Select[AttemptRow, TrainingRow | None, int]:
     )
 
 
-def _select_wished() -> Select[Any]:
-    """What is wished of some jobs, with the number of the newest attempt and whether that was asked to end."""
+def _select_requested() -> Select[Any]:
+    """What is requested of some jobs, with the number of the newest attempt and whether that was asked to end."""
     mine = AttemptRow.job_id == JobRow.id
     newest = select(func.max(AttemptRow.number)).where(mine).scalar_subquery()
     last = select(AttemptRow.stopping_since.is_not(None)).where(mine).order_by(AttemptRow.number.desc()).limit(1)
@@ -230,7 +230,7 @@ def _select_newest_snapshots() -> Select[str, str]:
 # Built once: building an expression costs more than running it.
 _NEWEST_ATTEMPTS = _select_newest_attempts()
 _NEWEST_SNAPSHOTS = _select_newest_snapshots()
-_WISHED = _select_wished()
+_REQUESTED = _select_requested()
 _AT_WORK = or_(
     JobRow.state.not_in([state.value for state in JobState if state.terminal]),
     JobRow.desired_retry_number > JobRow.retries_done,

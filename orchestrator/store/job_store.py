@@ -1,4 +1,4 @@
-"""Jobs and wishes: the store as the API's write side sees it."""
+"""Jobs and requests: the store as the API's write side sees it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SqlJobStore:
         with self._database.read() as session:
             return job_of(require_job(session, job_id))
 
-    def wish(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
+    def record_request(self, job_id: str, desired: Desired, event: Event, *, spec: JobSpec | None = None) -> bool:
         columns = desired_columns(desired) | ({} if spec is None else asked_columns(spec))
         with self._database.write() as session:
             seen = JobRow.desired_number == desired.number - 1

@@ -11,7 +11,7 @@ from orchestrator.domain.accounting.training_summary import Told
 from orchestrator.domain.explanation.row_limits import Stored
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.job import ChaosWish, Desired, Job, JobState, StacksWish
+from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, Training
 from orchestrator.domain.specs.spec import JobSpec
@@ -64,13 +64,13 @@ def desired_of(row: JobRow) -> Desired:
         retry_number=row.desired_retry_number,
         restore_from=row.desired_restore_from,
         snapshot_number=row.desired_snapshot_number,
-        stacks=None if row.desired_stacks is None else StacksWish(**row.desired_stacks),  # type: ignore[arg-type]  # our own document
+        stacks=None if row.desired_stacks is None else RequestedStacks(**row.desired_stacks),  # type: ignore[arg-type]  # our own document
         chaos=None if row.desired_chaos is None else _chaos_of(row.desired_chaos),
     )
 
 
-def _chaos_of(document: Mapping[str, Any]) -> ChaosWish:
-    return ChaosWish(**{**document, "fault": Fault(document["fault"])})
+def _chaos_of(document: Mapping[str, Any]) -> RequestedChaos:
+    return RequestedChaos(**{**document, "fault": Fault(document["fault"])})
 
 
 def asked_columns(spec: JobSpec) -> dict[str, object]:

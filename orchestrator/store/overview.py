@@ -1,6 +1,6 @@
 """Everything of a cluster that is not at rest, read at once: the question of every pass, so it is asked sparingly.
 
-Rows come as plain tuples, and a spec is parsed once for each number of its job's wishes: it changes with no other.
+Rows come as plain tuples, and a spec is parsed once for each number of its job's requests: it changes with no other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Overview:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the number of the wish that made each
+        self._specs: dict[str, tuple[int, JobSpec]] = {}  # with the number of the request that made each
 
     def supervised(self, cluster: str) -> Sequence[Supervised]:
         """Oldest job first. A job whose spec this version refuses is left out, and its neighbours go on."""
@@ -80,8 +80,8 @@ def not_at_rest(cluster: str) -> ColumnElement[bool]:
     # Two searches, each with its index (the second is written as the partial one is): a long history of ended jobs
     # costs nothing.
     here = select(JobRow.id).where(JobRow.cluster == cluster)
-    retry_wished = text("desired_retry_number > retries_done")
-    return JobRow.id.in_(union(here.where(JobRow.state.in_(_LIVE)), here.where(retry_wished)))
+    retry_requested = text("desired_retry_number > retries_done")
+    return JobRow.id.in_(union(here.where(JobRow.state.in_(_LIVE)), here.where(retry_requested)))
 
 
 def _jobs(cluster: str) -> Select[Any]:

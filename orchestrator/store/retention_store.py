@@ -97,7 +97,7 @@ class SqlRetentionStore:
 
 
 def _rests(session: Session, job_id: str) -> bool:
-    """Its row locked: a retry that is wished meanwhile waits until this is over."""
+    """Its row locked: a retry that is requested meanwhile waits until this is over."""
     return session.scalar(select(JobRow.id).where(JobRow.id == job_id, _AT_REST).with_for_update()) is not None
 
 

@@ -1,4 +1,4 @@
-"""Status: the store as the supervisor sees it. Never writes a wish or a spec."""
+"""Status: the store as the supervisor sees it. Never writes a request or a spec."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _of_attempt() -> ForeignKeyConstraint:
 
 
 class JobRow(Base):
-    """What was asked, wished and decided. The API writes the spec and `desired_*`, the supervisor all the rest."""
+    """What was asked, requested and decided. The API writes the spec and `desired_*`, the supervisor all the rest."""
 
     __tablename__ = "jobs"
 
@@ -64,7 +64,7 @@ class JobRow(Base):
     digest: Mapped[str]  # of the request body that made the job
     owner: Mapped[str | None]  # who submitted it
 
-    desired_number: Mapped[int]  # rises with every wish
+    desired_number: Mapped[int]  # rises with every request
     desired_cancelled: Mapped[bool]
     desired_suspended: Mapped[bool]
     desired_retry_number: Mapped[int]

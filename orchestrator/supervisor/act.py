@@ -217,11 +217,11 @@ class Actor:
         self._apply(s.job, _marked(_live(s), decision), [], self._marks(s, decision, failure))
 
     def _tell_agents(self, s: Situation) -> None:
-        wished, attempt = s.job.desired, _live(s)
+        requested, attempt = s.job.desired, _live(s)
         self._require_lease()
-        self._folders.write_desired(s.job.id, attempt.key.number, desired_of_attempt(wished, attempt.key.number))
-        told = max(attempt.errand_told, wished.errand(attempt.key.number))
-        self._apply(s.job, replace(attempt, snapshots_told=wished.snapshot_number, errand_told=told), [])
+        self._folders.write_desired(s.job.id, attempt.key.number, desired_of_attempt(requested, attempt.key.number))
+        told = max(attempt.errand_told, requested.errand(attempt.key.number))
+        self._apply(s.job, replace(attempt, snapshots_told=requested.snapshot_number, errand_told=told), [])
 
     def _stop(self, s: Situation, decision: Decision, action: Stop) -> None:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""

@@ -1,4 +1,4 @@
-"""The thread that runs passes: soon after a wish, at the latest after `poll_s`, and on through every outage."""
+"""The thread that runs passes: soon after a request, at the latest after `poll_s`, and on through every outage."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SupervisorLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """A wish was recorded: look now."""
+        """A request was recorded: look now."""
         self._news.set()
 
     def stop(self) -> None:

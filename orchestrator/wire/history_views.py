@@ -58,7 +58,7 @@ class StacksView(Answer):
     attempt: int
     generation: int | None
     at: datetime
-    wish: int | None  # the number of the wish that it answers
+    wish: int | None  # the number of the request that it answers
     text: str | None
 
 

@@ -25,7 +25,7 @@ class StretchView(Answer):
     generation: int | None
     stall_s: float
     cause: str | None = None  # of a loss: the kind of failure that it goes back to
-    chaos: int | None = None  # of a loss: the number of the wish for chaos that it came of
+    chaos: int | None = None  # of a loss: the number of the request for chaos that it came of
 
 
 class GainView(Answer):
@@ -82,9 +82,9 @@ class SharesView(Page[ShareView]):
 
 
 class ChaosView(Answer):
-    """A fault on purpose: who wished it, and when and in which words an agent told that it had happened."""
+    """A fault on purpose: who requested it, and when and in which words an agent told that it had happened."""
 
-    number: int  # of the wish
+    number: int  # of the request
     fault: Fault
     actor: str | None
     at: datetime

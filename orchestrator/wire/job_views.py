@@ -33,11 +33,13 @@ class JobView(Answer):
     cluster: str
     state: JobState
     reason: str
-    cancelling: bool  # a wish to cancel is recorded and the job has not ended yet
-    retrying: bool = False  # another attempt is wished and has not begun yet
-    suspended: bool = False  # its owner wishes that it rests until it is resumed
-    suspending: bool = False  # so it is wished, and it does not rest yet
-    pending: list[str] = Field(default_factory=list)  # wishes that are recorded and not carried out yet, by their verb
+    cancelling: bool  # a request to cancel is recorded and the job has not ended yet
+    retrying: bool = False  # another attempt is requested and has not begun yet
+    suspended: bool = False  # its owner requests that it rests until it is resumed
+    suspending: bool = False  # so it is requested, and it does not rest yet
+    pending: list[str] = Field(
+        default_factory=list
+    )  # requests that are recorded and not carried out yet, by their verb
     priority: int
     labels: dict[str, str]
     owner: str | None = None  # who submitted it

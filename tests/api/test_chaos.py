@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.job import ChaosWish, JobState, StacksWish
+from orchestrator.domain.job.job import JobState, RequestedChaos, RequestedStacks
 from tests.api.conftest import World
 from tests.builders import make_batch, make_exit_record, make_journal_event, make_progress
 from trainer.contract.chaos import Fault
@@ -41,16 +41,16 @@ def events(world: World, job_id: str, kind: str) -> list[dict[str, object]]:
     return [event for event in found if event["kind"] == kind]
 
 
-def test_a_fault_is_a_wish_that_tells_who_asked_and_is_recorded_once(world: World) -> None:
+def test_a_fault_is_a_request_that_tells_who_asked_and_is_recorded_once(world: World) -> None:
     job_id = run(world)
     answers = [post(world, job_id, "chaos", fault="kill", rank=1) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 202]
     assert [answer.json()["pending"] for answer in answers] == [["chaos"]] * 2
-    wish = ChaosWish(number=1, attempt=1, fault=Fault.KILL, rank=1, replica=1)
-    assert world.job(job_id).desired.chaos == wish
+    request = RequestedChaos(number=1, attempt=1, fault=Fault.KILL, rank=1, replica=1)
+    assert world.job(job_id).desired.chaos == request
     (event,) = events(world, job_id, "chaos.requested")
     assert (event["actor"], event["sentence"]) == ("local", "a fault was asked for on purpose: kill of rank 1")
-    assert len(world.woken) == 2, "of the submission and of the one wish"
+    assert len(world.woken) == 2, "of the submission and of the one request"
     other = post(world, job_id, "chaos", fault="hang")
     assert (other.status_code, "another fault (kill)" in other.json()["detail"]) == (409, True)
     world.start(job_id, state=AttemptState.RUNNING, nodes="2", errand_told=1)
@@ -149,7 +149,7 @@ def test_stacks_are_asked_for_and_read(world: World) -> None:
     assert world.client.get(f"/api/v1/jobs/{job_id}/stacks").json() == {"items": [], "next_cursor": None}
     assert world.client.post(f"/api/v1/jobs/{job_id}/stacks").json()["pending"] == ["stacks"]
     assert post(world, job_id, "stacks", rank=0).status_code == 202
-    assert world.job(job_id).desired.stacks == StacksWish(number=1, attempt=1)
+    assert world.job(job_id).desired.stacks == RequestedStacks(number=1, attempt=1)
     for replica, evidence in enumerate(({"stacks": {"0": "at line 7"}}, {"silent": [1]})):
         saved = make_journal_event("stacks.saved", evidence={"wish": 1, **evidence})
         batch = replace(make_batch(job_id, replica=replica, events=[(30, saved)]), events_from=20, progress_to=0)

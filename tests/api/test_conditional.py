@@ -35,7 +35,7 @@ def test_a_tag_opens_nothing(closed: World) -> None:
     assert closed.client.get("/api/v1/jobs", headers={"If-None-Match": "*"}).status_code == 401
 
 
-def test_refusals_streams_and_wishes_have_no_tag(world: World) -> None:
+def test_refusals_streams_and_requests_have_no_tag(world: World) -> None:
     assert "etag" not in world.client.get("/api/v1/jobs/unknown-1", headers={"If-None-Match": "*"}).headers
     answer = world.client.post(f"/api/v1/jobs/{world.submit()}/cancel", headers={"If-None-Match": "*"})
     assert (answer.status_code, "etag" in answer.headers) == (202, False)

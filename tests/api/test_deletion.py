@@ -130,7 +130,7 @@ def test_a_deleted_job_is_still_of_its_project(closed: World) -> None:
     assert closed.client.get(f"/api/v1/jobs/{job_id}", headers=viewer).status_code == 404
 
 
-def test_a_wish_between_the_look_and_the_deletion_is_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_between_the_look_and_the_deletion_is_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = ended(world, JobState.FAILED)
     deletions = world.services.deletions
     store = deletions._store

@@ -1,4 +1,4 @@
-"""Suspend, resume, snapshot and scale over HTTP, and how a job shows its wishes."""
+"""Suspend, resume, snapshot and scale over HTTP, and how a job shows its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNNING = (JobState.STARTING, JobState.RUNNING)
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
-def wish(world: World, job_id: str, verb: str, **options: object) -> httpx.Response:
+def request(world: World, job_id: str, verb: str, **options: object) -> httpx.Response:
     if verb == "scale":
         options.setdefault("json", {"nodes": 2})
     return world.client.post(f"/api/v1/jobs/{job_id}/{verb}", **options)
@@ -29,20 +29,20 @@ def run(world: World, **fields: object) -> str:
     return job_id
 
 
-def wished(world: World, job_id: str) -> list[str]:
+def requested(world: World, job_id: str) -> list[str]:
     events = world.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]
     return [event["kind"] for event in events if event["kind"].endswith(".requested")]
 
 
 @pytest.mark.parametrize("verb", ["suspend", "snapshot", "scale"])
-def test_a_wish_is_answered_with_the_job_and_recorded_once(world: World, verb: str) -> None:
+def test_a_request_is_answered_with_the_job_and_recorded_once(world: World, verb: str) -> None:
     job_id = run(world)
     woken = len(world.woken)
-    answers = [wish(world, job_id, verb) for _ in range(3)]
+    answers = [request(world, job_id, verb) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202] * 3
     assert [answer.json()["pending"] for answer in answers] == [[verb]] * 3
     assert [answer.json()["state"] for answer in answers] == ["RUNNING"] * 3, "only the supervisor writes status"
-    assert wished(world, job_id) == [f"{verb}.requested"]
+    assert requested(world, job_id) == [f"{verb}.requested"]
     assert len(world.woken) == woken + 1
 
 
@@ -52,80 +52,80 @@ def test_suspending_and_resuming_are_seen_in_the_job(world: World) -> None:
     def flags(job: dict[str, object]) -> tuple[object, ...]:
         return job["state"], job["suspended"], job["suspending"], job["pending"]
 
-    assert flags(wish(world, job_id, "suspend").json()) == ("RUNNING", True, True, ["suspend"])
+    assert flags(request(world, job_id, "suspend").json()) == ("RUNNING", True, True, ["suspend"])
     world.advance(job_id, JobState.SUSPENDED)
-    assert flags(wish(world, job_id, "suspend").json()) == ("SUSPENDED", True, False, [])
+    assert flags(request(world, job_id, "suspend").json()) == ("SUSPENDED", True, False, [])
     listed = world.client.get("/api/v1/jobs?state=SUSPENDED").json()["items"]
     assert [job["id"] for job in listed] == [job_id]
-    assert flags(wish(world, job_id, "resume").json()) == ("SUSPENDED", False, False, ["resume"])
-    assert flags(wish(world, job_id, "resume").json()) == ("SUSPENDED", False, False, ["resume"])
-    assert wished(world, job_id) == ["suspend.requested", "resume.requested"]
+    assert flags(request(world, job_id, "resume").json()) == ("SUSPENDED", False, False, ["resume"])
+    assert flags(request(world, job_id, "resume").json()) == ("SUSPENDED", False, False, ["resume"])
+    assert requested(world, job_id) == ["suspend.requested", "resume.requested"]
 
 
 def test_resuming_what_is_not_suspended_changes_nothing(world: World) -> None:
     job_id = run(world)
-    assert wish(world, job_id, "resume").status_code == 202
-    assert wished(world, job_id) == []
+    assert request(world, job_id, "resume").status_code == 202
+    assert requested(world, job_id) == []
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot", "scale"])
 @pytest.mark.parametrize("end", ENDED)
-def test_a_wish_for_an_ended_job_is_a_conflict_that_says_why(world: World, verb: str, end: JobState) -> None:
+def test_a_request_for_an_ended_job_is_a_conflict_that_says_why(world: World, verb: str, end: JobState) -> None:
     job_id = world.submit()
     world.advance(job_id, *RUNNING, end)
-    refused = wish(world, job_id, verb)
+    refused = request(world, job_id, verb)
     assert refused.status_code == 409
     assert refused.headers["content-type"] == "application/problem+json"
     assert f"has ended {end}" in refused.json()["detail"]
-    assert wished(world, job_id) == []
+    assert requested(world, job_id) == []
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot"])
-def test_a_wish_for_a_job_that_is_being_cancelled_is_a_conflict(world: World, verb: str) -> None:
+def test_a_request_for_a_job_that_is_being_cancelled_is_a_conflict(world: World, verb: str) -> None:
     job_id = run(world)
-    wish(world, job_id, "cancel")
-    refused = wish(world, job_id, verb)
+    request(world, job_id, "cancel")
+    refused = request(world, job_id, verb)
     assert refused.status_code == 409
     assert "being cancelled" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot", "scale"])
-def test_a_wish_for_an_unknown_job_is_not_found(world: World, verb: str) -> None:
-    assert wish(world, "absent", verb).status_code == 404
+def test_a_request_for_an_unknown_job_is_not_found(world: World, verb: str) -> None:
+    assert request(world, "absent", verb).status_code == 404
 
 
 def test_a_snapshot_of_what_does_not_run_is_a_conflict(world: World) -> None:
     job_id = world.submit()
-    refused = wish(world, job_id, "snapshot")
+    refused = request(world, job_id, "snapshot")
     assert refused.status_code == 409
     assert "is QUEUED: nothing of it runs" in refused.json()["detail"]
 
 
-def test_a_second_snapshot_can_be_wished_once_the_agents_have_heard_of_the_first(world: World) -> None:
+def test_a_second_snapshot_can_be_requested_once_the_agents_have_heard_of_the_first(world: World) -> None:
     job_id = run(world)
-    wish(world, job_id, "snapshot")
+    request(world, job_id, "snapshot")
     attempt = replace(world.start(job_id, state=AttemptState.RUNNING), snapshots_told=1)
     world.apply(world.job(job_id), attempt)
     assert world.client.get(f"/api/v1/jobs/{job_id}").json()["pending"] == []
-    wish(world, job_id, "snapshot")
+    request(world, job_id, "snapshot")
     assert world.job(job_id).desired.snapshot_number == 2
 
 
 @pytest.mark.parametrize(("nodes", "stored"), [(2, "2"), ("2", "2"), ("2:4", "2:4")])
 def test_a_job_is_scaled_by_a_number_or_a_range(world: World, nodes: object, stored: str) -> None:
     job_id = run(world)
-    scaled = wish(world, job_id, "scale", json={"nodes": nodes}).json()
+    scaled = request(world, job_id, "scale", json={"nodes": nodes}).json()
     assert (scaled["asked"], scaled["nodes"], scaled["spec"]["topology"]["nodes"]) == (stored, "1", stored)
-    assert wish(world, job_id, "scale", json={"nodes": stored}).status_code == 202
-    assert wished(world, job_id) == ["scale.requested"]
+    assert request(world, job_id, "scale", json={"nodes": stored}).status_code == 202
+    assert requested(world, job_id) == ["scale.requested"]
     text = f"nodes: {stored}\n"
     yaml = {"Content-Type": "application/yaml"}
-    assert wish(world, job_id, "scale", json=None, content=text, headers=yaml).status_code == 202
+    assert request(world, job_id, "scale", json=None, content=text, headers=yaml).status_code == 202
 
 
 def test_a_queued_job_is_scaled_before_it_starts(world: World) -> None:
     job_id = world.submit()
-    scaled = wish(world, job_id, "scale", json={"nodes": "1:3"}).json()
+    scaled = request(world, job_id, "scale", json={"nodes": "1:3"}).json()
     assert (scaled["asked"], scaled["nodes"], scaled["pending"]) == ("1:3", None, [])
 
 
@@ -148,14 +148,14 @@ def test_a_queued_job_is_scaled_before_it_starts(world: World) -> None:
 )
 def test_a_wrong_number_of_nodes_is_refused_by_field(world: World, body: object, pointers: list[str]) -> None:
     job_id = run(world)
-    refused = wish(world, job_id, "scale", json=body)
+    refused = request(world, job_id, "scale", json=body)
     assert refused.status_code == 422, refused.text
     assert [error["pointer"] for error in refused.json()["errors"]] == pointers
     assert world.job(job_id).desired.number == 0
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot", "cancel"])
-def test_a_misspelt_parameter_of_a_wish_is_refused(world: World, verb: str) -> None:
+def test_a_misspelt_parameter_of_a_request_is_refused(world: World, verb: str) -> None:
     answer = world.client.post(f"/api/v1/jobs/{run(world)}/{verb}?force=true")
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/query/force"]
 

@@ -265,9 +265,9 @@ def test_an_unknown_job_is_not_found(world: World, job_id: str, below: str) -> N
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_wishes_for_an_unknown_job_are_not_found(world: World) -> None:
-    for wish in ("cancel", "retry"):
-        assert world.client.post(f"/api/v1/jobs/absent/{wish}").status_code == 404
+def test_requests_for_an_unknown_job_are_not_found(world: World) -> None:
+    for request in ("cancel", "retry"):
+        assert world.client.post(f"/api/v1/jobs/absent/{request}").status_code == 404
 
 
 def test_a_running_job_tells_how_training_goes(world: World) -> None:
@@ -313,7 +313,7 @@ def test_an_attempt_tells_its_first_cause(world: World) -> None:
     assert world.client.get(f"/api/v1/jobs/{job_id}").json()["failure"]["rank"] == 1
 
 
-def test_cancelling_records_a_wish_once(world: World) -> None:
+def test_cancelling_records_a_request_once(world: World) -> None:
     job_id = world.submit()
     answers = [world.client.post(f"/api/v1/jobs/{job_id}/cancel") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202] * 3
@@ -332,7 +332,7 @@ def test_cancelling_an_ended_job_is_a_conflict_unless_it_was_cancelled(world: Wo
     assert world.client.post(f"/api/v1/jobs/{cancelled}/cancel").status_code == 202
 
 
-def test_retrying_records_one_wish_until_it_has_begun(world: World) -> None:
+def test_retrying_records_one_request_until_it_has_begun(world: World) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.FAILED)
     for _ in range(3):
@@ -359,7 +359,7 @@ def test_a_retry_that_has_not_begun_is_withdrawn_by_cancelling(world: World) -> 
     assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202
     desired = world.job(job_id).desired
     assert (desired.retry_number, desired.cancelled) == (0, True)
-    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202, "the same wish, the same answer"
+    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202, "the same request, the same answer"
 
 
 def test_a_job_that_is_being_cancelled_is_not_retried(world: World) -> None:

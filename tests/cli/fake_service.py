@@ -22,8 +22,8 @@ from orchestrator.wire.job_views import DeletionView, EventView, FailureView, Jo
 from orchestrator.wire.plans import AgainstView, MemoryView, OutlookView, PlanView, ReplicaPlanView, RungView
 from orchestrator.wire.problems import FieldError, Problem
 
-# What the service answers to a wish, as changes of the job's view.
-WISHES: dict[str, dict[str, object]] = {
+# What the service answers to a request, as changes of the job's view.
+REQUESTS: dict[str, dict[str, object]] = {
     "cancel": {"cancelling": True, "pending": ["cancel"]},
     "suspend": {"suspended": True, "suspending": True, "pending": ["suspend"]},
     "resume": {"suspended": False, "suspending": False, "pending": []},
@@ -187,8 +187,8 @@ class FakeService:
             views = self.script[job_id]
             self.jobs[job_id] = views.pop(0) if len(views) > 1 else views[0]
             return Answer(200, self.jobs[job_id])
-        if what in WISHES:
-            return Answer(202, self.add(self.jobs[job_id].model_copy(update=WISHES[what])))
+        if what in REQUESTS:
+            return Answer(202, self.add(self.jobs[job_id].model_copy(update=REQUESTS[what])))
         if what == "metrics":
             series = {name: [None, value] for name, value in self.measured.items()}
             terms = {"steps": [1, 2], "at": [AT, AT], "attempts": [1, 1], "generations": [1, 1]}

@@ -73,19 +73,19 @@ def test_a_retry_whose_answer_is_lost_is_not_sent_again(client: Client, service:
     assert len(service.requests) == 1
 
 
-@pytest.mark.parametrize("wish", ["retry", "snapshot", "chaos"])
-def test_a_wish_that_counts_is_sent_again_only_where_it_was_surely_not_recorded(
-    client: Client, service: FakeService, wish: str
+@pytest.mark.parametrize("asked", ["retry", "snapshot", "chaos"])
+def test_a_request_that_counts_is_sent_again_only_where_it_was_surely_not_recorded(
+    client: Client, service: FakeService, asked: str
 ) -> None:
-    """The database may fail between the wish and the answer; a limit is looked at before anything else."""
+    """The database may fail between the request and the answer; a limit is looked at before anything else."""
     service.add(make_job())
-    ask = {"retry": client.retry, "snapshot": client.snapshot, "chaos": lambda job: client.chaos(job, "kill")}[wish]
+    ask = {"retry": client.retry, "snapshot": client.snapshot, "chaos": lambda job: client.chaos(job, "kill")}[asked]
     service.refusals = [busy(503)]
     with pytest.raises(ServiceUnreachable, match="the database does not answer"):
         ask("gpt-0001")
     assert len(service.requests) == 1
     service.refusals = [busy(429)]
-    assert ask("gpt-0001").pending == [wish]
+    assert ask("gpt-0001").pending == [asked]
 
 
 def test_patience_ends(service: FakeService) -> None:

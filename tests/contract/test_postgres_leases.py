@@ -90,11 +90,11 @@ def _acquire(world: SqlWorld) -> bool:
     return world.leases.acquire("local", "two", ttl_s=60) is not None
 
 
-def _wish(world: SqlWorld) -> bool:
-    return world.jobs.wish("job-1", Desired(number=1, cancelled=True), make_event())
+def _request(world: SqlWorld) -> bool:
+    return world.jobs.record_request("job-1", Desired(number=1, cancelled=True), make_event())
 
 
-@pytest.mark.parametrize(("hold", "go_on"), [(_hold_the_lease, _acquire), (_hold_the_events, _wish)])
+@pytest.mark.parametrize(("hold", "go_on"), [(_hold_the_lease, _acquire), (_hold_the_events, _request)])
 def test_one_that_falls_silent_in_the_middle_of_a_write_holds_the_others_for_seconds_only(
     open_world: OpenWorld,
     hold: Callable[[SqlWorld, Database], Callable[[], object]],

@@ -62,13 +62,13 @@ def test_a_change_comes_back_as_it_was_applied(world: World, store: SupervisorSt
     assert [event.sentence for event in world.events("job-1")][1:] == ["it died"]
 
 
-def test_status_leaves_wish_and_spec_alone(world: World, store: SupervisorStore) -> None:
+def test_status_leaves_request_and_spec_alone(world: World, store: SupervisorStore) -> None:
     stale = add_job(world)
-    wished, spec = Desired(number=1, suspended=True, snapshot_number=2), make_spec(labels={"a": "1"})
-    assert world.jobs.wish("job-1", wished, make_event(), spec=spec)
+    requested, spec = Desired(number=1, suspended=True, snapshot_number=2), make_spec(labels={"a": "1"})
+    assert world.jobs.record_request("job-1", requested, make_event(), spec=spec)
     store.apply(Change(job=stale.to(JobState.STARTING, reason="starts", now=at(1)), attempt=None, events=[]))
     job = world.jobs.get("job-1")
-    assert (job.state, job.reason, job.desired, job.spec) == (JobState.STARTING, "starts", wished, spec)
+    assert (job.state, job.reason, job.desired, job.spec) == (JobState.STARTING, "starts", requested, spec)
 
 
 def test_an_ended_attempt_is_never_revived(world: World, store: SupervisorStore) -> None:
@@ -161,7 +161,7 @@ def test_a_retry_wakes_an_ended_job(world: World, store: SupervisorStore) -> Non
     job = add_job(world)
     store.apply(Change(job=job.to(JobState.CANCELLED, reason="x", now=at(1)), attempt=None, events=[]))
     assert list(store.supervised("local")) == []
-    assert world.jobs.wish("job-1", Desired(number=1, retry_number=1), make_event())
+    assert world.jobs.record_request("job-1", Desired(number=1, retry_number=1), make_event())
     assert [one.job.id for one in store.supervised("local")] == ["job-1"]
 
 

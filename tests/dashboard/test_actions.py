@@ -1,4 +1,4 @@
-"""What can be wished on a page, and that no other site's page can."""
+"""What can be requested on a page, and that no other site's page can."""
 
 from __future__ import annotations
 
@@ -138,11 +138,11 @@ def test_a_rank_is_asked_where_it_stands_and_its_answer_is_read(world: World) ->
     assert "stacks" in offered(page(world, f"/jobs/{job_id}"))
     answer = world.client.post(f"/jobs/{job_id}/stacks", data={"rank": "1"}, headers=SCRIPTED)
     assert answer.status_code == 200, answer.text
-    wish = world.job(job_id).desired.stacks
-    assert wish is not None
-    assert wish.rank == 1
+    request = world.job(job_id).desired.stacks
+    assert request is not None
+    assert request.rank == 1
     assert "Stacks requested" in page(world, f"/jobs/{job_id}")
-    evidence = {"number": wish.number, "stacks": {"1": "Thread 7 <b>\n  in all_reduce"}}
+    evidence = {"number": request.number, "stacks": {"1": "Thread 7 <b>\n  in all_reduce"}}
     told = make_journal_event("stacks.saved", evidence=evidence)
     world.journals.ingest([make_batch(job_id, events=[(30, told)])], arrived_at=world.clock.now())
     assert "in all_reduce" in page(world, f"/jobs/{job_id}?rank=1")
@@ -150,16 +150,16 @@ def test_a_rank_is_asked_where_it_stands_and_its_answer_is_read(world: World) ->
     assert world.client.post(f"/jobs/{job_id}/stacks", data={"rank": "many"}, headers=SCRIPTED).status_code == 422
 
 
-def test_a_fault_is_wished_on_the_page(world: World) -> None:
+def test_a_fault_is_requested_on_the_page(world: World) -> None:
     job_id = make_running_job(world)
     options = {option.get("value") for option in Markup(page(world, f"/jobs/{job_id}")).all("option")}
     assert {fault.value for fault in Fault} <= options
     form = {"fault": "kill", "rank": "1", "node": ""}
     answer = world.client.post(f"/jobs/{job_id}/chaos", data=form, headers=SCRIPTED)
     assert answer.status_code == 200, answer.text
-    wish = world.job(job_id).desired.chaos
-    assert wish is not None
-    assert (wish.fault, wish.rank) == (Fault.KILL, 1)
+    request = world.job(job_id).desired.chaos
+    assert request is not None
+    assert (request.fault, request.rank) == (Fault.KILL, 1)
     assert "Fault requested" in page(world, f"/jobs/{job_id}")
 
 

@@ -86,7 +86,7 @@ def test_every_order_can_be_chosen(world: World, order: JobOrder) -> None:
     assert chosen == [order.value]
 
 
-def test_jobs_of_a_higher_priority_come_first_where_it_is_wished(world: World) -> None:
+def test_jobs_of_a_higher_priority_come_first_where_it_is_requested(world: World) -> None:
     ids = {priority: world.submit(priority=priority) for priority in (0, -5, 9)}
     assert shown(world, "/?order=-priority") == [ids[9], ids[0], ids[-5]]
     text = page(world, "/")

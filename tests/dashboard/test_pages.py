@@ -161,7 +161,7 @@ def test_a_job_of_another_project_reads_as_one_that_is_not_there(closed: World) 
         assert set(hidden.headers) == set(absent.headers)
 
 
-def test_the_buttons_wish_and_lead_back(world: World) -> None:
+def test_the_buttons_request_and_lead_back(world: World) -> None:
     job_id = world.submit()
     headers = {**HTML, "Origin": "http://localhost:8700"}
     answer = world.client.post(f"/jobs/{job_id}/cancel", headers=headers)
@@ -175,7 +175,7 @@ def test_the_buttons_wish_and_lead_back(world: World) -> None:
 
 
 def asked_for(world: World, job_id: str) -> list[str]:
-    """The wishes that the job's page offers."""
+    """The requests that the job's page offers."""
     forms = Markup(page(world, f"/jobs/{job_id}")).all("form")
     return [(form["action"] or "").rpartition("/")[2] for form in forms if "action" in form]
 

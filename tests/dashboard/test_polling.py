@@ -51,7 +51,7 @@ def test_a_change_of_a_job_is_sent(world: World) -> None:
 
     tag = tag_of(world, path)
     world.client.post(f"{path}/suspend")
-    assert moved(), "a wish"
+    assert moved(), "a request"
     world.client.post(f"{path}/resume")
     world.advance(job_id, JobState.STARTING, JobState.RUNNING)
     assert moved(), "a state"

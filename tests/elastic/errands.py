@@ -1,4 +1,4 @@
-"""What the tests of an agent's errands share: a job with a steady script, wishes for it, and what it tells."""
+"""What the tests of an agent's errands share: a job with a steady script, requests for it, and what it tells."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TWO, FAST = "--nproc-per-node=2", "--monitor-interval=0.05"
 STEADY = str(SCRIPTS / "steady.py")
 
 
-def wish(job: Job, desired: DesiredDocument) -> None:
+def request(job: Job, desired: DesiredDocument) -> None:
     write_document(job.attempt / "desired.json", render_desired(desired))
 
 
 def chaos(job: Job, fault: Fault, *, number: int = 1, **target: int) -> None:
-    wish(job, DesiredDocument(number=number, chaos=Chaos(number=number, fault=fault, **target)))
+    request(job, DesiredDocument(number=number, chaos=Chaos(number=number, fault=fault, **target)))
 
 
 def start(job: Job, tmp_path: Path, *, max_restarts: int = 3, heartbeat_timeout_s: float | None = None) -> Agent:

@@ -143,7 +143,7 @@ def test_a_signal_during_the_import_of_torch_still_leaves_an_exit_record(job: Jo
     assert agent.exit_record().outcome is Outcome.PREEMPTED
 
 
-def test_the_services_wish_stops_the_agent_and_reads_as_cancellation(job: Job, tmp_path: Path) -> None:
+def test_the_services_request_stops_the_agent_and_reads_as_cancellation(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
     agent.pids(1)
     (job.attempt / "desired.json").write_text('{"state": "stop"}')

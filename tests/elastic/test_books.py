@@ -125,7 +125,7 @@ def test_the_books_hold_the_end_and_the_events(tmp_path: Path) -> None:
     assert kinds == ["agent.started", "generation.started"]
 
 
-def test_an_unreadable_wish_means_run(tmp_path: Path) -> None:
+def test_an_unreadable_request_means_run(tmp_path: Path) -> None:
     record = build_record(tmp_path)
     assert record.desired().state is DesiredState.RUN
     (record.attempt_dir / "desired.json").write_text('{"state": "st')

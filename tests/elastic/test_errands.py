@@ -1,4 +1,4 @@
-"""Stacks and faults on purpose, on real agents: each wish is carried out once, and by one."""
+"""Stacks and faults on purpose, on real agents: each request is carried out once, and by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.errands import chaos, evidence, start, told, wish
+from tests.elastic.errands import chaos, evidence, request, start, told
 from tests.elastic.harness import Job, wait_for
 from trainer.contract.chaos import Fault
 from trainer.contract.launch import DesiredDocument
@@ -18,13 +18,13 @@ from trainer.elastic.chaos import damage_newest
 def test_stacks_are_told_as_asked_and_training_goes_on(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
     pids = agent.pids(1)
-    wish(job, DesiredDocument(number=1, stacks=1))
+    request(job, DesiredDocument(number=1, stacks=1))
     (all_ranks,) = told(agent, "stacks.saved")
     assert (evidence(all_ranks)["ranks"], evidence(all_ranks)["silent"], evidence(all_ranks)["wish"]) == ([0, 1], [], 1)
     stacks = evidence(all_ranks)["stacks"]
     assert isinstance(stacks, dict)
     assert all("steady.py" in str(text) for text in stacks.values())
-    wish(job, DesiredDocument(number=2, stacks=2, stacks_rank=1))
+    request(job, DesiredDocument(number=2, stacks=2, stacks_rank=1))
     second = told(agent, "stacks.saved", 2)[1]
     assert evidence(second)["ranks"] == [1]
     steps = len(agent.progress(1))
@@ -34,7 +34,7 @@ def test_stacks_are_told_as_asked_and_training_goes_on(job: Job, tmp_path: Path)
     assert len(agent.events("generation.started")) == 1
 
 
-def test_a_worker_is_killed_once_though_the_wish_stays(job: Job, tmp_path: Path) -> None:
+def test_a_worker_is_killed_once_though_the_request_stays(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
     victim = agent.pids(1)[1]
     chaos(job, Fault.KILL)

@@ -14,7 +14,7 @@ import pytest
 from tests.elastic.harness import SCRIPTS, Job, wait_for
 from tests.elastic.test_books import build_record
 from trainer.contract.exit_record import ExitRecord, Outcome
-from trainer.elastic.desired import Wishes
+from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.records.files import append_line
 from trainer.elastic.records.report import backoff_s, start_reporter
 from trainer.elastic.stop import StopRequest
@@ -114,7 +114,7 @@ def test_a_chatty_workers_log_stays_bounded(job: Job) -> None:
 def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, service: Service) -> None:
     record = build_record(tmp_path)
     service.failing = 2
-    reporter = start_reporter(record, Wishes(record, StopRequest()), service.environ)
+    reporter = start_reporter(record, ServiceRequests(record, StopRequest()), service.environ)
     assert reporter is not None
     for step in range(50):
         append_line(record.incarnation_dir / "progress.jsonl", {"step": step})
@@ -134,7 +134,7 @@ def test_failed_reports_are_repeated_from_the_same_offsets(tmp_path: Path, servi
 def test_a_dead_service_costs_two_seconds_at_the_end(tmp_path: Path) -> None:
     record = build_record(tmp_path)
     nobody = {"ORCHESTRATOR_REPORT_URL": "http://127.0.0.1:9/report"}
-    reporter = start_reporter(record, Wishes(record, StopRequest()), nobody)
+    reporter = start_reporter(record, ServiceRequests(record, StopRequest()), nobody)
     assert reporter is not None
     began = time.monotonic()
     reporter.close(END)
@@ -148,7 +148,7 @@ def test_the_pause_between_failed_reports_grows_to_half_a_minute() -> None:
 def test_an_address_that_is_not_http_is_told_and_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environ = {"ORCHESTRATOR_REPORT_URL": "file:///etc/passwd"}
     record = build_record(tmp_path)
-    assert start_reporter(record, Wishes(record, StopRequest()), environ) is None
+    assert start_reporter(record, ServiceRequests(record, StopRequest()), environ) is None
     assert "ORCHESTRATOR_REPORT_URL" in capsys.readouterr().err
 
 
@@ -183,20 +183,20 @@ def test_an_answer_reaches_the_workers_as_a_file_unless_newer_news_stands_there(
 
 def test_a_stop_that_comes_late_is_older_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, stop = build_record(tmp_path), StopRequest()
-    monkeypatch.setattr(stop, "wish", lambda: setattr(stop, "wished", True))
-    wishes = Wishes(record, stop)
-    wishes.hear({"state": "run", "number": 2})
-    wishes.hear({"state": "stop", "number": 1})
-    assert not stop.wished
-    wishes.hear({"state": "stop", "number": 3})
-    assert stop.wished
+    monkeypatch.setattr(stop, "request", lambda: setattr(stop, "requested", True))
+    requests = ServiceRequests(record, stop)
+    requests.hear({"state": "run", "number": 2})
+    requests.hear({"state": "stop", "number": 1})
+    assert not stop.requested
+    requests.hear({"state": "stop", "number": 3})
+    assert stop.requested
 
 
 class Remembered(StopRequest):
     """Ends nothing."""
 
-    def wish(self) -> None:
-        self.wished = True
+    def request(self) -> None:
+        self.requested = True
 
 
 def test_an_agent_hears_that_its_attempt_is_over_from_the_refusal_that_says_so(
@@ -204,9 +204,9 @@ def test_an_agent_hears_that_its_attempt_is_over_from_the_refusal_that_says_so(
 ) -> None:
     record, stop = build_record(tmp_path), Remembered()
     service.failing, service.refusal, service.desired = 1000, 403, {"state": "stop"}
-    reporter = start_reporter(record, Wishes(record, stop), service.environ)
+    reporter = start_reporter(record, ServiceRequests(record, stop), service.environ)
     assert reporter is not None
-    wait_for(lambda: stop.wished, "the wish to stop", 15)
+    wait_for(lambda: stop.requested, "the request to stop", 15)
     reporter.close(END)
 
 
@@ -217,9 +217,9 @@ def test_no_other_refusal_stops_a_training(
     record, stop = build_record(tmp_path), Remembered()
     service.failing, service.refusal = 2, status
     service.desired = desired if desired is not None else "nothing"  # type: ignore[assignment]  # not an object
-    reporter = start_reporter(record, Wishes(record, stop), service.environ)
+    reporter = start_reporter(record, ServiceRequests(record, stop), service.environ)
     assert reporter is not None
     wait_for(lambda: service.failing == 0, "two refusals", 15)
-    assert not stop.wished
+    assert not stop.requested
     service.desired = {"state": "run"}
     reporter.close(END)

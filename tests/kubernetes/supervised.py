@@ -66,7 +66,7 @@ class Supervised:
         self.memory.add(job, idempotency_key=None, digest="", event=make_event())
 
     def cancel(self, job_id: str = "train-abc") -> None:
-        assert self.memory.wish(job_id, Desired(number=1, cancelled=True), make_event())
+        assert self.memory.record_request(job_id, Desired(number=1, cancelled=True), make_event())
 
     def job(self, job_id: str = "train-abc") -> Job:
         return self.memory.get(job_id)

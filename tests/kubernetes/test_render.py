@@ -204,17 +204,17 @@ def test_a_queue_of_kueue_s_is_a_label() -> None:
     assert manifests_of("elastic").job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
 
 
-def test_to_avoid_nodes_with_a_record_is_a_wish_and_what_the_user_excludes_a_demand() -> None:
+def test_to_avoid_nodes_with_a_record_is_a_preference_and_what_the_user_excludes_a_demand() -> None:
     """Or a switch that has marked all nodes would leave none for an hour."""
-    wished = pod_of(manifests_of("elastic"))["affinity"]["nodeAffinity"]
-    assert wished.keys() == {"preferredDuringSchedulingIgnoredDuringExecution"}
-    (wish,) = wished["preferredDuringSchedulingIgnoredDuringExecution"]
+    requested = pod_of(manifests_of("elastic"))["affinity"]["nodeAffinity"]
+    assert requested.keys() == {"preferredDuringSchedulingIgnoredDuringExecution"}
+    (request,) = requested["preferredDuringSchedulingIgnoredDuringExecution"]
     # Each requirement of matchFields takes one value; all of a term must hold.
-    assert [(each["operator"], each["values"]) for each in wish["preference"]["matchFields"]] == [
+    assert [(each["operator"], each["values"]) for each in request["preference"]["matchFields"]] == [
         ("NotIn", ["node-3"]),
         ("NotIn", ["node-5"]),
     ]
-    assert wish["weight"] == 100
+    assert request["weight"] == 100
     demanded = pod_of(manifests_of("everything"))["affinity"]["nodeAffinity"]
     assert demanded.keys() == {"requiredDuringSchedulingIgnoredDuringExecution"}
     (term,) = demanded["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]

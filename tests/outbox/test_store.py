@@ -41,9 +41,9 @@ def test_what_agents_journal_counts_as_well(world: World) -> None:
     assert world.owed("ops") == ["back"]
 
 
-def test_wishes_and_the_supervisors_changes_count(world: World) -> None:
+def test_requests_and_the_supervisors_changes_count(world: World) -> None:
     world.submit()
-    world.wish()
+    world.request()
     world.apply(world.jobs.get("job-1"), make_attempt(), make_event(sentence="starts"))
     kinds = [delivery.event.event.kind for delivery in _claim_all(world)]
     assert kinds == ["job.submitted", "suspend.requested", "job.state"]

@@ -36,8 +36,8 @@ class World(Stores):
         with self.database.write() as session:
             append_events(session, events)
 
-    def wish(self, job_id: str = "job-1") -> None:
-        assert self.jobs.wish(job_id, Desired(number=1, suspended=True), make_event("suspend.requested"))
+    def request(self, job_id: str = "job-1") -> None:
+        assert self.jobs.record_request(job_id, Desired(number=1, suspended=True), make_event("suspend.requested"))
 
     def owed(self, webhook: str) -> list[str]:
         """The sentences of the events that were ever owed to the webhook."""

@@ -8,14 +8,14 @@ from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_taken_port
 
 
-def explain_end(attempt: Attempt, real: FakeAttempt, *, by_wish: bool, overlong: bool) -> bool:
+def explain_end(attempt: Attempt, real: FakeAttempt, *, by_request: bool, overlong: bool) -> bool:
     """Whether something that happened to the attempt accounts for the end that was written down."""
     if attempt.state is AttemptState.SUCCEEDED:
         return True
     records = [agent.exit_record for agent in real.agents if agent.exit_record is not None]
     outcomes = {record.outcome for record in records}
     if attempt.failure is None:
-        return by_wish or Outcome.CANCELLED in outcomes
+        return by_request or Outcome.CANCELLED in outcomes
     kinds = {record.failure.kind for record in records if record.failure is not None}
     if real.cause is not None:
         kinds.add(real.cause.kind)

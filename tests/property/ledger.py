@@ -41,7 +41,7 @@ class Ledger:
     kept: dict[str, tuple[int, float]] = field(default_factory=dict)  # by job: step of a snapshot, seconds of training
     farthest: dict[str, int] = field(default_factory=dict)  # step that any attempt since then has reached, by job
     owed: set[str] = field(default_factory=set)  # jobs whose retry has begun and has no attempt yet
-    wished: Counter[str] = field(default_factory=Counter)  # owners' wishes that may end an attempt, by job
+    requested: Counter[str] = field(default_factory=Counter)  # owners' requests that may end an attempt, by job
     grown: Counter[str] = field(default_factory=Counter)
     succeeded: set[str] = field(default_factory=set)  # jobs that ever did
     marks_before: set[object] = field(default_factory=set)  # in the nodes' records as the pass began
@@ -83,7 +83,7 @@ class Ledger:
         if after.state is JobState.FAILED:
             self._check_verdict(after)
         if after.state is JobState.CANCELLED and not self.surprised and not before.desired.cancelled:
-            self._say(f"{after.id} became CANCELLED and nobody wished it")
+            self._say(f"{after.id} became CANCELLED and nobody requested it")
 
     def _check_verdict(self, job: Job) -> None:
         """A job fails only by what its last attempt ended with."""
@@ -193,9 +193,9 @@ class Ledger:
             yield "all its agents succeeded"
         if after.state is AttemptState.SUCCEEDED and outcomes.count(Outcome.SUCCEEDED) < real.plan.min_nodes:
             yield f"it has the records {outcomes}"
-        by_wish = bool(self.wished[job.id] or self.grown[job.id])
+        by_request = bool(self.requested[job.id] or self.grown[job.id])
         overlong = ran_too_long(after, job.spec.supervise.max_runtime_s)
-        if not explain_end(after, real, by_wish=by_wish, overlong=overlong):
+        if not explain_end(after, real, by_request=by_request, overlong=overlong):
             yield f"nothing that happened to it explains {after.failure}"
         cause, told = first_cause(real), after.failure
         unmixed = after.stopping_since is None and not real.lost and real.cause is None and not real.cut_off

@@ -11,25 +11,25 @@ from tests.property.world import World
 
 
 class Owners:
-    """Each wish is granted or refused, as the API would; one that may end an attempt is put down in the ledger."""
+    """Each request is granted or refused, as the API would; one that may end an attempt is put down in the ledger."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def cancel(self, job: Job) -> None:
-        self._wish(job, lambda: self._world.commands.cancel(job.id))
+        self._request(job, lambda: self._world.commands.cancel(job.id))
 
     def suspend(self, job: Job) -> None:
-        self._wish(job, lambda: self._world.commands.suspend(job.id))
+        self._request(job, lambda: self._world.commands.suspend(job.id))
 
     def resume(self, job: Job) -> None:
-        self._wish(job, lambda: self._world.commands.resume(job.id))
+        self._request(job, lambda: self._world.commands.resume(job.id))
 
     def snapshot(self, job: Job) -> None:
-        self._wish(job, lambda: self._world.commands.snapshot(job.id))
+        self._request(job, lambda: self._world.commands.snapshot(job.id))
 
     def scale(self, job: Job, nodes: str) -> None:
-        self._wish(job, lambda: self._world.commands.scale(job.id, nodes))
+        self._request(job, lambda: self._world.commands.scale(job.id, nodes))
 
     def retry(self, job: Job, *, nodes: str | None = None, back: int | None = None) -> None:
         """`back`: from the snapshot that lies so many before the newest that counts."""
@@ -38,14 +38,14 @@ class Owners:
         named = str(known[-1 - back % len(known)]) if back is not None and known else None
         patch = None if nodes is None else {"topology": {"nodes": nodes}}
         request = RetryRequest(restore_from=named, patch=patch)
-        self._wish(job, lambda: self._world.commands.retry(job.id, request))
+        self._request(job, lambda: self._world.commands.retry(job.id, request))
 
-    def _wish(self, job: Job, wish: Callable[[], object]) -> None:
+    def _request(self, job: Job, request: Callable[[], object]) -> None:
         before = self._world.job(job.id)
         try:
-            wish()
+            request()
         except (Refused, NotFound, Unavailable):
             return
         after = self._world.job(job.id)
         if after.desired.number != before.desired.number:
-            self._world.ledger.wished[job.id] += after.desired.snapshot_number == before.desired.snapshot_number
+            self._world.ledger.requested[job.id] += after.desired.snapshot_number == before.desired.snapshot_number

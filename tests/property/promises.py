@@ -57,13 +57,13 @@ def _check_limits(world: World) -> None:
 
 
 def _check_counts(world: World, job: Job) -> None:
-    """No attempt without a fault or a wish behind it."""
+    """No attempt without a fault or a request behind it."""
     attempts = world.store.attempts_of(job.id)
     mine = [real for key, real in world.cluster.attempts.items() if key.job_id == job.id]
     never_whole = sum(real.partial or (real.stall is not None and real.stall.phase is Phase.START) for real in mine)
     overlong = sum(ran_too_long(attempt, job.spec.supervise.max_runtime_s) for attempt in attempts)
-    causes = world.harm[job.id] + never_whole + overlong + world.ledger.wished[job.id] + world.ledger.grown[job.id]
-    assert len(attempts) <= causes + 1, f"{job.id} had {len(attempts)} attempts for {causes} faults and wishes"
+    causes = world.harm[job.id] + never_whole + overlong + world.ledger.requested[job.id] + world.ledger.grown[job.id]
+    assert len(attempts) <= causes + 1, f"{job.id} had {len(attempts)} attempts for {causes} faults and requests"
 
 
 def check_rest(world: World) -> None:
@@ -80,10 +80,10 @@ def check_rest(world: World) -> None:
 
 
 def check_settled(world: World) -> None:
-    """While nothing goes wrong any more, a look later: what owners wish and what is seen has been written down."""
+    """While nothing goes wrong any more, a look later: what owners request and what is seen has been written down."""
     for attempt in world.live():
         job = world.job(attempt.key.job_id)
-        _check_wishes(job, attempt)
+        _check_requests(job, attempt)
         real = world.cluster.attempts.get(attempt.key)
         if real is not None and attempt.stopping_since is None and not real.cut_off:
             _check_seen(job, attempt, real)
@@ -96,13 +96,15 @@ def check_settled(world: World) -> None:
             assert job.state is JobState.SUSPENDED, f"{job.id} is suspended and {job.state}"
 
 
-def _check_wishes(job: Job, attempt: Attempt) -> None:
-    key, wished, stopping = attempt.key, job.desired, attempt.stopping_since is not None
-    unwanted = wished.cancelled or wished.suspended or wished.retry_number > job.retries_done
+def _check_requests(job: Job, attempt: Attempt) -> None:
+    key, requested, stopping = attempt.key, job.desired, attempt.stopping_since is not None
+    unwanted = requested.cancelled or requested.suspended or requested.retry_number > job.retries_done
     assert stopping or not unwanted, f"{key} goes on against its owner's will"
     if stopping or attempt.state is not AttemptState.RUNNING:
         return
-    assert attempt.snapshots_told == wished.snapshot_number, f"{key} was not told of snapshot {wished.snapshot_number}"
+    assert attempt.snapshots_told == requested.snapshot_number, (
+        f"{key} was not told of snapshot {requested.snapshot_number}"
+    )
     assert job.spec.topology.max_nodes >= attempt.max_nodes, f"{key} has {attempt.nodes} nodes and is to have fewer"
 
 

@@ -128,15 +128,15 @@ def test_what_finished_while_the_service_was_down_is_adopted(world: World, forgo
     assert len(world.store.tables.attempts) == 3
 
 
-@pytest.mark.parametrize("wish", ["cancel", "suspend", None])
-def test_no_second_submission_while_the_first_may_be_under_way(wish: str | None) -> None:
+@pytest.mark.parametrize("asked", ["cancel", "suspend", None])
+def test_no_second_submission_while_the_first_may_be_under_way(asked: str | None) -> None:
     world = World()
     job = world.add_job(topology={"nodes": "1"}, supervise=SUPERVISE)
     world.cluster.fate = Fate.LATE
     world.look()
-    if wish == "cancel":
+    if asked == "cancel":
         Owners(world).cancel(job)
-    elif wish == "suspend":
+    elif asked == "suspend":
         Owners(world).suspend(job)
     real = world.real(job.id)
     while world.clock.monotonic() < min(LATE_S, SUBMIT_TIMEOUT_S) - 5:

@@ -136,8 +136,8 @@ class World:
         return self.cluster.attempts[AttemptKey(job_id, number)]
 
     def at_rest(self) -> bool:
-        wished = any(job.desired.retry_number > job.retries_done for job in self.jobs())
-        return all(job.state.terminal for job in self.jobs()) and not wished and not self.live()
+        requested = any(job.desired.retry_number > job.retries_done for job in self.jobs())
+        return all(job.state.terminal for job in self.jobs()) and not requested and not self.live()
 
     def oracle(self, job_id: str) -> SnapshotOracle | None:
         lineage = self.cluster.lineages.get(job_id)

@@ -1,4 +1,4 @@
-"""What the store keeps of wishes for agents, of nodes, of stacks, and of jobs that were deleted."""
+"""What the store keeps of requests for agents, of nodes, of stacks, and of jobs that were deleted."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import pytest
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.deletion import bury
-from orchestrator.domain.job.job import ChaosWish, Desired, JobState, StacksWish
+from orchestrator.domain.job.job import Desired, JobState, RequestedChaos, RequestedStacks
 from orchestrator.store.deletion_store import SqlDeletionStore
 from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
 from tests.store.harness import Stores
 from trainer.contract.chaos import Fault
 
 
-def test_wishes_for_agents_are_kept_as_they_were_made(stores: Stores) -> None:
+def test_requests_for_agents_are_kept_as_they_were_made(stores: Stores) -> None:
     job = stores.add()
-    wishes = Desired(
+    requests = Desired(
         number=1,
-        stacks=StacksWish(number=1, attempt=2, rank=3),
-        chaos=ChaosWish(number=1, attempt=2, fault=Fault.NODE_LOSS, replica=0),
+        stacks=RequestedStacks(number=1, attempt=2, rank=3),
+        chaos=RequestedChaos(number=1, attempt=2, fault=Fault.NODE_LOSS, replica=0),
     )
-    assert stores.jobs.wish("job-1", wishes, make_event("chaos.requested"))
-    assert stores.jobs.get("job-1").desired == wishes
-    assert stores.reader.wished(["job-1"])["job-1"].desired == wishes
+    assert stores.jobs.record_request("job-1", requests, make_event("chaos.requested"))
+    assert stores.jobs.get("job-1").desired == requests
+    assert stores.reader.requested(["job-1"])["job-1"].desired == requests
     stores.apply(job, make_attempt(errand_told=7))
     assert stores.reader.standing("job-1").attempt == make_attempt(errand_told=7)
-    assert stores.jobs.wish("job-1", Desired(number=2), make_event())
+    assert stores.jobs.record_request("job-1", Desired(number=2), make_event())
     assert stores.jobs.get("job-1").desired == Desired(number=2)
 
 
@@ -66,7 +66,7 @@ def test_who_waits_for_a_job_or_goes_on_from_it_is_known_while_it_is_not_at_rest
     assert stores.reader.awaiting("b") is None
     stores.apply(waiting.to(JobState.CANCELLED, reason="over", now=NOW))
     assert (stores.reader.awaiting("a"), stores.reader.sources()) == (None, {})
-    assert stores.jobs.wish("b", Desired(number=1, retry_number=1), make_event("retry.requested"))
+    assert stores.jobs.record_request("b", Desired(number=1, retry_number=1), make_event("retry.requested"))
     assert (stores.reader.awaiting("a"), stores.reader.sources()) == ("b", {"b": source})
 
 
@@ -78,10 +78,10 @@ def test_a_job_is_deleted_once_it_has_ended_and_a_line_stays(stores: Stores) -> 
     ended = job.to(JobState.FAILED, reason="over", now=NOW)
     stores.apply(ended, make_attempt(state=AttemptState.FAILED))
     buried = bury(ended, by="bob", at=at(5), files=True)
-    assert not deletions.delete(buried, seen=1), "a wish that nobody made was not seen"
-    assert stores.jobs.wish("job-1", Desired(number=1, retry_number=1), make_event("retry.requested"))
+    assert not deletions.delete(buried, seen=1), "a request that nobody made was not seen"
+    assert stores.jobs.record_request("job-1", Desired(number=1, retry_number=1), make_event("retry.requested"))
     assert not deletions.delete(buried, seen=1), "it is to be tried again"
-    assert stores.jobs.wish("job-1", Desired(number=2), make_event("cancel.requested"))
+    assert stores.jobs.record_request("job-1", Desired(number=2), make_event("cancel.requested"))
     assert deletions.deletion("job-1") is None
     assert deletions.delete(buried, seen=2)
     assert not deletions.delete(buried, seen=2)

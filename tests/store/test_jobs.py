@@ -9,7 +9,7 @@ import pytest
 from orchestrator.domain.errors import Conflict, NotFound
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.ports.jobs import JobFilter, Wished
+from orchestrator.ports.jobs import JobFilter, Requested
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from tests.store.harness import Stores
 
@@ -31,7 +31,7 @@ def test_an_unknown_job_is_not_found(stores: Stores) -> None:
     with pytest.raises(NotFound, match="job-9"):
         stores.jobs.get("job-9")
     with pytest.raises(NotFound, match="job-9"):
-        stores.jobs.wish("job-9", Desired(), make_event())
+        stores.jobs.record_request("job-9", Desired(), make_event())
 
 
 def test_sixteen_calls_with_one_key_make_one_job(open_stores: Callable[[], Stores]) -> None:
@@ -113,12 +113,12 @@ def test_a_second_job_under_one_id_is_a_conflict(stores: Stores) -> None:
         stores.add("job-1", key="k")
 
 
-def test_a_wish_leaves_the_status_alone_and_a_status_the_wish(stores: Stores) -> None:
+def test_a_request_leaves_the_status_alone_and_a_status_the_request(stores: Stores) -> None:
     stale = stores.add("job-1")
-    stores.jobs.wish("job-1", Desired(number=1, cancelled=True), make_event("cancel.requested"))
-    stores.apply(stale.to(JobState.STARTING, reason="submitted", now=at(1)))  # decided before the wish was seen
+    stores.jobs.record_request("job-1", Desired(number=1, cancelled=True), make_event("cancel.requested"))
+    stores.apply(stale.to(JobState.STARTING, reason="submitted", now=at(1)))  # decided before the request was seen
     retry = Desired(number=2, cancelled=True, retry_number=1, restore_from="s", suspended=True, snapshot_number=3)
-    stores.jobs.wish("job-1", retry, make_event("retry.requested"))
+    stores.jobs.record_request("job-1", retry, make_event("retry.requested"))
     job = stores.jobs.get("job-1")
     assert (job.state, job.reason) == (JobState.STARTING, "submitted")
     assert job.desired == retry
@@ -127,7 +127,7 @@ def test_a_wish_leaves_the_status_alone_and_a_status_the_wish(stores: Stores) ->
 def test_a_status_does_not_undo_a_patched_spec(stores: Stores) -> None:
     stale = stores.add("job-1", spec=make_spec(labels={"a": "1"}))
     patched = make_spec(name="renamed", labels={"b": "2"})
-    assert stores.jobs.wish("job-1", Desired(number=1, retry_number=1), make_event(), spec=patched)
+    assert stores.jobs.record_request("job-1", Desired(number=1, retry_number=1), make_event(), spec=patched)
     stores.apply(stale.to(JobState.FAILED, reason="gave up", now=at(1)))
     assert stores.jobs.get("job-1").spec == patched
     assert _found(stores, JobFilter(label=("b", "2"))) == ["job-1"]
@@ -209,16 +209,16 @@ def test_writers_of_one_process_take_turns_and_none_holds_a_connection_while_it_
         assert len({one.result(timeout=10).id for one in waiting}) == 4
 
 
-def test_a_report_is_answered_with_what_is_wished_of_the_newest_attempt(stores: Stores) -> None:
+def test_a_report_is_answered_with_what_is_requested_of_the_newest_attempt(stores: Stores) -> None:
     job = stores.add_with_attempt()
     stores.apply(job, make_attempt(state=AttemptState.LOST, stopping_since=NOW))
     stores.add("job-2")
-    found = stores.reader.wished(["job-1", "job-2", "nobody"])
+    found = stores.reader.requested(["job-1", "job-2", "nobody"])
     assert found.keys() == {"job-1", "job-2"}
-    assert found["job-1"] == Wished(desired=Desired(), newest=1, stopping=True)
-    assert found["job-2"] == Wished(desired=Desired(), newest=None, stopping=False)
+    assert found["job-1"] == Requested(desired=Desired(), newest=1, stopping=True)
+    assert found["job-2"] == Requested(desired=Desired(), newest=None, stopping=False)
     stores.apply(job, make_attempt(number=2))
     stores.apply(job, make_attempt(number=3))
-    assert stores.reader.wished(["job-1"])["job-1"] == Wished(desired=Desired(), newest=3, stopping=False)
+    assert stores.reader.requested(["job-1"])["job-1"] == Requested(desired=Desired(), newest=3, stopping=False)
     stores.apply(job, make_attempt(number=3, stopping_since=NOW))
-    assert stores.reader.wished(["job-1"])["job-1"].stopping
+    assert stores.reader.requested(["job-1"])["job-1"].stopping

@@ -36,8 +36,8 @@ def test_jobs_at_rest_are_found_by_their_end(stores: Stores, retention: SqlReten
     stores.add("lives")
     end(stores, stores.add("elsewhere", spec=make_spec(cluster="other")), 5)
     retried = end(stores, stores.add("retried"), 10)
-    wish = make_event("retry.requested")
-    assert stores.jobs.wish("retried", Desired(number=retried.desired.number + 1, retry_number=1), wish)
+    request = make_event("retry.requested")
+    assert stores.jobs.record_request("retried", Desired(number=retried.desired.number + 1, retry_number=1), request)
     found = retention.ended("local", before=at(90), behind=None, limit=9)
     assert [one.job_id for one in found] == ["b", "c", "a"]
     behind = retention.ended("local", before=at(90), behind=(at(10), "b"), limit=1)

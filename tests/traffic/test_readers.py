@@ -22,7 +22,7 @@ from tests.elastic.harness import wait_for
 from tests.elastic.test_books import build_record
 from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients
 from trainer.contract.exit_record import ExitRecord, Outcome
-from trainer.elastic.desired import Wishes
+from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.records.report import start_reporter
 from trainer.elastic.stop import StopRequest
 
@@ -112,8 +112,8 @@ def test_the_client_reads_each_value_that_was_there(version: str) -> None:
 class Remembered(StopRequest):
     """Ends nothing."""
 
-    def wish(self) -> None:
-        self.wished = True
+    def request(self) -> None:
+        self.requested = True
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -128,9 +128,9 @@ def follow(exchange: Exchange, folder: Path) -> None:
     desired, record, stop = json.loads(exchange.answer)["desired"], build_record(folder), Remembered()
     with answering([exchange] * 100) as url:
         environ = {"ORCHESTRATOR_REPORT_URL": f"{url}/api/v1/reports"}
-        reporter = start_reporter(record, Wishes(record, stop), environ)
+        reporter = start_reporter(record, ServiceRequests(record, stop), environ)
         assert reporter is not None
         reporter.close(END)
-        wished = (desired["number"], desired["snapshot"])
-        wait_for(lambda: (record.desired().number, record.desired().snapshot) == wished, f"to hear {desired}", 60)
-        wait_for(lambda: stop.wished == (desired["state"] == "stop"), f"to hear {desired}", 60)
+        requested = (desired["number"], desired["snapshot"])
+        wait_for(lambda: (record.desired().number, record.desired().snapshot) == requested, f"to hear {desired}", 60)
+        wait_for(lambda: stop.requested == (desired["state"] == "stop"), f"to hear {desired}", 60)

@@ -18,7 +18,7 @@ from tests.trainer.strategies_entry import SHORT
 from trainer.contract.config import TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.loop.microbatches import open_feeder
-from trainer.loop.step import Wish, take_step
+from trainer.loop.step import JobRequest, take_step
 from trainer.loop.task import open_task
 from trainer.model.decoder import build_initial
 from trainer.parallel import communication as exchange
@@ -75,7 +75,7 @@ def take_one_step(
         trainee.forward.register_comm_hook(None, counts.count_bucket)
     exchange._reduce, dist.all_reduce = counts.count_shards, counts.count_copies
     try:
-        take_step(config, task, trainee, feeder, state, waits, Wish())
+        take_step(config, task, trainee, feeder, state, waits, JobRequest())
     finally:
         exchange._reduce, dist.all_reduce = REDUCE, ALL_REDUCE
     return trainee, counts

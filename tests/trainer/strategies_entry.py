@@ -16,7 +16,7 @@ from trainer.contract.config import parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.errors import TrainerError
 from trainer.loop.microbatches import open_feeder
-from trainer.loop.step import Wish, take_step
+from trainer.loop.step import JobRequest, take_step
 from trainer.loop.task import open_task
 from trainer.model.decoder import build_initial
 from trainer.parallel.materialize import initialise
@@ -57,7 +57,7 @@ def train(options: dict, place: WorkerPlace, device: torch.device, waits: Waits)
     if "_loss_scale" in options:
         state.loss_scale.factor = options["_loss_scale"]
     feeder = open_feeder(config, task, place, state, device)
-    results = [take_step(config, task, trainee, feeder, state, waits, Wish()) for _ in range(config.steps)]
+    results = [take_step(config, task, trainee, feeder, state, waits, JobRequest()) for _ in range(config.steps)]
     return {
         "losses": [result.loss for result in results],
         "grad_norms": [result.grad_norm for result in results],

@@ -181,7 +181,7 @@ def test_a_snapshot_that_cannot_be_removed_is_told_all_the_same(monkeypatch):
     monkeypatch.setattr(snapshot, "remove", refuse)
     committer = object.__new__(Committer)
     committer._heartbeat = SimpleNamespace(tell=lambda kind, sentence, evidence: told.append(sentence))
-    draft = CommitDraft(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, wishes=0)
+    draft = CommitDraft(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, requests=0)
     committer.give_up(draft, OSError("no room"))
     assert told == ["snapshot of step 4 failed, training goes on: no room"]
 

@@ -305,14 +305,14 @@ def test_a_notice_too_short_for_a_snapshot_asks_for_none_even_when_one_is_due(tm
     assert committed(tmp_path) == ["step-00000002-a1-g1"]
 
 
-def test_the_service_can_wish_for_a_snapshot(tmp_path):
+def test_the_service_can_request_for_a_snapshot(tmp_path):
     run = attend(tmp_path, interval="100")
     run.latest()
     desired = layout.attempt_dir(tmp_path, 1) / layout.DESIRED
     desired.write_text(json.dumps({"state": "run", "snapshot": 1, "number": 1}))
     run.step(0)
     assert run.should_save
-    save(run, "as wished")
+    save(run, "as requested")
     run.step(1)
     assert not run.should_save
 

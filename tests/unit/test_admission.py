@@ -89,15 +89,15 @@ def test_a_job_that_was_scaled_beyond_what_is_free_waits_between_its_attempts_an
 
 def test_what_a_cancelled_or_suspended_job_kept_between_attempts_is_free() -> None:
     kept = a_holder(2, JobState.RECOVERING)
-    for wish in (Desired(cancelled=True), Desired(suspended=True)):
-        given_up = Claimant(replace(kept.job, desired=wish), kept.attempt)
+    for request in (Desired(cancelled=True), Desired(suspended=True)):
+        given_up = Claimant(replace(kept.job, desired=request), kept.attempt)
         assert judge(given_up, a_waiting_job("next", 2), slots=2)["next"].admitted
 
 
 def test_what_still_runs_of_a_job_that_is_cancelled_or_suspended_is_not_free() -> None:
     running = a_holder(2)
-    for wish in (Desired(cancelled=True), Desired(suspended=True)):
-        ending = Claimant(replace(running.job, desired=wish), running.attempt)
+    for request in (Desired(cancelled=True), Desired(suspended=True)):
+        ending = Claimant(replace(running.job, desired=request), running.attempt)
         assert not judge(ending, a_waiting_job("next", 1), slots=2)["next"].admitted
 
 

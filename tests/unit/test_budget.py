@@ -237,8 +237,8 @@ def test_kept_training_adds_up_over_attempts_and_refunds_what_was_spent() -> Non
     assert job.spent == {"application": 1}
     job = after(job, leaving(10, kept_s=1790), DEADLINE, ran_s=1800)
     assert (job.spent, job.kept_s) == ({"application": 1}, 1790)
-    unwished = after(job, Training(step=10, kept_step=10, kept_at=ago(1)), None, ran_s=100)
-    assert unwished.kept_s == 1790, "nothing new was kept"
+    unrequested = after(job, Training(step=10, kept_step=10, kept_at=ago(1)), None, ran_s=100)
+    assert unrequested.kept_s == 1790, "nothing new was kept"
     job = after(job, leaving(20, kept_s=1810), DEADLINE, ran_s=1830)
     assert (job.spent, job.kept_s) == ({}, 0)
 

@@ -1,4 +1,4 @@
-"""Stacks and faults on purpose: what may be wished of whom, which agent is struck, and who is blamed for it."""
+"""Stacks and faults on purpose: what may be requested of whom, which agent is struck, and who is blamed for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from orchestrator.domain.errors import Conflict, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.dependents import relying_on
 from orchestrator.domain.job.event import EventKind
-from orchestrator.domain.job.faults import Order, Target, wish_chaos, wish_stacks
-from orchestrator.domain.job.job import ChaosWish, Desired, Job, JobState, StacksWish
-from orchestrator.domain.job.requests import Wish, desired_of_attempt, pending_wishes
+from orchestrator.domain.job.faults import Order, Target, request_chaos, request_stacks
+from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
+from orchestrator.domain.job.requests import JobRequest, desired_of_attempt, pending_requests
 from orchestrator.domain.observation.observation import Liveness, Presence
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, MarkNodes, TellAgents, Wait
@@ -36,28 +36,28 @@ def a_target(**fields: Any) -> Target:
     return Target(**{**known, **fields})
 
 
-def chaos_of(wish: Wish | None) -> ChaosWish:
-    assert wish is not None
-    assert wish.desired.chaos is not None
-    return wish.desired.chaos
+def chaos_of(request: JobRequest | None) -> RequestedChaos:
+    assert request is not None
+    assert request.desired.chaos is not None
+    return request.desired.chaos
 
 
-def stacks_of(wish: Wish | None) -> StacksWish:
-    assert wish is not None
-    assert wish.desired.stacks is not None
-    return wish.desired.stacks
+def stacks_of(request: JobRequest | None) -> RequestedStacks:
+    assert request is not None
+    assert request.desired.stacks is not None
+    return request.desired.stacks
 
 
 # Chaos
 
 
-def test_a_fault_is_wished_of_the_running_attempt_by_the_number_of_its_wish() -> None:
-    wish = wish_chaos(a_job(desired=Desired(number=6)), a_target(), Order(fault=Fault.HANG, rank=2))
-    assert chaos_of(wish) == ChaosWish(number=7, attempt=1, fault=Fault.HANG, rank=2, replica=1)
-    assert wish is not None
-    assert wish.kind is EventKind.CHAOS_REQUESTED
-    assert wish.sentence == "a fault was asked for on purpose: hang of rank 2"
-    assert wish.evidence == {"fault": "hang", "number": 7, "attempt": 1, "rank": 2, "replica": 1}
+def test_a_fault_is_requested_of_the_running_attempt_by_the_number_of_its_request() -> None:
+    request = request_chaos(a_job(desired=Desired(number=6)), a_target(), Order(fault=Fault.HANG, rank=2))
+    assert chaos_of(request) == RequestedChaos(number=7, attempt=1, fault=Fault.HANG, rank=2, replica=1)
+    assert request is not None
+    assert request.kind is EventKind.CHAOS_REQUESTED
+    assert request.sentence == "a fault was asked for on purpose: hang of rank 2"
+    assert request.evidence == {"fault": "hang", "number": 7, "attempt": 1, "rank": 2, "replica": 1}
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_a_fault_is_wished_of_the_running_attempt_by_the_number_of_its_wish() ->
     ],
 )
 def test_a_fault_is_aimed_by_rank_or_by_node(order: Order, rank: int | None, replica: int | None, whom: str) -> None:
-    wish = wish_chaos(a_job(), a_target(), order)
-    assert (chaos_of(wish).rank, chaos_of(wish).replica) == (rank, replica)
-    assert wish is not None
-    assert wish.sentence.endswith(f"on purpose: {whom}")
+    request = request_chaos(a_job(), a_target(), order)
+    assert (chaos_of(request).rank, chaos_of(request).replica) == (rank, replica)
+    assert request is not None
+    assert request.sentence.endswith(f"on purpose: {whom}")
 
 
 def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
-    wish = wish_chaos(a_job(), a_target(places={}, world_size=None), Order(fault=Fault.KILL, rank=9))
-    assert (chaos_of(wish).rank, chaos_of(wish).replica) == (9, None)
+    request = request_chaos(a_job(), a_target(places={}, world_size=None), Order(fault=Fault.KILL, rank=9))
+    assert (chaos_of(request).rank, chaos_of(request).replica) == (9, None)
 
 
 @pytest.mark.parametrize(
@@ -98,26 +98,26 @@ def test_a_rank_that_has_told_nothing_is_found_by_its_agent() -> None:
 )
 def test_what_is_not_there_cannot_be_struck(order: Order, pointer: str, words: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        wish_chaos(a_job(), a_target(), order)
+        request_chaos(a_job(), a_target(), order)
     assert [problem.pointer for problem in refused.value.problems] == [pointer]
     assert words in str(refused.value)
 
 
 def test_before_an_agent_has_told_its_name_only_numbers_are_known() -> None:
     with pytest.raises(InvalidSpec, match="it has none yet"):
-        wish_chaos(a_job(), a_target(nodes={}), Order(fault=Fault.KILL, node="n1"))
+        request_chaos(a_job(), a_target(nodes={}), Order(fault=Fault.KILL, node="n1"))
 
 
 def test_a_name_goes_before_a_number() -> None:
     odd = a_target(nodes={0: "1", 1: "0"})
-    assert chaos_of(wish_chaos(a_job(), odd, Order(fault=Fault.KILL, node="1"))).replica == 0
+    assert chaos_of(request_chaos(a_job(), odd, Order(fault=Fault.KILL, node="1"))).replica == 0
 
 
 def test_of_two_agents_on_one_machine_one_is_named_by_its_number() -> None:
     alike = a_target(nodes={0: "here", 1: "here"})
     with pytest.raises(InvalidSpec, match="2 agents run on here; name one by its number"):
-        wish_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node="here"))
-    assert chaos_of(wish_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node=1))).replica == 1
+        request_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node="here"))
+    assert chaos_of(request_chaos(a_job(), alike, Order(fault=Fault.NODE_LOSS, node=1))).replica == 1
 
 
 @pytest.mark.parametrize(
@@ -149,77 +149,77 @@ def test_a_fault_that_cannot_be_injected_is_refused_and_says_why(
     job: Job, target: Target, order: Order, words: str
 ) -> None:
     with pytest.raises(Conflict) as refused:
-        wish_chaos(job, target, order)
+        request_chaos(job, target, order)
     assert words in str(refused.value)
 
 
 def test_the_bundled_trainer_is_known_to_write_snapshots_and_others_rely_on_none_that_is_killed() -> None:
     alone = a_target(newest_snapshot=None, relied_on_by="other-1")
-    assert chaos_of(wish_chaos(a_job(spec=TRAINER), alone, Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
-    assert chaos_of(wish_chaos(a_job(), alone, KILL)).fault is Fault.KILL
-    assert chaos_of(wish_chaos(a_job(), a_target(), Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
+    assert chaos_of(request_chaos(a_job(spec=TRAINER), alone, Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
+    assert chaos_of(request_chaos(a_job(), alone, KILL)).fault is Fault.KILL
+    assert chaos_of(request_chaos(a_job(), a_target(), Order(fault=Fault.DISK_FULL))).fault is Fault.DISK_FULL
     paths = a_job(spec=a_spec(snapshot={"dir": "/scratch"}))
-    assert chaos_of(wish_chaos(paths, a_target(), Order(fault=Fault.CORRUPT_SNAPSHOT))).number == 1
+    assert chaos_of(request_chaos(paths, a_target(), Order(fault=Fault.CORRUPT_SNAPSHOT))).number == 1
 
 
 def test_the_same_fault_again_before_the_agents_know_is_one_and_another_has_to_wait() -> None:
-    wish = wish_chaos(a_job(), a_target(), KILL)
-    assert wish is not None
-    job = a_job(desired=replace(wish.desired, number=1))
-    assert wish_chaos(job, a_target(), KILL) is None
+    request = request_chaos(a_job(), a_target(), KILL)
+    assert request is not None
+    job = a_job(desired=replace(request.desired, number=1))
+    assert request_chaos(job, a_target(), KILL) is None
     with pytest.raises(Conflict, match=r"is about to suffer another fault \(kill\); wait until it has"):
-        wish_chaos(job, a_target(), Order(fault=Fault.KILL, rank=0))
+        request_chaos(job, a_target(), Order(fault=Fault.KILL, rank=0))
     told = a_target(attempt=an_attempt(nodes="2", errand_told=1))
-    assert chaos_of(wish_chaos(job, told, KILL)).number == 2
+    assert chaos_of(request_chaos(job, told, KILL)).number == 2
     later = a_target(attempt=an_attempt(key=replace(an_attempt().key, number=2)))
-    assert chaos_of(wish_chaos(job, later, KILL)) == ChaosWish(number=2, attempt=2, fault=Fault.KILL)
+    assert chaos_of(request_chaos(job, later, KILL)) == RequestedChaos(number=2, attempt=2, fault=Fault.KILL)
 
 
 # Stacks
 
 
 def test_stacks_are_asked_of_all_ranks_or_of_one() -> None:
-    wish = wish_stacks(a_job(desired=Desired(number=3)), a_target(), None)
-    assert stacks_of(wish) == StacksWish(number=4, attempt=1)
-    assert wish is not None
-    assert (wish.kind, wish.sentence) == (EventKind.STACKS_REQUESTED, "the stacks of all ranks were asked for")
-    assert wish.evidence == {"attempt": 1, "number": 4, "rank": None}
-    one = wish_stacks(a_job(), a_target(), 3)
-    assert stacks_of(one) == StacksWish(number=1, attempt=1, rank=3)
+    request = request_stacks(a_job(desired=Desired(number=3)), a_target(), None)
+    assert stacks_of(request) == RequestedStacks(number=4, attempt=1)
+    assert request is not None
+    assert (request.kind, request.sentence) == (EventKind.STACKS_REQUESTED, "the stacks of all ranks were asked for")
+    assert request.evidence == {"attempt": 1, "number": 4, "rank": None}
+    one = request_stacks(a_job(), a_target(), 3)
+    assert stacks_of(one) == RequestedStacks(number=1, attempt=1, rank=3)
     assert one is not None
     assert one.sentence == "the stacks of rank 3 were asked for"
 
 
-def test_stacks_that_are_asked_for_already_are_one_wish_and_two_ranks_become_all() -> None:
+def test_stacks_that_are_asked_for_already_are_one_request_and_two_ranks_become_all() -> None:
     def asked(rank: int | None, *, attempt: int = 1) -> Job:
-        return a_job(desired=Desired(number=1, stacks=StacksWish(number=1, attempt=attempt, rank=rank)))
+        return a_job(desired=Desired(number=1, stacks=RequestedStacks(number=1, attempt=attempt, rank=rank)))
 
-    assert wish_stacks(asked(None), a_target(), None) is None
-    assert wish_stacks(asked(None), a_target(), 2) is None
-    assert wish_stacks(asked(2), a_target(), 2) is None
-    assert stacks_of(wish_stacks(asked(2), a_target(), 3)) == StacksWish(number=2, attempt=1)
-    assert stacks_of(wish_stacks(asked(2, attempt=0), a_target(), 3)) == StacksWish(number=2, attempt=1, rank=3)
+    assert request_stacks(asked(None), a_target(), None) is None
+    assert request_stacks(asked(None), a_target(), 2) is None
+    assert request_stacks(asked(2), a_target(), 2) is None
+    assert stacks_of(request_stacks(asked(2), a_target(), 3)) == RequestedStacks(number=2, attempt=1)
+    assert stacks_of(request_stacks(asked(2, attempt=0), a_target(), 3)) == RequestedStacks(number=2, attempt=1, rank=3)
     told = a_target(attempt=an_attempt(errand_told=1))
-    assert stacks_of(wish_stacks(asked(2), told, 2)) == StacksWish(number=2, attempt=1, rank=2)
+    assert stacks_of(request_stacks(asked(2), told, 2)) == RequestedStacks(number=2, attempt=1, rank=2)
 
 
 def test_of_what_does_not_run_there_are_no_stacks() -> None:
     with pytest.raises(Conflict, match="nothing to ask for the stacks of"):
-        wish_stacks(a_job(JobState.QUEUED), a_target(attempt=None), None)
+        request_stacks(a_job(JobState.QUEUED), a_target(attempt=None), None)
     with pytest.raises(InvalidSpec, match="/rank: is 4"):
-        wish_stacks(a_job(), a_target(), 4)
+        request_stacks(a_job(), a_target(), 4)
     with pytest.raises(Conflict, match="use elasticrun"):
-        wish_stacks(a_job(spec=a_spec(launcher="torchrun")), a_target(), None)
+        request_stacks(a_job(spec=a_spec(launcher="torchrun")), a_target(), None)
 
 
 # On the way to the agents
 
 
-STACKS = StacksWish(number=4, attempt=1, rank=2)
-CHAOS = ChaosWish(number=5, attempt=1, fault=Fault.SLOW, rank=1, replica=0)
+STACKS = RequestedStacks(number=4, attempt=1, rank=2)
+CHAOS = RequestedChaos(number=5, attempt=1, fault=Fault.SLOW, rank=1, replica=0)
 
 
-def test_agents_hear_of_the_wishes_for_their_own_attempt_alone() -> None:
+def test_agents_hear_of_the_requests_for_their_own_attempt_alone() -> None:
     desired = Desired(number=9, snapshot_number=2, stacks=STACKS, chaos=CHAOS)
     told = desired_of_attempt(desired, 1)
     assert told == DesiredDocument(
@@ -234,18 +234,18 @@ def test_agents_hear_of_the_wishes_for_their_own_attempt_alone() -> None:
     assert parse_desired(render_desired(told)) == told
 
 
-def test_a_wish_is_passed_on_once_and_pending_until_then() -> None:
+def test_a_request_is_passed_on_once_and_pending_until_then() -> None:
     for desired, name in ((Desired(number=4, stacks=STACKS), "stacks"), (Desired(number=5, chaos=CHAOS), "chaos")):
         job = a_job(desired=desired)
         number = desired.number
         for told, action, pending in ((0, TellAgents(), [name]), (number, Wait(), [])):
             attempt = an_attempt(errand_told=told)
             assert decide(a_situation(job, attempt, seen(Presence.RUNNING, a_replica()))).action == action
-            assert pending_wishes(job, attempt) == pending
-        assert pending_wishes(job, an_attempt(AttemptState.LOST)) == []
-        assert pending_wishes(job, None) == []
+            assert pending_requests(job, attempt) == pending
+        assert pending_requests(job, an_attempt(AttemptState.LOST)) == []
+        assert pending_requests(job, None) == []
         later = an_attempt(key=replace(an_attempt().key, number=2))
-        assert pending_wishes(job, later) == []
+        assert pending_requests(job, later) == []
         assert decide(a_situation(job, later, seen(Presence.RUNNING, a_replica()))).action == Wait()
     both = Desired(stacks=STACKS, chaos=CHAOS)
     assert (both.errand(1), both.errand(2), Desired().errand(1)) == (5, 0, 0)
@@ -352,7 +352,7 @@ def test_a_fault_is_read_as_it_was_written_and_what_is_none_is_nothing() -> None
 
 
 @pytest.mark.parametrize(("attempt", "disturbed"), [(None, False), (1, True), (2, False)])
-def test_a_fault_disturbs_the_attempt_that_it_was_wished_of(attempt: int | None, disturbed: bool) -> None:
-    job = a_job(desired=Desired(chaos=ChaosWish(number=1, attempt=1, fault=Fault.KILL)))
+def test_a_fault_disturbs_the_attempt_that_it_was_requested_of(attempt: int | None, disturbed: bool) -> None:
+    job = a_job(desired=Desired(chaos=RequestedChaos(number=1, attempt=1, fault=Fault.KILL)))
     present = None if attempt is None else an_attempt(key=AttemptKey(job.id, attempt))
     assert a_situation(job, present).disturbed is disturbed

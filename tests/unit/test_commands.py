@@ -1,4 +1,4 @@
-"""Submissions and wishes on a store in memory: what is written, what is refused, and what is said twice."""
+"""Submissions and requests on a store in memory: what is written, what is refused, and what is said twice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Desk:
     def start(self, state: AttemptState = AttemptState.RUNNING, **fields: Any) -> None:
         self.store.tables.put_attempt(make_attempt(state=state, **fields))
 
-    def wishes(self) -> int:
+    def requests(self) -> int:
         return len(self.store.tables.events) - len(self.store.tables.jobs)
 
 
@@ -128,12 +128,12 @@ def test_an_ended_job_is_not_scaled(desk: Desk, end: JobState) -> None:
         desk.commands.scale("job-1", "2")
 
 
-def test_the_size_that_a_job_has_is_wished_already(desk: Desk) -> None:
+def test_the_size_that_a_job_has_is_requested_already(desk: Desk) -> None:
     job = desk.add(state=JobState.RUNNING)
     assert desk.commands.scale("job-1", job.spec.topology.nodes) == job
-    assert (desk.wishes(), desk.woken) == (0, 0)
+    assert (desk.requests(), desk.woken) == (0, 0)
     assert desk.commands.scale("job-1", "2").spec.topology.nodes == "2"
-    assert (desk.wishes(), desk.woken) == (1, 1)
+    assert (desk.requests(), desk.woken) == (1, 1)
 
 
 def test_a_wrong_size_is_refused_by_the_requests_own_field(desk: Desk) -> None:
@@ -154,21 +154,21 @@ def test_a_snapshot_is_taken_of_a_running_attempt_only(desk: Desk) -> None:
     desk.start(snapshots_told=0)
     assert desk.commands.snapshot("job-1").desired == Desired(number=1, snapshot_number=1)
     assert desk.commands.snapshot("job-1").desired == Desired(number=1, snapshot_number=1)
-    assert (desk.wishes(), desk.woken) == (1, 1)
+    assert (desk.requests(), desk.woken) == (1, 1)
 
 
-def test_a_wish_that_another_one_overtook_is_decided_again(desk: Desk) -> None:
+def test_a_request_that_another_one_overtook_is_decided_again(desk: Desk) -> None:
     desk.add(state=JobState.RUNNING)
-    wish, overtaken = desk.store.wish, []
+    request, overtaken = desk.store.record_request, []
 
     def overtake(job_id: str, desired: Desired, *rest: Any, **fields: Any) -> bool:
         if not overtaken:
-            overtaken.append(wish(job_id, Desired(number=1, snapshot_number=7), make_event()))
-        return wish(job_id, desired, *rest, **fields)
+            overtaken.append(request(job_id, Desired(number=1, snapshot_number=7), make_event()))
+        return request(job_id, desired, *rest, **fields)
 
-    desk.store.wish = overtake  # type: ignore[method-assign]
+    desk.store.record_request = overtake  # type: ignore[method-assign]
     assert desk.commands.suspend("job-1").desired == Desired(number=2, snapshot_number=7, suspended=True)
-    assert (desk.wishes(), desk.woken) == (2, 1)
+    assert (desk.requests(), desk.woken) == (2, 1)
 
 
 # Retries
@@ -191,14 +191,14 @@ def commit(desk: Desk, name: str = SNAPSHOT) -> None:
     (folder / layout.MANIFEST).write_text("{}")
 
 
-def test_the_same_retry_is_wished_once_and_another_one_has_to_wait(desk: Desk) -> None:
+def test_the_same_retry_is_requested_once_and_another_one_has_to_wait(desk: Desk) -> None:
     desk.add(state=JobState.FAILED)
     commit(desk)
     commit(desk, "step-00000240-a1-g1")
     terms = RetryRequest(restore_from=SNAPSHOT, patch={"priority": 3})
-    wished = desk.commands.retry("job-1", terms)
-    assert wished.desired == Desired(number=1, retry_number=1, restore_from=SNAPSHOT)
-    assert desk.commands.retry("job-1", terms) == wished
+    requested = desk.commands.retry("job-1", terms)
+    assert requested.desired == Desired(number=1, retry_number=1, restore_from=SNAPSHOT)
+    assert desk.commands.retry("job-1", terms) == requested
     for other in (
         replace_terms(terms, restore_from="step-00000240-a1-g1"),
         replace_terms(terms, restore_from=None),
@@ -206,7 +206,7 @@ def test_the_same_retry_is_wished_once_and_another_one_has_to_wait(desk: Desk) -
     ):
         with pytest.raises(Conflict, match="a retry with other terms that has not begun yet"):
             desk.commands.retry("job-1", other)
-    assert desk.wishes() == 1
+    assert desk.requests() == 1
 
 
 def replace_terms(terms: RetryRequest, **fields: Any) -> RetryRequest:

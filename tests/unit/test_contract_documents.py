@@ -41,7 +41,7 @@ def test_patterns_that_cannot_be_read_cost_no_training(patterns):
     assert found == ((Pattern("lemon", FailureKind.NODE),) if isinstance(patterns, list) else ())
 
 
-def test_a_wish_is_read_as_it_was_written():
+def test_a_request_is_read_as_it_was_written():
     desired = DesiredDocument(state=DesiredState.STOP, snapshot=2, number=7)
     assert parse_desired({**render_desired(desired), "from the future": 1}) == desired
 

@@ -40,7 +40,7 @@ def test_success_recorded_by_every_replica_ends_the_job_well() -> None:
     assert decide(s).action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
 
 
-def test_success_wins_over_a_wish_to_cancel() -> None:
+def test_success_wins_over_a_request_to_cancel() -> None:
     s = a_situation(CANCELLED, an_attempt(), seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.SUCCEEDED)}))
     assert decide(s).action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
 

@@ -58,17 +58,17 @@ def test_an_attempt_that_is_not_live_has_no_evidence() -> None:
 
 
 def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a_living_agent() -> None:
-    """Over every combination of what can be seen, recorded, wished and told."""
+    """Over every combination of what can be seen, recorded, requested and told."""
     spec = a_spec(topology={"nodes": "1:2"}, supervise={"max_runtime_s": 50})
-    wishes = (Desired(), Desired(cancelled=True), Desired(suspended=True), Desired(retry_number=1))
+    requests = (Desired(), Desired(cancelled=True), Desired(suspended=True), Desired(retry_number=1))
     records = (None, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.REFUSED)
     ended = 0
-    for presence, first, second, record, wish, state, stopping, told in itertools.product(
+    for presence, first, second, record, request, state, stopping, told in itertools.product(
         Presence,
         Liveness,
         Liveness,
         records,
-        wishes,
+        requests,
         (AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.RUNNING),
         (None, ago(1), ago(99)),
         (ago(1), ago(999), None),
@@ -78,10 +78,10 @@ def test_no_decision_ends_an_attempt_without_a_source_that_says_dead_or_beside_a
         exits = {} if record is None or presence is Presence.ABSENT else {0: an_exit(record, kind)}
         observation = seen(presence, *replicas, exits=exits, progress_at=told)
         attempt = an_attempt(state, nodes="1:2", stopping_since=stopping)
-        s = a_situation(a_job(JobState.RUNNING, spec=spec, desired=wish), attempt, observation)
+        s = a_situation(a_job(JobState.RUNNING, spec=spec, desired=request), attempt, observation)
         if isinstance(decide(s).action, EndAttempt):
             ended += 1
-            assert permits_end(weigh(s)), (presence, first, second, record, wish, state, stopping, told)
+            assert permits_end(weigh(s)), (presence, first, second, record, request, state, stopping, told)
     assert ended > 100
 
 

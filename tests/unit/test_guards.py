@@ -71,15 +71,15 @@ def test_a_kill_without_a_cause_and_without_a_word_of_the_cluster_stays_unknown(
 
 
 @pytest.mark.parametrize(
-    ("wish", "state"),
+    ("asked", "state"),
     [(Desired(cancelled=True), JobState.CANCELLED), (Desired(suspended=True), JobState.RECOVERING)],
 )
-def test_a_failure_on_the_way_to_a_wished_end_keeps_its_cause(wish: Desired, state: JobState) -> None:
+def test_a_failure_on_the_way_to_a_requested_end_keeps_its_cause(asked: Desired, state: JobState) -> None:
     record = an_exit(Outcome.FAILED, FailureKind.APPLICATION)
     assert record.failure is not None
-    s = a_situation(a_job(desired=wish), an_attempt(), seen(Presence.GONE, DEAD, exits={0: record}))
+    s = a_situation(a_job(desired=asked), an_attempt(), seen(Presence.GONE, DEAD, exits={0: record}))
     assert decide(s).action == EndAttempt(AttemptState.FAILED, state, record.failure)
-    assert decide(s).sentence == ("cancelled by its owner" if wish.cancelled else record.failure.message)
+    assert decide(s).sentence == ("cancelled by its owner" if asked.cancelled else record.failure.message)
 
 
 # What is seen
@@ -137,7 +137,7 @@ def test_a_living_agent_or_nothing_conclusive_permits_no_end() -> None:
     assert not permits(dead, alive, dead)
 
 
-# Stops and wishes
+# Stops and requests
 
 
 def test_an_attempt_within_its_time_and_one_that_has_not_begun_are_not_overlong() -> None:
@@ -182,9 +182,9 @@ def test_the_owners_own_limit_of_time_is_the_end_and_a_schedulers_is_not() -> No
         assert decide(s).action == action
 
 
-@pytest.mark.parametrize("wish", [Desired(cancelled=True), Desired(suspended=True)])
-def test_an_ended_job_stays_as_it_ended(wish: Desired) -> None:
-    assert decide(a_situation(a_job(JobState.SUCCEEDED, desired=wish))).action == Wait()
+@pytest.mark.parametrize("asked", [Desired(cancelled=True), Desired(suspended=True)])
+def test_an_ended_job_stays_as_it_ended(asked: Desired) -> None:
+    assert decide(a_situation(a_job(JobState.SUCCEEDED, desired=asked))).action == Wait()
 
 
 def test_a_job_that_was_queued_again_is_not_judged_by_its_last_failure() -> None:
@@ -222,7 +222,7 @@ def test_a_pause_set_by_a_clock_that_was_set_back_is_over() -> None:
     assert decide(replace(between(), job=job)).action == Start(1)
 
 
-def test_an_unwanted_job_at_rest_is_left_alone_and_a_wished_retry_wakes_it() -> None:
+def test_an_unwanted_job_at_rest_is_left_alone_and_a_requested_retry_wakes_it() -> None:
     assert a_situation(a_job(JobState.FAILED)).at_rest()
     assert not a_situation(a_job(JobState.FAILED, desired=Desired(retry_number=1))).at_rest()
     assert not a_situation(a_job(JobState.RUNNING)).at_rest()

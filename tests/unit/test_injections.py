@@ -35,7 +35,7 @@ def an_injection(number: int = 1, fault: Fault = Fault.KILL, **fields: object) -
     return Injection(number=number, fault=fault, **{**known, **fields})  # type: ignore[arg-type]
 
 
-def test_an_agents_word_counts_with_the_wish_behind_it() -> None:
+def test_an_agents_word_counts_with_the_request_behind_it() -> None:
     (found,) = read_injections([requested(3, "hang"), injected(3)])
     assert found == Injection(
         number=3,

@@ -1,4 +1,4 @@
-"""The policy's rules about evidence, size, nodes, pauses and wishes: one situation a row."""
+"""The policy's rules about evidence, size, nodes, pauses and requests: one situation a row."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_an_attempt_that_made_room_is_followed_by_one_of_the_admitted_size() -> 
     assert decide(replace(s, admission=None)).action == Wait(), "a silent cluster admits nobody"
 
 
-# Wishes
+# Requests
 
 
 def test_a_suspended_job_is_stopped_and_then_rests() -> None:
@@ -344,18 +344,18 @@ def test_a_success_on_the_way_to_suspension_counts() -> None:
     assert action == EndAttempt(AttemptState.SUCCEEDED, JobState.SUCCEEDED)
 
 
-def test_a_retry_wish_wins_over_a_suspension() -> None:
-    wished = Desired(suspended=True, retry_number=1)
+def test_a_retry_request_wins_over_a_suspension() -> None:
+    requested = Desired(suspended=True, retry_number=1)
     stopped = seen(Presence.GONE, DEAD, exits={0: an_exit(Outcome.CANCELLED)})
-    action = decide(a_situation(a_job(desired=wished), an_attempt(stopping_since=ago(1)), stopped)).action
+    action = decide(a_situation(a_job(desired=requested), an_attempt(stopping_since=ago(1)), stopped)).action
     assert isinstance(action, EndAttempt)
     assert action.job_state is JobState.RECOVERING
 
 
 def asks(told: int, **fields: object) -> Decision:
     attempt: Attempt = an_attempt(**{"snapshots_told": told, **fields})
-    wished = a_job(desired=Desired(snapshot_number=2))
-    return decide(a_situation(wished, attempt, seen(Presence.RUNNING, ALIVE)))
+    requested = a_job(desired=Desired(snapshot_number=2))
+    return decide(a_situation(requested, attempt, seen(Presence.RUNNING, ALIVE)))
 
 
 def test_a_snapshot_is_asked_for_once() -> None:

@@ -134,7 +134,7 @@ def test_a_cluster_that_does_not_answer_one_service_goes_to_another(
     assert "leaves the cluster to others: here it does not answer" in {each["event"] for each in logs}
 
 
-def test_a_wish_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+def test_a_request_is_looked_at_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
     passes = Passes()
     loop = _loop(leases, passes, poll_s=3600)
     loop.start()

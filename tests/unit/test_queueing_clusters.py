@@ -107,7 +107,7 @@ def test_the_last_free_node_that_fits_is_avoided_for_five_minutes_at_most() -> N
     assert decision.settles
     for else_why in (waiting((), age_s=900), waiting(None, age_s=900), waiting(("n2",), age_s=900, nodes="2")):
         assert decide(else_why).action == Wait(), "the avoidance is not what keeps it waiting"
-    assert decide(waiting(("n2",), age_s=900, strictly=False)).action == Wait(), "a wish that the cluster may break"
+    assert decide(waiting(("n2",), age_s=900, strictly=False)).action == Wait(), "a request that the cluster may break"
 
 
 def test_a_waiting_job_avoids_no_node_that_has_come_back() -> None:

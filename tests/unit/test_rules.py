@@ -30,11 +30,11 @@ def test_a_submission_that_nobody_answered_and_that_is_seen_to_run_is_noted_and_
     assert decide(s).action == NoteRunning(formed=True)
 
 
-def out_of_sight(wished: Desired = Desired(), **attempt: object) -> Situation:  # noqa: B008
+def out_of_sight(requested: Desired = Desired(), **attempt: object) -> Situation:  # noqa: B008
     """A submitted attempt that the cluster cannot judge, while its journals tell of training."""
     submitted = an_attempt(AttemptState.SUBMITTED, **{"nodes": "1", "asked": "1:4", "started_at": ago(700), **attempt})
     told = seen(Presence.UNKNOWN, snapshots=1)
-    return a_situation(a_job(JobState.STARTING, spec=ELASTIC, desired=wished), submitted, told, ROOM)
+    return a_situation(a_job(JobState.STARTING, spec=ELASTIC, desired=requested), submitted, told, ROOM)
 
 
 def test_what_was_not_seen_to_run_is_not_stopped_to_be_of_another_size() -> None:

@@ -145,7 +145,7 @@ def test_what_agents_tell_is_stored_without_secrets() -> None:
             return {}
 
     class Jobs:
-        def wished(self, job_ids: Collection[str]) -> Mapping[str, object]:
+        def requested(self, job_ids: Collection[str]) -> Mapping[str, object]:
             return {}
 
     intake = Intake(

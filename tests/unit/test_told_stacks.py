@@ -33,7 +33,7 @@ def test_ranks_of_an_earlier_attempt_are_no_more() -> None:
     assert texts(saved(1, attempt=2, stacks={"0": "here"}), saved(2, stacks={"5": "late"})) == {0: "here"}
 
 
-def test_stacks_that_nobody_asked_for_answer_no_wish() -> None:
+def test_stacks_that_nobody_asked_for_answer_no_request() -> None:
     assert [each.wish for each in newest_stacks([saved(1, stacks={"0": "x"}, ranks=[0])])] == [None]
     assert [each.wish for each in newest_stacks([saved(1, stacks={"0": "x"}, wish="4")])] == [None]
 

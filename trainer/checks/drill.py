@@ -2,7 +2,7 @@
 
 The last rank kills itself with SIGKILL, as a failing machine would, when it has made STEP steps: in the first
 generation of the first attempt, and never again. With `--hold-at STEP` it waits there instead, a minute at most, until
-a fault is wished of the job: so that the fault comes at a known step, however quick the training is.
+a fault is requested of the job: so that the fault comes at a known step, however quick the training is.
 `orchestrator drill` submits this beside an undisturbed run.
 """
 
@@ -69,10 +69,10 @@ def _await_fault(place: WorkerPlace) -> None:
     while path is not None and time.monotonic() < deadline:
         with suppress(OSError, ValueError, RecursionError):
             document = json.loads(path.read_bytes())
-            wished = parse_desired(document if isinstance(document, dict) else {})
-            if wished.state is DesiredState.STOP:
+            requested = parse_desired(document if isinstance(document, dict) else {})
+            if requested.state is DesiredState.STOP:
                 return
-            if wished.chaos is not None and wished.chaos.fault is not Fault.CORRUPT_SNAPSHOT:
+            if requested.chaos is not None and requested.chaos.fault is not Fault.CORRUPT_SNAPSHOT:
                 return
         time.sleep(_LOOK_EVERY_S)
 

@@ -1,4 +1,4 @@
-"""Faults that an operator wishes of a running attempt, and for which ranks of an agent one is meant. Pure."""
+"""Faults that an operator requests of a running attempt, and for which ranks of an agent one is meant. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_NODE = OF_RANK | {Fault.PREEMPT}
 
 @dataclass(frozen=True, kw_only=True)
 class Chaos:
-    """One fault. It happens once at most: `number` is that of the wish, and whoever strikes claims it first."""
+    """One fault. It happens once at most: `number` is that of the request, and whoever strikes claims it first."""
 
     number: int
     fault: Fault

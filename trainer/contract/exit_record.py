@@ -59,7 +59,7 @@ class EventKind(str, Enum):
     PEER_LOST = "peer.lost"  # the group misses replicas: their heartbeats, or the store that one of them serves
     NODE_WAITED = "node.waited"  # before a generation, for room or memory
     STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed, or because somebody asked
-    CHAOS_INJECTED = "chaos.injected"  # a fault that an operator wished
+    CHAOS_INJECTED = "chaos.injected"  # a fault that an operator requested
     RESTARTED_IN_PLACE = "restart.in_place"  # a worker of the same membership failed
     GROUP_SHRUNK = "group.shrunk"  # formed again with fewer nodes than before
     GROUP_GREW = "group.grew"

@@ -1,4 +1,4 @@
-"""The two documents that the service gives an agent: `launch.json` once, `desired.json` whenever a wish changes."""
+"""The two documents that the service gives an agent: `launch.json` once, `desired.json` whenever a request changes."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class DesiredDocument:
 
     state: DesiredState = DesiredState.RUN
     snapshot: int = 0  # how many snapshots were asked for in this job so far: it only rises
-    number: int = 0  # of the newest wish: it only rises, whatever the wish is about
-    stacks: int = 0  # the number of the newest wish for stacks of this attempt
+    number: int = 0  # of the newest request: it only rises, whatever the request is about
+    stacks: int = 0  # the number of the newest request for stacks of this attempt
     stacks_rank: int | None = None  # whose; None: of every rank
-    chaos: Chaos | None = None  # the newest fault that is wished of this attempt
+    chaos: Chaos | None = None  # the newest fault that is requested of this attempt
 
 
 def render_desired(desired: DesiredDocument) -> dict[str, object]:
@@ -74,7 +74,7 @@ def render_desired(desired: DesiredDocument) -> dict[str, object]:
 
 
 def parse_desired(document: Mapping[str, object]) -> DesiredDocument:
-    """An unknown wish reads as RUN: an old agent goes on training. What is no count reads as 0."""
+    """An unknown request reads as RUN: an old agent goes on training. What is no count reads as 0."""
     known = {member.value for member in DesiredState}
     state, rank = str(document.get("state")), document.get("stacks_rank")
     return DesiredDocument(

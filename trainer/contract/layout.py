@@ -50,7 +50,7 @@ def beginning_file(job_dir: Path, attempt: int, generation: int) -> Path:
 
 
 def chaos_file(attempt_dir: Path, number: int, replica: int | None = None) -> Path:
-    """The claim of a wished fault: who creates it strikes. `replica`: of a fault that strikes every agent."""
+    """The claim of a requested fault: who creates it strikes. `replica`: of a fault that strikes every agent."""
     return attempt_dir / (f"chaos-{number}" if replica is None else f"chaos-{number}-r{replica}")
 
 

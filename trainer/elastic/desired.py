@@ -19,8 +19,8 @@ from trainer.elastic.stop import StopRequest
 _INTERVAL_S = 1.0
 
 
-class Wishes:
-    """The newest wish that has reached this agent. Its methods may be called from any thread, and repeated."""
+class ServiceRequests:
+    """The newest request that has reached this agent. Its methods may be called from any thread, and repeated."""
 
     def __init__(self, record: Record, stop: StopRequest) -> None:
         self._record, self._stop = record, stop
@@ -52,4 +52,4 @@ class Wishes:
             self._newest = newest(self._newest, heard)
             is_stop = self._newest.state is DesiredState.STOP
         if is_stop:
-            self._stop.wish()
+            self._stop.request()

@@ -27,7 +27,7 @@ from contextlib import suppress
 from trainer.contract.exit_record import EventKind, ExitRecord, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.elastic.agent_error import explain_exception
-from trainer.elastic.desired import Wishes
+from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.flags import parse_flags
 from trainer.elastic.records.claim import ClaimRefused
 from trainer.elastic.records.files import say
@@ -82,11 +82,11 @@ def _tell(failure: Failure) -> None:
 
 
 def _keep_books(body: Body, argv: list[str], record: Record, stop: StopRequest) -> int:
-    wishes = Wishes(record, stop)
-    wishes.watch()
+    requests = ServiceRequests(record, stop)
+    requests.watch()
     if record.policy is not None:
         start_log_bounding(record.incarnation_dir, record.policy.log_limit_bytes)
-    reporter = start_reporter(record, wishes, os.environ)
+    reporter = start_reporter(record, requests, os.environ)
     exit_record, verdict = _run_safely(body, argv, record, stop)
     sentence = _sentence(exit_record, record.replica, verdict)
     record.journal(

@@ -1,6 +1,6 @@
 """What the service asks of a running agent beside stopping: stacks of its ranks, and faults on purpose.
 
-The agent looks at `desired.json`, where every wish arrives by whatever road it came (wishes.py). Standard library only.
+The agent looks at `desired.json`, where every request arrives (desired.py). Standard library only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Group:
 
 
 class Errands:
-    """Runs what is asked, each wish once. From the main thread; takes half a second at most, or a few with py-spy."""
+    """Runs each request once, from the main thread. It takes half a second at most, or a few with py-spy."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -76,7 +76,7 @@ class Errands:
         if isinstance(document, dict):
             self._desired = newest(self._desired, parse_desired(document))
 
-    def _tell_stacks(self, group: Group, wish: int, rank: int | None) -> None:
+    def _tell_stacks(self, group: Group, request: int, rank: int | None) -> None:
         asked = {each: worker for each, worker in group.workers.items() if rank in (None, each)}
         if not asked:
             return
@@ -96,36 +96,36 @@ class Errands:
             group.generation,
             ranks=[int(each) for each in stacks],
             silent=silent,
-            wish=wish,
+            wish=request,
             stacks=stacks,
         )
 
-    def _disturb(self, group: Group, wish: Chaos) -> None:
+    def _disturb(self, group: Group, request: Chaos) -> None:
         ranks = struck_ranks(
-            wish, replica=self._record.replica, ranks=group.workers.keys(), world_size=group.world_size
+            request, replica=self._record.replica, ranks=group.workers.keys(), world_size=group.world_size
         )
-        every = wish.fault is Fault.PREEMPT
-        if ranks and not self._claim(wish, self._record.replica if every else None):
+        every = request.fault is Fault.PREEMPT
+        if ranks and not self._claim(request, self._record.replica if every else None):
             return
-        self._chaos_done = wish.number  # also where it is for another agent: a rank may come here later
+        self._chaos_done = request.number  # also where it is for another agent: a rank may come here later
         if ranks:
-            self._strike(group, wish, ranks[-1])
+            self._strike(group, request, ranks[-1])
 
-    def _claim(self, wish: Chaos, replica: int | None) -> bool:
+    def _claim(self, request: Chaos, replica: int | None) -> bool:
         """Whether nobody has struck yet, this agent's earlier lives included. What cannot be claimed is tried again."""
-        path = layout.chaos_file(self._record.attempt_dir, wish.number, replica)
+        path = layout.chaos_file(self._record.attempt_dir, request.number, replica)
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         except FileExistsError:
-            self._chaos_done = wish.number
+            self._chaos_done = request.number
             return False
         except OSError as error:
             say(f"a fault that was asked for cannot be claimed: {error}")
             return False
         return True
 
-    def _strike(self, group: Group, wish: Chaos, rank: int) -> None:
-        evidence = {"fault": wish.fault.value, "number": wish.number, "rank": rank}
+    def _strike(self, group: Group, request: Chaos, rank: int) -> None:
+        evidence = {"fault": request.fault.value, "number": request.number, "rank": rank}
 
         def tell(what: str) -> None:
             self._record.journal(EventKind.CHAOS_INJECTED, f"on purpose: {what}", group.generation, **evidence)
@@ -137,4 +137,4 @@ class Errands:
             incarnation_dir=self._record.incarnation_dir,
             snapshots=folder,
         )
-        strike(wish.fault, scene, tell)
+        strike(request.fault, scene, tell)

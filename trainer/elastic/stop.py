@@ -1,4 +1,4 @@
-"""How an agent learns that it shall stop: a signal, or the service's wish. Standard library only."""
+"""How an agent learns that it shall stop: a signal, or the service's request. Standard library only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        self.wished = False  # by the service
+        self.requested = False  # by the service
         self._is_armed = False
 
     def install(self, names: Iterable[str] = DEFAULT_SIGNALS) -> None:
@@ -48,15 +48,15 @@ class StopRequest:
     def disarm(self) -> None:
         self._is_armed = False
 
-    def wish(self) -> None:
+    def request(self) -> None:
         """The service wants this agent to stop: behave as after SIGTERM. Callable from any thread, once or often."""
-        if not self.wished:
-            self.wished = True
+        if not self.requested:
+            self.requested = True
             os.kill(os.getpid(), signal.SIGTERM)
 
     def outcome(self, record: Record | None) -> Outcome:
-        wished = self.wished or (record is not None and record.desired().state is DesiredState.STOP)
-        return Outcome.CANCELLED if wished else Outcome.PREEMPTED
+        requested = self.requested or (record is not None and record.desired().state is DesiredState.STOP)
+        return Outcome.CANCELLED if requested else Outcome.PREEMPTED
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:

@@ -23,7 +23,7 @@ from trainer.worker.waits import Waits
 
 
 @dataclass(frozen=True)
-class Wish:
+class StepRequest:
     """What a rank wants after a step: any may ask for a stop, rank 0 alone for a snapshot; and what it tells all."""
 
     stop: bool = False
@@ -55,7 +55,7 @@ def take_step(
     feeder: Feeder,
     state: RunState,
     waits: Waits,
-    wish: Wish,
+    request: StepRequest,
 ) -> StepResult:
     """One optimizer step on the next global batch. Raises NonFiniteLoss and DataError, before anything is changed."""
     shares, world_size = own_shares(config, task), dist.get_world_size()
@@ -75,9 +75,9 @@ def take_step(
         sums_2[1] += weight * share.weight
         skipped += read.skipped if share.weight else ()
         if position == len(shares) - 1:
-            # What ranks wish for travels with the loss, and both while gradients are computed: agreeing costs nothing.
-            flags = (wish.stop, wish.save, wish.too_late)
-            rest = _send([feeder.waited_s, len(skipped), *flags, *wish.own_times], trainee.device)
+            # What ranks request travels with the loss, and both while gradients are computed: agreeing costs nothing.
+            flags = (request.stop, request.save, request.too_late)
+            rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
             totals = torch.cat((sums_2, rest))
             agreement = dist.all_reduce(totals, async_op=True)
         # Every strategy averages over ranks: undo it.

@@ -44,7 +44,7 @@ class ScriptSaver:
         self._term = Term(place.attempt, place.generation)
 
     @contextmanager
-    def slot(self, step: int, strategy: str, *, wishes: int) -> Iterator[Path]:
+    def slot(self, step: int, strategy: str, *, requests: int) -> Iterator[Path]:
         """A folder that all ranks write into; rank 0 commits it when all have left. Raises StaleTerm and OSError."""
         if self.saved_step == step:
             raise RuntimeError(f"step {step} has its snapshot already: ask saved_step before")
@@ -63,13 +63,13 @@ class ScriptSaver:
             self._give_up(path, step, error)
             raise
         try:
-            self._close(path, step, strategy, wishes, started)
+            self._close(path, step, strategy, requests, started)
         except (OSError, SnapshotError, StaleTerm) as error:
             self._give_up(path, step, error)
             if isinstance(error, StaleTerm):
                 raise
 
-    def _close(self, path: Path, step: int, strategy: str, wishes: int, started: float) -> None:
+    def _close(self, path: Path, step: int, strategy: str, requests: int, started: float) -> None:
         rank = self._place.rank
         try:
             meet_full_disk(self._place, str(path))
@@ -82,14 +82,14 @@ class ScriptSaver:
         if rank != 0:
             self.saved_step = step if script_notes.wait_until_closed(path) else self.saved_step
             return
-        manifest = self._describe(step, strategy, wishes, script_notes.gather(path, self._place.world_size))
+        manifest = self._describe(step, strategy, requests, script_notes.gather(path, self._place.world_size))
         self._fence.check(self._term)
         snapshot.commit(path, manifest)
         self.saved_step = step
         tell_committed(path, manifest, time.monotonic() - started, self._heartbeat.tell)
         self._retention.delete_old()
 
-    def _describe(self, step: int, strategy: str, wishes: int, files: dict[str, FileEntry]) -> Manifest:
+    def _describe(self, step: int, strategy: str, requests: int, files: dict[str, FileEntry]) -> Manifest:
         torch = sys.modules.get("torch")
         return Manifest(
             step=step,
@@ -102,7 +102,7 @@ class ScriptSaver:
             samples_seen=0,  # the script's own affair
             files=files,
             versions={"python": platform.python_version(), **({} if torch is None else {"torch": torch.__version__})},
-            details={"wishes": wishes},
+            details={"wishes": requests},
         )
 
     def _give_up(self, path: Path, step: int, error: BaseException) -> None:

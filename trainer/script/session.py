@@ -27,7 +27,7 @@ from trainer.snapshot.cadence import Cadence, Cost
 from trainer.snapshot.events import tell_restored
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.signals import StopFlag
-from trainer.worker.snapshot_requests import SnapshotWishes, desired_of
+from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 
 _KEEP = "3"
 _DCP = "dcp"
@@ -46,7 +46,7 @@ class Script:
         self._cost = Cost()
         self._cadence = Cadence(self._interval, started_at=time.monotonic(), cost=self._cost)
         self._heartbeat = Heartbeat(self._place, steps)
-        self._wishes = SnapshotWishes(None, answered=0)
+        self._requests = SnapshotRequests(None, answered=0)
         self._saver: ScriptSaver | None = None
         self._stop = StopFlag()
         self._stop.install()
@@ -73,7 +73,7 @@ class Script:
             except (SnapshotError, StaleTerm) as error:
                 script_notes.publish(path, {"error": str(error)})
                 raise
-            self._wishes = SnapshotWishes(desired_of(place), answered=lineage.answered_wishes(restore))
+            self._requests = SnapshotRequests(desired_of(place), answered=lineage.answered_requests(restore))
             if restore is not None:
                 tell_restored(restore, place.world_size, self._heartbeat.tell)
             chosen = {} if restore is None else {"step": restore.manifest.step, "folder": str(restore.path)}
@@ -108,7 +108,7 @@ class Script:
         """Whether to save and whether to stop. Any rank may have been told to stop; rank 0 alone knows the time."""
         is_first = self._place.rank == 0
         due = (is_first or self._interval.steps is not None) and self._cadence.is_due(done, time.monotonic())
-        due = due or (is_first and self._wishes.is_due(time.monotonic()))
+        due = due or (is_first and self._requests.is_due(time.monotonic()))
         too_late = is_first and not self._cadence.fits(self._place.notice_s)
         flags = [self._stop.is_set, due, too_late]
         if self._place.world_size > 1 and "torch" in sys.modules:
@@ -123,7 +123,7 @@ class Script:
         started = time.monotonic()
         self._heartbeat.beat(Phase.SNAPSHOT, done)
         try:
-            with self._saver.slot(done, strategy, wishes=self._wishes.answer()) as folder:
+            with self._saver.slot(done, strategy, requests=self._requests.answer()) as folder:
                 yield folder
             self._cost.stall_s = self._cost.duration_s = time.monotonic() - started
         finally:

@@ -26,12 +26,12 @@ from trainer.worker.heartbeat import Heartbeat
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A snapshot that is being made. `wishes` counts those of the service that have got one by now."""
+    """A snapshot that is being made. `requests` counts those of the service that have got one by now."""
 
     path: Place
     step: int
     samples_seen: int
-    wishes: int
+    requests: int
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -57,9 +57,9 @@ class Committer:
         self._config, self._strategy, self._data = config, strategy, data
         self._heartbeat, self._provenance = heartbeat, provenance
 
-    def draft(self, state: RunState, wishes: int) -> Draft:
+    def draft(self, state: RunState, requests: int) -> Draft:
         path = self._directory / str(SnapshotName(state.step, self._term))
-        return Draft(path=path, step=state.step, samples_seen=state.samples_seen, wishes=wishes)
+        return Draft(path=path, step=state.step, samples_seen=state.samples_seen, requests=requests)
 
     def open(self, draft: Draft) -> None:
         """Make the directory. Raises StaleTerm, and OSError: FileExistsError when another writes this snapshot."""
@@ -84,7 +84,7 @@ class Committer:
                 **CONTIGUOUS,
                 "data": self._data,
                 "config": asdict(self._config),
-                "wishes": draft.wishes,
+                "wishes": draft.requests,
                 "job": self._provenance.job_id,
                 "provenance": self._provenance.document(),
             },

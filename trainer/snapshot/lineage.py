@@ -152,10 +152,10 @@ def _has_commit(job_dir: Path, snapshots: str) -> bool:
     return False
 
 
-def answered_wishes(restore: Restore | None) -> int:
-    """How many wishes for a snapshot had got theirs when the restored one was written."""
-    wishes = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
-    return wishes if isinstance(wishes, int) else 0
+def answered_requests(restore: Restore | None) -> int:
+    """How many requests for a snapshot had got theirs when the restored one was written."""
+    requests = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
+    return requests if isinstance(requests, int) else 0
 
 
 def begin_term(

@@ -21,7 +21,7 @@ from trainer.errors import StaleTerm, TrainerError
 from trainer.snapshot import Place
 from trainer.snapshot.cadence import Cost
 from trainer.snapshot.committer import Committer, Draft
-from trainer.snapshot.lineage import Beginning, Fence, answered_wishes
+from trainer.snapshot.lineage import Beginning, Fence, answered_requests
 from trainer.snapshot.mailbox import Mailbox
 from trainer.snapshot.provenance import Provenance
 from trainer.snapshot.retention import Retention
@@ -88,7 +88,7 @@ class Saver:
             verified=None if restore is None else restore.path,
         )
         self._waits, self._in_background = waits, config.snapshot_mode == "async"
-        self.answered_wishes = answered_wishes(restore)
+        self.answered_requests = answered_requests(restore)
         self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
         self.cost = Cost()
         self._plan: Plan | None = None
@@ -130,19 +130,19 @@ class Saver:
         self._stager.wait_until_staged()
         self.cost.held(time.perf_counter() - started)
 
-    def begin(self, state: RunState, *, wishes: int = 0) -> None:
+    def begin(self, state: RunState, *, requests: int = 0) -> None:
         """Start a snapshot of `state` once the one before is done. Raises StaleTerm, be it for the one before.
 
-        `wishes` is, on rank 0, how many of the service's wishes for a snapshot have got one by now, this one included.
+        `requests`, on rank 0, is how many of the service's requests this snapshot and those before have answered.
         """
         if not self._in_background:
-            self.save(state, wishes=wishes)
+            self.save(state, requests=requests)
             return
         started = time.perf_counter()
-        is_begun = self._begin(state, wishes)
+        is_begun = self._begin(state, requests)
         self.cost.stood(time.perf_counter() - started, is_begun=is_begun)
 
-    def save(self, state: RunState, *, wishes: int = 0, keep_all: bool = False) -> bool:
+    def save(self, state: RunState, *, requests: int = 0, keep_all: bool = False) -> bool:
         """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
 
         `keep_all`: there is no time to look through the old ones, nor for what git may have to say.
@@ -151,7 +151,7 @@ class Saver:
             self._provenance.hurry()
             self._retention.hurry()
         started = time.perf_counter()
-        is_committed = self._save(state, wishes, keep_all=keep_all)
+        is_committed = self._save(state, requests, keep_all=keep_all)
         self.cost.stood(time.perf_counter() - started, is_begun=is_committed)
         return is_committed
 
@@ -167,11 +167,11 @@ class Saver:
         if on_rank_zero(lambda: _is_committed(flight), self._waits):
             self.saved_step = flight.draft.step
 
-    def _begin(self, state: RunState, wishes: int) -> bool:
+    def _begin(self, state: RunState, requests: int) -> bool:
         self.settle()
         if self.saved_step == state.step:
             return False
-        draft = self._open(state, wishes)
+        draft = self._open(state, requests)
         if draft is None:
             return False
         self._begun += 1
@@ -180,11 +180,11 @@ class Saver:
         self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
         return True
 
-    def _save(self, state: RunState, wishes: int, *, keep_all: bool) -> bool:
+    def _save(self, state: RunState, requests: int, *, keep_all: bool) -> bool:
         self.settle()
         if self.saved_step == state.step:
             return True
-        draft = self._open(state, wishes)
+        draft = self._open(state, requests)
         if draft is None:
             return False
         try:
@@ -201,9 +201,9 @@ class Saver:
             self._retention.delete_old()
         return True
 
-    def _open(self, state: RunState, wishes: int) -> Draft | None:
+    def _open(self, state: RunState, requests: int) -> Draft | None:
         """A snapshot with a directory. None, and told, when there can be none."""
-        draft = self._committer.draft(state, wishes)
+        draft = self._committer.draft(state, requests)
         try:
             on_rank_zero(lambda: self._committer.open(draft), self._waits)
         except (OSError, StaleTerm) as error:

@@ -15,25 +15,25 @@ from trainer.contract.launch import DesiredDocument, newest, parse_desired
 _LOOK_EVERY_S = 0.5
 
 
-class SnapshotWishes:
-    """Times are those of one monotonic clock, in seconds. Outside a job (`path` is None) nobody wishes."""
+class SnapshotRequests:
+    """Times are those of one monotonic clock, in seconds. Outside a job (`path` is None) nothing is requested."""
 
     def __init__(self, path: Path | None, *, answered: int) -> None:
-        self.answered = answered  # so many of the wishes have got their snapshot
+        self.answered = answered  # so many of the requests have got their snapshot
         self._path = path
         self._looked_at = float("-inf")
         self._seen: tuple[int, int, int] | None = None
         self._desired = DesiredDocument()
 
     def is_due(self, now: float) -> bool:
-        """Whether a wish has no snapshot yet. Looks at the file twice a second at most and reads it when it changed."""
+        """Whether a request has no snapshot yet. Looks at most twice a second; reads a changed file."""
         if self._path is not None and now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             self._look(self._path)
         return self._desired.snapshot > self.answered
 
     def answer(self) -> int:
-        """A snapshot is being tried: all known wishes have theirs, even if it fails. Returns their count."""
+        """A snapshot is being tried: all known requests have theirs, even if it fails. Returns their count."""
         self.answered = max(self.answered, self._desired.snapshot)
         return self.answered
 

@@ -31,7 +31,7 @@ _PATIENCE_S = 60.0
 _ANSWER_S = 4.0  # for one request, beyond which the other service is asked
 _WATCHED_S = 2.5  # so long a woken service is watched: it must not change anything
 # What a woken service may still write, for it has no effect on an attempt that has ended: a refused agent's log, the
-# policy for it, a fence against those before, a wish that it should end.
+# policy for it, a fence against those before, a request that it should end.
 _HARMLESS = ("*/agent.log", "*/launch.json", "*/fence/a*-g00000.json", "*/desired.json", "*.tmp")
 _TURN = threading.Lock()  # multiprocessing looks after all children whenever one starts, and not for several threads
 ROUNDS = ("kill", "stop", "wake", "cancel")

@@ -1,4 +1,4 @@
-"""An agent without torch: the real claim, books, wishes and exit record, and workers that it starts itself.
+"""An agent without torch: the real claim, books, requests and exit record, and workers that it starts itself.
 
 It is called as `python -m trainer.elastic.elasticrun FLAGS --no-python COMMAND`, and saves the two seconds of CPU that
 torch's import costs. It forms no group and restarts nothing in place.

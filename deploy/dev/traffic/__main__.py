@@ -97,7 +97,7 @@ def _await(step: Step, script: Script, watch: Client) -> None:
 
 
 def _telling(reports: Sequence[Exchange]) -> Iterator[Exchange]:
-    """Reports that tell of events, an end or a wish, and the first few of each agent; the rest repeats itself."""
+    """Reports that tell of events, an end or a request, and the first few of each agent; the rest repeats itself."""
     seen: dict[str, int] = {}
     for report in reports:
         document = json.loads(report.body)

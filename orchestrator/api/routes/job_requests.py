@@ -1,4 +1,4 @@
-"""What may be wished of a job. Each wish is recorded and answered with the job; repeating one changes nothing."""
+"""What may be requested of a job. Each request is recorded and answered with the job; repeating one changes nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ router = APIRouter(
 
 @router.post("/cancel", status_code=202)
 def cancel_job(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Wish the end of a job."""
+    """Request the end of a job."""
     return services.queries.job(services.commands.acting(caller).cancel(job_id).id)
 
 
 @router.post("/suspend", status_code=202)
 def suspend_job(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Wish that a job stops at a snapshot and gives its place free until it is resumed."""
+    """Request that a job stops at a snapshot and gives its place free until it is resumed."""
     return services.queries.job(services.commands.acting(caller).suspend(job_id).id)
 
 
@@ -40,29 +40,29 @@ def resume_job(services: Wired, caller: Caller, job_id: str) -> JobView:
 
 @router.post("/snapshot", status_code=202)
 def take_snapshot(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Wish one more snapshot of the running attempt, which goes on."""
+    """Request one more snapshot of the running attempt, which goes on."""
     return services.queries.job(services.commands.acting(caller).snapshot(job_id).id)
 
 
 @router.post("/stacks", status_code=202)
 def take_stacks(services: Wired, caller: Caller, job_id: str, request: StacksBody) -> JobView:
-    """Wish to see where the ranks of a running job stand; training goes on. Read them with GET."""
+    """Ask to see where the ranks of a running job stand; training goes on. Read them with GET."""
     return services.queries.job(services.commands.acting(caller).stacks(job_id, request).id)
 
 
 @router.post("/chaos", status_code=202)
 def inject_fault(services: Wired, caller: Caller, job_id: str, request: ChaosBody) -> JobView:
-    """Wish a fault for a running job. It is really injected, once at most."""
+    """Request a fault for a running job. It is really injected, once at most."""
     return services.queries.job(services.commands.acting(caller).chaos(job_id, request).id)
 
 
 @router.post("/scale", status_code=202)
 def scale_job(services: Wired, caller: Caller, job_id: str, request: ScaleBody) -> JobView:
-    """Wish another number of nodes: the job goes on with them from a snapshot, once they fit."""
+    """Request another number of nodes: the job goes on with them from a snapshot, once they fit."""
     return services.queries.job(services.commands.acting(caller).scale(job_id, str(request.nodes)).id)
 
 
 @router.post("/retry", status_code=202)
 def retry_job(services: Wired, caller: Caller, job_id: str, request: RetryBody) -> JobView:
-    """Wish one more attempt of a running, suspended or ended job."""
+    """Request one more attempt of a running, suspended or ended job."""
     return services.queries.job(services.commands.acting(caller).retry(job_id, request).id)

@@ -117,14 +117,14 @@ def _selector(plan: LaunchPlan, site: KubernetesSite, place: Placement) -> dict[
 
 
 def _affinity(plan: LaunchPlan, place: Placement) -> Manifest | None:
-    """What the user excludes is a demand. To avoid nodes with a record is a wish: a switch may have marked them all."""
+    """Excluded nodes are a demand; nodes with a record are a preference, since a switch may have marked all."""
     affinity: Manifest = {}
     if place.exclude:
         demand = {"nodeSelectorTerms": [_none_of(place.exclude)]}
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = demand
     if plan.excluded_nodes:
-        wish = {"weight": _HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [wish]
+        preference = {"weight": _HEAVIEST, "preference": _none_of(plan.excluded_nodes)}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [preference]
     return {"nodeAffinity": affinity} if affinity else None
 
 

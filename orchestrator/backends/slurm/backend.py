@@ -184,7 +184,7 @@ class SlurmBackend:
         return replace(plan, excluded_nodes=avoided)
 
     def _submit(self, plan: LaunchPlan) -> int:
-        """To avoid nodes with a record is a wish: where the job can be placed only with them, it waits for them."""
+        """Nodes with a record are avoided by preference: a job that fits nowhere else waits for them."""
         request = render_request(plan, self._site)
         try:
             return self._client.submit(request.arguments, request.script)

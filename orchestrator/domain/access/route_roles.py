@@ -56,7 +56,7 @@ def _reads(*paths: str) -> tuple[Rule, ...]:
     return tuple(Rule("GET", path, Scope.JOB, Role.VIEWER) for path in paths)
 
 
-def _wishes(prefix: str, *verbs: str) -> tuple[Rule, ...]:
+def _requests(prefix: str, *verbs: str) -> tuple[Rule, ...]:
     return tuple(Rule("POST", f"{prefix}/{verb}", Scope.JOB, Role.OPERATOR, own=Role.SUBMITTER) for verb in verbs)
 
 
@@ -75,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     *_reads(f"{_JOB}/events/stream"),
     *_reads(_JOB, *(f"{_JOB}/{what}" for what in ("attempts", "events", "snapshots", "workers", "metrics", "logs"))),
     *_reads(*(f"{_JOB}/{what}" for what in ("why", "goodput", "request", "nodes", "stacks"))),
-    *_wishes(_JOB, "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
+    *_requests(_JOB, "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
     Rule("DELETE", _JOB, Scope.JOB, Role.OPERATOR, own=Role.SUBMITTER),
     Rule("POST", f"{_JOB}/chaos", Scope.JOB, Role.OPERATOR),  # also of one's own job: a submitter must not
     # What there is
@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", "/submit/draft", Scope.BODY, Role.SUBMITTER),
     Rule("POST", "/cancel", Scope.BODY, Role.SUBMITTER),  # of many jobs, each by the rule of its own page
     *_reads("/jobs/{job_id}", "/jobs/{job_id}/charts", "/jobs/{job_id}/launch"),
-    *_wishes("/jobs/{job_id}", "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
+    *_requests("/jobs/{job_id}", "cancel", "suspend", "resume", "snapshot", "scale", "retry", "stacks"),
     Rule("POST", "/jobs/{job_id}/chaos", Scope.JOB, Role.OPERATOR),
 )
 

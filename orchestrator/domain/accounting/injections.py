@@ -1,6 +1,6 @@
 """Which of a job's troubles came of faults on purpose. Pure.
 
-An agent's word that it injected one counts only where somebody wished it: agents' journals are their job's to write.
+An agent's word that it injected one counts only where somebody requested it: agents' journals are their job's to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOCKS_APART = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """A fault that an agent told to have injected, as it was wished; `actor` wished it."""
+    """A fault that an agent told to have injected, as it was requested; `actor` requested it."""
 
     number: int
     fault: Fault
@@ -36,24 +36,24 @@ class Injection:
 
 
 def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
-    """Every agent's word on each fault that was wished. `events` of KINDS at least."""
-    wished = {event.evidence.get("number"): event for event in events if event.kind == Ours.CHAOS_REQUESTED}
+    """Every agent's word on each fault that was requested. `events` of KINDS at least."""
+    requested = {event.evidence.get("number"): event for event in events if event.kind == Ours.CHAOS_REQUESTED}
     found = []
     for event in events:
         number = event.evidence.get("number")
-        if event.kind != Theirs.CHAOS_INJECTED or not isinstance(number, int) or number not in wished:
+        if event.kind != Theirs.CHAOS_INJECTED or not isinstance(number, int) or number not in requested:
             continue
-        wish = wished[number]
-        if event.attempt is None or event.attempt != wish.evidence.get("attempt"):
+        request = requested[number]
+        if event.attempt is None or event.attempt != request.evidence.get("attempt"):
             continue
         found.append(
             Injection(
                 number=number,
-                fault=Fault(str(wish.evidence["fault"])),
+                fault=Fault(str(request.evidence["fault"])),
                 at=event.at,
                 attempt=event.attempt,
                 generation=event.generation or 0,
-                actor=wish.actor,
+                actor=request.actor,
                 sentence=event.sentence,
             )
         )

@@ -75,7 +75,7 @@ class Attempt:
     failure: Failure | None = None
     marked_nodes: tuple[str, ...] = ()  # which have its failure in their record
     snapshots_told: int = 0  # how many snapshots its agents have been asked for, as Desired.snapshot_number counts
-    errand_told: int = 0  # the newest wish for stacks or chaos that its agents were told of, as Desired.errand counts
+    errand_told: int = 0  # the newest request for stacks or chaos that its agents have, as Desired.errand counts
 
     @property
     def min_nodes(self) -> int:

@@ -1,4 +1,4 @@
-"""Stacks and faults on purpose: when they may be wished of a job. Pure."""
+"""Stacks and faults on purpose: when they may be requested of a job. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import EventKind
-from orchestrator.domain.job.job import ChaosWish, Job, StacksWish
-from orchestrator.domain.job.requests import Wish, require_going_on
+from orchestrator.domain.job.job import Job, RequestedChaos, RequestedStacks
+from orchestrator.domain.job.requests import JobRequest, require_going_on
 from trainer.contract.chaos import OF_NODE, OF_RANK, Fault
 from trainer.contract.location import is_url
 
@@ -36,7 +36,7 @@ class Order:
     node: str | int | None = None
 
 
-def wish_stacks(job: Job, target: Target, rank: int | None) -> Wish | None:
+def request_stacks(job: Job, target: Target, rank: int | None) -> JobRequest | None:
     """Raises Conflict, InvalidSpec."""
     attempt = _running(job, target, "ask for the stacks of")
     _require_rank(rank, target)
@@ -44,19 +44,19 @@ def wish_stacks(job: Job, target: Target, rank: int | None) -> Wish | None:
     pending = known if known is not None and known.attempt == mine and known.number > attempt.errand_told else None
     if pending is not None and pending.rank in (None, rank):
         return None
-    wider = rank if pending is None else None  # of two wishes for two ranks at one time comes one for all
+    wider = rank if pending is None else None  # of two requests for two ranks at one time comes one for all
     number = job.desired.number + 1
-    wish = StacksWish(number=number, attempt=mine, rank=wider)
+    request = RequestedStacks(number=number, attempt=mine, rank=wider)
     whose = "all ranks" if wider is None else f"rank {wider}"
-    return Wish(
-        replace(job.desired, stacks=wish),
+    return JobRequest(
+        replace(job.desired, stacks=request),
         EventKind.STACKS_REQUESTED,
         f"the stacks of {whose} were asked for",
         evidence={"attempt": mine, "number": number, "rank": wider},
     )
 
 
-def wish_chaos(job: Job, target: Target, order: Order) -> Wish | None:
+def request_chaos(job: Job, target: Target, order: Order) -> JobRequest | None:
     """Raises Conflict, InvalidSpec. The same order again, before the agents have heard of it, is one."""
     attempt = _running(job, target, "disturb")
     _require_place(order)
@@ -64,7 +64,9 @@ def wish_chaos(job: Job, target: Target, order: Order) -> Wish | None:
     _require_prey(job, target, order.fault)
     known, mine = job.desired.chaos, attempt.key.number
     replica = _find_replica(job, target, order, attempt)
-    chaos = ChaosWish(number=job.desired.number + 1, attempt=mine, fault=order.fault, rank=order.rank, replica=replica)
+    chaos = RequestedChaos(
+        number=job.desired.number + 1, attempt=mine, fault=order.fault, rank=order.rank, replica=replica
+    )
     if known is not None and known.attempt == mine and known.number > attempt.errand_told:
         if replace(known, number=chaos.number) == chaos:
             return None
@@ -77,7 +79,7 @@ def wish_chaos(job: Job, target: Target, order: Order) -> Wish | None:
         "replica": chaos.replica,
     }
     sentence = f"a fault was asked for on purpose: {chaos.fault.value}{_whom(chaos)}"
-    return Wish(replace(job.desired, chaos=chaos), EventKind.CHAOS_REQUESTED, sentence, evidence=evidence)
+    return JobRequest(replace(job.desired, chaos=chaos), EventKind.CHAOS_REQUESTED, sentence, evidence=evidence)
 
 
 def _running(job: Job, target: Target, verb: str) -> Attempt:
@@ -139,7 +141,7 @@ def _find_replica(job: Job, target: Target, order: Order, attempt: Attempt) -> i
     return found[0]
 
 
-def _whom(chaos: ChaosWish) -> str:
+def _whom(chaos: RequestedChaos) -> str:
     if chaos.rank is not None:
         return f" of rank {chaos.rank}"
     return "" if chaos.replica is None else f" on node {chaos.replica}"

@@ -1,4 +1,4 @@
-"""A job: what was asked for, what is wished now, and where it stands."""
+"""A job: what was asked for, what is requested now, and where it stands."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StacksWish:
-    """Where the ranks of one attempt stand; `number` is that of the wish, `rank` None means all of them."""
+class RequestedStacks:
+    """Where the ranks of one attempt stand; `number` is that of the request, `rank` None means all of them."""
 
     number: int
     attempt: int
@@ -94,8 +94,8 @@ class StacksWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChaosWish:
-    """A fault for one attempt; `number` is that of the wish. `rank` and `replica` None: the agents choose."""
+class RequestedChaos:
+    """A fault for one attempt; `number` is that of the request. `rank` and `replica` None: the agents choose."""
 
     number: int
     attempt: int
@@ -106,12 +106,12 @@ class ChaosWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """What the API wishes of a job; the supervisor never writes it.
+    """What the API requests of a job; the supervisor never writes it.
 
-    `number` rises with every wish, a changed spec included: whoever writes one names the number that it has seen.
+    `number` rises with every request, a changed spec included: whoever writes one names the number that it has seen.
     `retry_number` counts the owner's retries: the supervisor acts while its own count (`Job.retries_done`) is behind.
     `snapshot_number` counts the snapshots asked for: it is passed on to the agents, who compare it with their own.
-    Of stacks and of chaos the newest wish stands here; it is for the attempt that it names and for no later one.
+    Of stacks and of chaos the newest request stands here; it is for the attempt that it names and for no later one.
     """
 
     number: int = 0
@@ -120,13 +120,15 @@ class Desired:
     retry_number: int = 0
     restore_from: str | None = None  # a snapshot's name: the upper bound of the next restore
     snapshot_number: int = 0
-    stacks: StacksWish | None = None
-    chaos: ChaosWish | None = None
+    stacks: RequestedStacks | None = None
+    chaos: RequestedChaos | None = None
 
     def errand(self, attempt: int) -> int:
-        """The number of the newest wish for stacks or chaos of this attempt; 0: there is none."""
-        wishes = (self.stacks, self.chaos)
-        return max((wish.number for wish in wishes if wish is not None and wish.attempt == attempt), default=0)
+        """The number of the newest request for stacks or chaos of this attempt; 0: there is none."""
+        requests = (self.stacks, self.chaos)
+        return max(
+            (request.number for request in requests if request is not None and request.attempt == attempt), default=0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""What an owner may wish of a job, and when it is refused. Pure: from a job to the wishes as they are to stand.
+"""What an owner may request of a job, and when it is refused. Pure: from a job to the requests as they are to stand.
 
-None: it is wished already, and nothing is to be written.
+None: it is requested already, and nothing is to be written.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from orchestrator.domain.errors import Conflict
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import EventKind
-from orchestrator.domain.job.job import ChaosWish, Desired, Job, JobState, StacksWish
+from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
 from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.chaos import Chaos
 from trainer.contract.launch import DesiredDocument, DesiredState
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be written for an owner: the wishes as they are to stand, and the event that tells of it."""
+class JobRequest:
+    """What is to be written for an owner: the requests as they are to stand, and the event that tells of it."""
 
     desired: Desired
     kind: EventKind
@@ -28,7 +28,7 @@ class Wish:
     evidence: Mapping[str, object] = field(default_factory=dict)
 
 
-def wish_cancel(job: Job) -> Wish | None:
+def request_cancel(job: Job) -> JobRequest | None:
     retrying = job.desired.retry_number > job.retries_done
     if (job.state is JobState.CANCELLED or job.desired.cancelled) and not retrying:
         return None
@@ -38,37 +38,37 @@ def wish_cancel(job: Job) -> Wish | None:
     number = job.retries_done if retrying else job.desired.retry_number
     desired = replace(job.desired, cancelled=True, suspended=False, retry_number=number, restore_from=None)
     sentence = "the retry was withdrawn before it began" if retrying else "its owner asked to cancel it"
-    return Wish(desired, EventKind.CANCEL_REQUESTED, sentence)
+    return JobRequest(desired, EventKind.CANCEL_REQUESTED, sentence)
 
 
-def wish_suspend(job: Job) -> Wish | None:
+def request_suspend(job: Job) -> JobRequest | None:
     require_going_on(job, "suspend")
     if job.desired.suspended:
         return None
     sentence = "its owner asked to suspend it"
-    return Wish(replace(job.desired, suspended=True), EventKind.SUSPEND_REQUESTED, sentence)
+    return JobRequest(replace(job.desired, suspended=True), EventKind.SUSPEND_REQUESTED, sentence)
 
 
-def wish_resume(job: Job) -> Wish | None:
+def request_resume(job: Job) -> JobRequest | None:
     require_going_on(job, "resume")
     if not job.desired.suspended:
         return None
     sentence = "its owner asked to resume it"
-    return Wish(replace(job.desired, suspended=False), EventKind.RESUME_REQUESTED, sentence)
+    return JobRequest(replace(job.desired, suspended=False), EventKind.RESUME_REQUESTED, sentence)
 
 
-def wish_snapshot(job: Job, told: int | None) -> Wish | None:
+def request_snapshot(job: Job, told: int | None) -> JobRequest | None:
     require_going_on(job, "take a snapshot of")
     if told is None:
         raise Conflict(f"job {job.id} is {job.state}: nothing of it runs, so there is nothing to take a snapshot of")
     if job.desired.snapshot_number > told:
         return None
     desired = replace(job.desired, snapshot_number=job.desired.snapshot_number + 1)
-    return Wish(desired, EventKind.SNAPSHOT_REQUESTED, "its owner asked for a snapshot")
+    return JobRequest(desired, EventKind.SNAPSHOT_REQUESTED, "its owner asked for a snapshot")
 
 
 def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) -> DesiredDocument:
-    """What the agents of one attempt are told of their job's wishes."""
+    """What the agents of one attempt are told of their job's requests."""
     stacks, chaos = desired.stacks, desired.chaos
     mine = stacks if stacks is not None and stacks.attempt == attempt else None
     return DesiredDocument(
@@ -83,8 +83,8 @@ def desired_of_attempt(desired: Desired, attempt: int, *, stop: bool = False) ->
     )
 
 
-def pending_wishes(job: Job, attempt: Attempt | None) -> list[str]:
-    """What is wished and not carried out yet, by the verb. `attempt`: the job's newest."""
+def pending_requests(job: Job, attempt: Attempt | None) -> list[str]:
+    """What is requested and not carried out yet, by the verb. `attempt`: the job's newest."""
     desired, live = job.desired, attempt is not None and not attempt.state.terminal
     stacks, chaos = desired.stacks, desired.chaos
     rests = job.state is JobState.SUSPENDED
@@ -101,8 +101,8 @@ def pending_wishes(job: Job, attempt: Attempt | None) -> list[str]:
     return [verb for verb, is_pending in rows if is_pending]
 
 
-def _is_untold(wish: StacksWish | ChaosWish, attempt: Attempt) -> bool:
-    return wish.attempt == attempt.key.number and wish.number > attempt.errand_told
+def _is_untold(request: RequestedStacks | RequestedChaos, attempt: Attempt) -> bool:
+    return request.attempt == attempt.key.number and request.number > attempt.errand_told
 
 
 def require_going_on(job: Job, verb: str) -> None:

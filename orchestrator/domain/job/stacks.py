@@ -11,7 +11,7 @@ from orchestrator.domain.job.event import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStacks:
-    """`wish` is the number of the wish that it answers; None: nobody asked. `text` None: the rank did not answer."""
+    """`wish` is the number of the request that it answers; None: nobody asked. `text` None: the rank did not answer."""
 
     rank: int
     attempt: int
@@ -31,13 +31,13 @@ def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
             continue
         for rank, text in _texts(event.evidence).items():
             if rank not in found:
-                wish = event.evidence.get("wish")
+                request = event.evidence.get("wish")
                 found[rank] = RankStacks(
                     rank=rank,
                     attempt=newest,
                     generation=event.generation,
                     at=event.at,
-                    wish=wish if isinstance(wish, int) else None,
+                    wish=request if isinstance(request, int) else None,
                     text=text,
                 )
     return tuple(found[rank] for rank in sorted(found))

@@ -115,7 +115,7 @@ def exclude(record: Iterable[NodeFailure], *, now: datetime, cooldown_s: float) 
     """The nodes that new attempts avoid now, by name. They come back after a cool-down, which doubles with each further
     incident.
 
-    A switch that fails may mark all nodes: to avoid them is a wish, and backends start an attempt that has no others.
+    A switch that fails may mark all nodes: backends prefer others, and start an attempt that has no others.
     """
     by_node: defaultdict[str, list[NodeFailure]] = defaultdict(list)
     for failure in record:

@@ -39,7 +39,7 @@ class MarkNodes:
 
 @dataclass(frozen=True, slots=True)
 class TellAgents:
-    """Pass on to the agents what is wished of a running attempt: a snapshot, stacks, a fault."""
+    """Pass on to the agents what is requested of a running attempt: a snapshot, stacks, a fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Situation:
         return frozenset(each.node for each in self.exclusions)
 
     @property
-    def retry_wished(self) -> bool:
+    def retry_requested(self) -> bool:
         return self.job.desired.retry_number > self.job.retries_done
 
     @property
@@ -44,13 +44,13 @@ class Situation:
         """Why its owner does not want the live attempt to go on, as a clause."""
         if self.job.desired.cancelled:
             return "cancelled by its owner"
-        if self.retry_wished:
+        if self.retry_requested:
             return "its owner asked for another attempt"
         return "suspended by its owner" if self.job.desired.suspended else None
 
     @property
     def disturbed(self) -> bool:
-        """Whether a fault was wished of this very attempt: its troubles are evidence against no node."""
+        """Whether a fault was requested of this very attempt: its troubles are evidence against no node."""
         chaos = self.job.desired.chaos
         return chaos is not None and self.attempt is not None and chaos.attempt == self.attempt.key.number
 
@@ -89,4 +89,4 @@ class Situation:
         return (attempt.tried_at or attempt.created_at) + timedelta(seconds=min(self.repeat_s, self.submit_timeout_s))
 
     def at_rest(self) -> bool:
-        return self.job.state.terminal and not self.retry_wished
+        return self.job.state.terminal and not self.retry_requested

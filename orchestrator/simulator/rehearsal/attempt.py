@@ -238,7 +238,7 @@ class SimulatedAttempt:
         self._end("was ended by force", dead=(0,))
 
     def snapshot(self) -> None:
-        """Out of turn, because the owner wished it."""
+        """Out of turn, because the owner requested it."""
         if self.stage is not Stage.TRAINING or self._run is None:
             return
         self._settle(Bin.SNAPSHOT_STALL, keeps=True)

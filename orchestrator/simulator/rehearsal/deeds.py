@@ -1,4 +1,4 @@
-"""What owners and the world do to single jobs: wishes by the service's own commands, faults by hand."""
+"""What owners and the world do to single jobs: requests by the service's own commands, faults by hand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orchestrator.wire.job_requests import RetryRequest
 from trainer.contract.failure import Failure, FailureKind
 
 _AGAIN_US = 60 * SECOND
-_COSTLY = ("suspend", "scale", "retry")  # wishes that take another attempt
+_COSTLY = ("suspend", "scale", "retry")  # requests that take another attempt
 
 
 class Deeds:
-    """`refused` holds wishes that came at the wrong time, as they do."""
+    """`refused` holds requests that came at the wrong time, as they do."""
 
     def __init__(self, agenda: Agenda, cluster: SimulatedCluster, commands: Commands) -> None:
         self.refused: list[str] = []
@@ -39,7 +39,7 @@ class Deeds:
         """Now, or a minute later where it cannot be done now."""
         fault = _FAULTS.get(deed.what)
         try:
-            done = self._wish(deed) if fault is None else self._strike(deed.job, fault)
+            done = self._request(deed) if fault is None else self._strike(deed.job, fault)
         except Unavailable:
             done = False
         if done:
@@ -48,7 +48,7 @@ class Deeds:
         else:
             self._agenda.after(_AGAIN_US, partial(self._do, deed))
 
-    def _wish(self, deed: Deed) -> bool:
+    def _request(self, deed: Deed) -> bool:
         try:
             match deed.what:
                 case "retry":

@@ -1,7 +1,7 @@
 """The rehearsal: from event to event. Read this first.
 
 The clock jumps to the next thing that happens: a failure of the trace, the end of a start-up, of a stall or of the
-training, a wish, or the moment at which the last pass wanted to look again. Where anything changed, a pass follows,
+training, a request, or the moment at which the last pass wanted to look again. Where anything changed, a pass follows,
 and passes follow each other until they settle. Training in between costs nothing: it is a closed form (`training`).
 """
 
@@ -90,7 +90,7 @@ class Rehearsal:
         self._fill()
 
     def run(self) -> Account:
-        """To the last day, or until every job has ended and nobody wishes anything any more."""
+        """To the last day, or until every job has ended and nothing is requested any more."""
         while self._step():
             pass
         return self._close()

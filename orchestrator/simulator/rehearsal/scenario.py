@@ -85,7 +85,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """Something that is done to one job at some time: by its owner (a wish's name), or by the world."""
+    """Something that is done to one job at some time: by its owner (a request's name), or by the world."""
 
     at_us: int
     job: str

@@ -196,7 +196,7 @@ def test_all_jobs_of_a_page_are_selected_at_once(screen: Screen, jobs: dict[str,
 
 
 @pytest.mark.parametrize(("motion", "moves"), [("no-preference", True), ("reduce", False)])
-def test_nothing_moves_where_motion_is_not_wished(
+def test_nothing_moves_where_motion_is_not_requested(
     screen: Screen, jobs: dict[str, str], motion: Any, moves: bool
 ) -> None:
     screen.page.emulate_media(reduced_motion=motion)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.elastic.errands import chaos, evidence, start, state_of, told, wish
+from tests.elastic.errands import chaos, evidence, request, start, state_of, told
 from tests.elastic.harness import Job, alive, wait_for
 from trainer.contract.chaos import Chaos, Fault
 from trainer.contract.exit_record import Outcome
@@ -13,8 +13,8 @@ from trainer.contract.launch import DesiredDocument, DesiredState
 
 def test_a_rank_that_is_not_here_tells_nothing(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
-    wish(job, DesiredDocument(number=1, stacks=1, stacks_rank=7))
-    wish(job, DesiredDocument(number=2, stacks=2, stacks_rank=0))
+    request(job, DesiredDocument(number=1, stacks=1, stacks_rank=7))
+    request(job, DesiredDocument(number=2, stacks=2, stacks_rank=0))
     assert [evidence(event)["wish"] for event in told(agent, "stacks.saved")] == [2]
 
 
@@ -22,7 +22,7 @@ def test_a_frozen_rank_is_told_to_be_silent(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
     chaos(job, Fault.HANG, rank=0)
     told(agent, "chaos.injected")
-    wish(job, DesiredDocument(number=2, stacks=2))
+    request(job, DesiredDocument(number=2, stacks=2))
     (event,) = told(agent, "stacks.saved")
     assert (evidence(event)["ranks"], evidence(event)["silent"]) == ([1], [0])
 
@@ -41,7 +41,7 @@ def test_what_another_life_of_the_agent_has_claimed_is_not_done_again(job: Job, 
 
 def test_an_agent_that_is_to_stop_strikes_nobody(job: Job, tmp_path: Path) -> None:
     agent = start(job, tmp_path)
-    wish(job, DesiredDocument(state=DesiredState.STOP, number=1, chaos=Chaos(number=1, fault=Fault.KILL)))
+    request(job, DesiredDocument(state=DesiredState.STOP, number=1, chaos=Chaos(number=1, fault=Fault.KILL)))
     assert agent.wait(60) == 143
     assert agent.exit_record().outcome is Outcome.CANCELLED
     assert agent.events("chaos.injected") == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.errands import FAST, STEADY, TWO, evidence, told, wish
+from tests.elastic.errands import FAST, STEADY, TWO, evidence, request, told
 from tests.elastic.harness import ELASTICRUN, ROOT, SCRIPTS, Agent, Job, alive, c10d, free_port, wait_for
 from trainer.contract.exit_record import Outcome
 from trainer.contract.launch import DesiredDocument
@@ -85,7 +85,7 @@ def test_in_a_job_a_paused_agent_goes_on_with_its_workers(job: Job, tmp_path: Pa
     wait_for(lambda: len(agent.progress(1)) > 20, "steps")
     pause(agent.process.pid, whole=whole)
     goes_on(lambda: len(agent.progress(1)), "steps after the pause", by=100)
-    wish(job, DesiredDocument(number=1, stacks=1))
+    request(job, DesiredDocument(number=1, stacks=1))
     assert set(evidence(told(agent, "stacks.saved")[0])["ranks"]) == {0, 1}  # it has looked at them since
     assert all(alive(pid) for pid in pids.values())
     (tmp_path / "finish").touch()

@@ -136,7 +136,7 @@ def test_a_killed_holder_is_succeeded_in_seconds_and_the_running_job_goes_on(pai
         assert (done.state, done.attempts, done.restarts) == ("SUCCEEDED", 1, 0)
 
 
-def test_wishes_sent_to_the_one_without_the_lease_are_carried_out(pair: Pair) -> None:
+def test_requests_sent_to_the_one_without_the_lease_are_carried_out(pair: Pair) -> None:
     with client_of(pair.second) as client:
         job = until(client, client.submit(python_job(FOREVER)).id, running)
         client.cancel(job.id)

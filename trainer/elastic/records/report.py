@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from trainer.contract import env, layout
 from trainer.contract.exit_record import ExitRecord, render_exit_record
-from trainer.elastic.desired import Wishes
+from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.records.files import read_lines, say
 from trainer.elastic.records.record import Record
 
@@ -68,8 +68,8 @@ def build_report(record: Record, offsets: Offsets, final: ExitRecord | None) -> 
 class Reporter:
     """Reports from a daemon thread until it is closed."""
 
-    def __init__(self, record: Record, wishes: Wishes, url: str, token: str | None) -> None:
-        self._record, self._wishes, self._url, self._token = record, wishes, url, token
+    def __init__(self, record: Record, requests: ServiceRequests, url: str, token: str | None) -> None:
+        self._record, self._requests, self._url, self._token = record, requests, url, token
         self._offsets = Offsets()
         self._posted_s = float("-inf")
         self._final: ExitRecord | None = None
@@ -122,7 +122,7 @@ class Reporter:
             raise
         desired = answer.get("desired") if isinstance(answer, dict) else None
         if isinstance(desired, dict):
-            self._wishes.hear(desired)
+            self._requests.hear(desired)
 
     def _hear_refusal(self, error: urllib.error.HTTPError) -> None:
         """An attempt that has ended is refused, and told so in words that no other refusal has."""
@@ -132,10 +132,10 @@ class Reporter:
             answer = json.load(error)
             desired = answer.get("desired") if isinstance(answer, dict) else None
             if isinstance(desired, dict):
-                self._wishes.hear(desired)
+                self._requests.hear(desired)
 
 
-def start_reporter(record: Record, wishes: Wishes, environ: Mapping[str, str]) -> Reporter | None:
+def start_reporter(record: Record, requests: ServiceRequests, environ: Mapping[str, str]) -> Reporter | None:
     """Start reporting when the environment names where to; a wrong address must not cost the training."""
     url = environ.get(env.REPORT_URL)
     if not url:
@@ -143,6 +143,6 @@ def start_reporter(record: Record, wishes: Wishes, environ: Mapping[str, str]) -
     if not url.startswith(("http://", "https://")):
         say(f"{env.REPORT_URL} is {url!r}, not an http address: nothing is reported")
         return None
-    reporter = Reporter(record, wishes, url, environ.get(env.REPORT_TOKEN))
+    reporter = Reporter(record, requests, url, environ.get(env.REPORT_TOKEN))
     reporter.start()
     return reporter

@@ -38,7 +38,7 @@ def end_leftovers(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def adopt_success(s: Situation, live: Watched) -> Decision | None:
-    """An attempt whose replicas all recorded success has succeeded, whatever was wished meanwhile."""
+    """An attempt whose replicas all recorded success has succeeded, whatever was requested meanwhile."""
     if not live.all_succeeded():
         return None
     step = live.seen.training.step
@@ -73,7 +73,7 @@ def end(s: Situation, cause: Cause, state: AttemptState | None = None) -> Decisi
     job_state, sentence = JobState.RECOVERING, reason if failure is None else failure.message
     if s.job.desired.cancelled:
         job_state, sentence = JobState.CANCELLED, "cancelled by its owner"
-    elif s.job.desired.suspended and not s.retry_wished and failure is None:
+    elif s.job.desired.suspended and not s.retry_requested and failure is None:
         job_state, sentence = JobState.SUSPENDED, SUSPENDED
     action = EndAttempt(state or cause.state, job_state, failure)
     return Decision(action=action, sentence=sentence, blames=cause.blames)

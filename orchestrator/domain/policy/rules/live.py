@@ -1,4 +1,4 @@
-"""Rules that go on with a live attempt: submit it, write down what is seen of it, pass a wish on."""
+"""Rules that go on with a live attempt: submit it, write down what is seen of it, pass a request on."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def note_running(s: Situation, live: Watched) -> Decision | None:
 
 @while_live
 def tell_agents(s: Situation, live: Watched) -> Decision | None:
-    """What is wished of a running attempt, and not of its end, is passed on to its agents, once."""
+    """What is requested of a running attempt, and not of its end, is passed on to its agents, once."""
     attempt, desired = live.attempt, s.job.desired
     if attempt.state is not AttemptState.RUNNING:
         return None

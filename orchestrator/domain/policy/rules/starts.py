@@ -18,7 +18,7 @@ from orchestrator.domain.policy.situation import Situation
 @while_idle
 def begin_retry(s: Situation) -> Decision | None:
     """The owner's retry is honoured once nothing of the job runs."""
-    if not s.retry_wished:
+    if not s.retry_requested:
         return None
     return Decision(action=BeginRetry(), sentence="its owner asked for another attempt")
 

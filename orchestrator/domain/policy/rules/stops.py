@@ -1,4 +1,4 @@
-"""Rules that stop a live attempt: its owner wishes it, a limit is passed, or another size would do better."""
+"""Rules that stop a live attempt: its owner requests it, a limit is passed, or another size would do better."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import signal
 import time
 
 from tests.trainer.harness import Group, start_group
-from tests.trainer.test_wishes import wish
+from tests.trainer.test_requests import request
 from trainer.contract import layout
 
 
@@ -21,16 +21,16 @@ def test_a_running_group_takes_each_snapshot_that_was_asked_for_once(tmp_path):
     options = {"steps": 100_000, "snapshot_interval": 100_000}
     with start_group(tmp_path, 2, **options) as group:
         group.wait_for_step(3)
-        wish(path, snapshot=1, number=2)
+        request(path, snapshot=1, number=2)
         [first] = wait_for_snapshots(group, 1)
-        wish(path, snapshot=1, number=3)  # another wish, not for a snapshot
-        wish(path, snapshot=9, number=1)  # older news
+        request(path, snapshot=1, number=3)  # another request, not for a snapshot
+        request(path, snapshot=9, number=1)  # older news
         group.wait_for_step(first + 150)
         assert wait_for_snapshots(group, 1) == [first]
-        wish(path, snapshot=2, number=4)
+        request(path, snapshot=2, number=4)
         wait_for_snapshots(group, 2)
         group.processes[0].send_signal(signal.SIGTERM)
         assert group.wait(60) == [143, 143], group.outputs()
     with start_group(tmp_path, 2, generation=2, **options) as again:
         again.wait_for_step(max(group.losses()) + 50)
-        assert again.events("snapshot.committed") == [], "a wish that was answered before the restart"
+        assert again.events("snapshot.committed") == [], "a request that was answered before the restart"

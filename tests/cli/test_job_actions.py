@@ -1,4 +1,4 @@
-"""Wishes and the state of clusters on the command line."""
+"""Requests and the state of clusters on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.wire.history_views import StacksView
 from orchestrator.wire.problems import Problem
 from tests.cli.conftest import Run
-from tests.cli.fake_service import AT, WISHES, Answer, FakeService, make_job
+from tests.cli.fake_service import AT, REQUESTS, Answer, FakeService, make_job
 
 RUNNING = {"state": JobState.RUNNING, "reason": "trains", "attempt": 1, "attempts": 1, "nodes": "1"}
 TIME = AT.isoformat()
@@ -50,7 +50,7 @@ NODE: dict[str, object] = {
         (["scale", "2:8"], "gpt-0001 RUNNING: it is to go on with 2:8 nodes, from a snapshot"),
     ],
 )
-def test_a_wish_is_told_in_one_line_and_the_same_again(
+def test_a_request_is_told_in_one_line_and_the_same_again(
     run: Run, service: FakeService, arguments: list[str], told: str
 ) -> None:
     service.add(make_job(**RUNNING))
@@ -75,7 +75,7 @@ def test_a_wish_is_told_in_one_line_and_the_same_again(
 def test_another_size_is_told_by_when_it_comes(
     run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], told: str
 ) -> None:
-    monkeypatch.setitem(WISHES, "scale", answer)
+    monkeypatch.setitem(REQUESTS, "scale", answer)
     service.add(make_job(**RUNNING))
     assert run("scale", "gpt-0001", "1").stdout == f"gpt-0001 RUNNING: {told}\n"
 
@@ -236,7 +236,7 @@ def test_a_suspended_job_says_so_and_goes_back_into_the_queue(run: Run, service:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "snapshot", "retry", "scale"])
-def test_a_refused_wish_is_told_with_status_2(run: Run, service: FakeService, verb: str) -> None:
+def test_a_refused_request_is_told_with_status_2(run: Run, service: FakeService, verb: str) -> None:
     service.add(make_job(**RUNNING))
     rest = ["4"] if verb == "scale" else []
     refusal = Answer(409, Problem(type="x", title="Conflict", status=409, detail="it has ended FAILED"))
@@ -253,14 +253,14 @@ def test_a_refusal_of_no_job_leads_to_none(run: Run, service: FakeService) -> No
     )
 
 
-def test_a_wish_without_a_service_ends_with_status_3(run: Run, service: FakeService) -> None:
+def test_a_request_without_a_service_ends_with_status_3(run: Run, service: FakeService) -> None:
     service.stop()
     away = run("suspend", "gpt-0001", ORCHESTRATOR_ROOT="/nowhere")
     assert away.returncode == 3
     assert "orchestrator serve" in away.stderr
 
 
-def test_show_tells_nodes_granted_of_asked_budgets_phase_and_wishes_on_their_way(
+def test_show_tells_nodes_granted_of_asked_budgets_phase_and_requests_on_their_way(
     run: Run, service: FakeService
 ) -> None:
     spent = {"application": 1}
@@ -304,7 +304,7 @@ def test_nodes_are_listed_with_the_end_of_their_exclusion(run: Run, service: Fak
     assert json.loads(run("nodes", "--json").stdout)["items"][0]["failures"] == 2
 
 
-def test_the_client_has_a_method_for_every_wish_and_list(service: FakeService) -> None:
+def test_the_client_has_a_method_for_every_request_and_list(service: FakeService) -> None:
     service.add(make_job(**RUNNING))
     service.inventory["clusters"], service.inventory["nodes"] = [CLUSTER], [NODE]
     service.inventory["projects"] = [

@@ -1,4 +1,4 @@
-"""What owners wish of their jobs, and who has to wait: through the real service, agents and trainer."""
+"""What owners request of their jobs, and who has to wait: through the real service, agents and trainer."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_job_is_scaled_up_once_the_nodes_are_free(client: Client) -> None:
     other = until(client, client.submit(python_job(FOREVER, workers=3)).id, running)
     job = until(client, client.submit(python_job(FOREVER)).id, running)
     client.scale(job.id, "2")
-    client.snapshot(job.id)  # a wish after it: the supervisor has seen both by the time it has told of this one
+    client.snapshot(job.id)  # a request after it: the supervisor has seen both by the time it has told of this one
     until(client, job.id, lambda seen: "snapshot" not in seen.pending)
     assert (client.job(job.id).attempts, client.job(job.id).pending) == (1, ["scale"])
     client.cancel(other.id)

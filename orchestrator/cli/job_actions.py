@@ -1,4 +1,4 @@
-"""What may be wished of a job. Repeating a wish changes nothing and tells the same."""
+"""What may be requested of a job. Repeating a request changes nothing and tells the same."""
 
 from __future__ import annotations
 

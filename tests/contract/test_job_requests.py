@@ -11,35 +11,37 @@ from tests.builders import make_event, make_spec
 from tests.contract.worlds import World, add_job
 
 
-def test_a_wish_that_did_not_see_the_one_before_is_not_written(world: World) -> None:
+def test_a_request_that_did_not_see_the_one_before_is_not_written(world: World) -> None:
     add_job(world)
-    assert world.jobs.wish("job-1", Desired(number=1, cancelled=True), make_event("cancel.requested"))
+    assert world.jobs.record_request("job-1", Desired(number=1, cancelled=True), make_event("cancel.requested"))
     for number in (0, 1, 3):
         late = Desired(number=number, suspended=True)
-        assert not world.jobs.wish("job-1", late, make_event("suspend.requested"), spec=make_spec(name="other"))
+        assert not world.jobs.record_request(
+            "job-1", late, make_event("suspend.requested"), spec=make_spec(name="other")
+        )
     job = world.jobs.get("job-1")
     assert (job.desired, job.spec.name) == (Desired(number=1, cancelled=True), "demo")
     assert [event.kind for event in world.events("job-1")] == ["job.submitted", "cancel.requested"]
 
 
-def test_nobody_wishes_of_an_unknown_job(world: World) -> None:
+def test_nothing_is_requested_of_an_unknown_job(world: World) -> None:
     with pytest.raises(NotFound, match="job-9"):
-        world.jobs.wish("job-9", Desired(number=1), make_event())
+        world.jobs.record_request("job-9", Desired(number=1), make_event())
 
 
-def test_of_four_hundred_wishes_by_two_at_once_none_is_lost(world: World) -> None:
+def test_of_four_hundred_requests_by_two_at_once_none_is_lost(world: World) -> None:
     add_job(world)
 
-    def wish(_: int) -> None:
+    def request(_: int) -> None:
         for _ in range(200 if world.threads else 400):
             written = False
             while not written:
                 seen = world.jobs.get("job-1").desired
                 mine = replace(seen, number=seen.number + 1, snapshot_number=seen.snapshot_number + 1)
-                written = world.jobs.wish("job-1", mine, make_event("snapshot.requested"))
+                written = world.jobs.record_request("job-1", mine, make_event("snapshot.requested"))
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(wish, range(2 if world.threads else 1)))
+        list(threads.map(request, range(2 if world.threads else 1)))
     desired = world.jobs.get("job-1").desired
     assert (desired.number, desired.snapshot_number) == (400, 400)
     assert len(world.events("job-1")) == 401

@@ -119,17 +119,15 @@ def _money(found: SharesView) -> tuple[str, ...]:
 
 
 def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
-    held_s = share.held_device_seconds
-    lost_s = held_s - share.bins.get("productive", 0.0)
     spared = "" if share.gain_device_seconds is None else f"{share.gain_device_seconds / _HOUR_S:.2f}"
     money = (f"{share.cost or 0.0:.2f}", f"{share.lost_cost or 0.0:.2f}") if has_prices else ()
     return (
         share.name or _NOBODY,
         str(share.jobs),
         f"{share.device_seconds / _HOUR_S:.2f}",
-        f"{held_s / _HOUR_S:.2f}",
+        f"{share.held_device_seconds / _HOUR_S:.2f}",
         "" if share.goodput is None else f"{share.goodput:.1%}",
-        f"{lost_s / _HOUR_S:.2f}",
+        f"{share.lost_device_seconds / _HOUR_S:.2f}",
         spared,
         *money,
     )

@@ -1,7 +1,11 @@
-"""The page of the fleet: goodput and its losses over time, recoveries, and where most is lost."""
+"""The page of the fleet: how much of the device time trained, what the rest was lost to, and who lost most.
+
+It shows the answers of `GET /api/v1/goodput`. How they change over time is on the Grafana dashboard.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
@@ -9,42 +13,69 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from orchestrator.dashboard.answers import Asking, answer_page
-from orchestrator.dashboard.fleet import Fleet, build_fleet
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
+from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import Refused
 from orchestrator.ports.clock import Clock
 from orchestrator.queries.usage import Usage, visible
+from orchestrator.wire.insight import SharesView, ShareView
 
-PERIODS = {1: ("day", 24), 7: ("week", 14), 30: ("month", 30)}  # days: what it is called, and its bars
+PERIODS = {1: "day", 7: "week", 30: "month"}  # in days
+OWNERS = tuple(by.value for by in Grouping if by is not Grouping.CAUSE)
 KEEP_S = 30.0  # it reads many jobs, and says what went on for days
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The shares that lost any time, those that lost the most first. `currency` None: no prices are set."""
+
+    total: ShareView
+    currency: str | None
+    causes: Sequence[ShareView]
+    owners: Sequence[ShareView]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
     usage: Usage
     clock: Clock
-    recent: Recent[Fleet] = field(default_factory=lambda: Recent(keep_s=KEEP_S))
+    recent: Recent[Losses] = field(default_factory=lambda: Recent(keep_s=KEEP_S))
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/fleet", self.show, methods=["GET"])
 
-    def show(self, asked: Asking, days: int = 7, project: Annotated[str, Query(max_length=63)] = "") -> Response:
-        days = days if days in PERIODS else 7
-        fleet, trouble = None, ""
+    def show(
+        self,
+        asked: Asking,
+        days: int = 7,
+        project: Annotated[str, Query(max_length=63)] = "",
+        by: Annotated[str, Query(max_length=20)] = Grouping.JOB.value,
+    ) -> Response:
+        days, by = days if days in PERIODS else 7, by if by in OWNERS else Grouping.JOB.value
+        losses, trouble = None, ""
         try:
-            key = f"{asked.caller} {days} {project}"
-            fleet = self.recent.get(key, lambda: self._look(asked.caller, days, project.strip()))
+            key = f"{asked.caller} {days} {by} {project}"
+            losses = self.recent.get(key, lambda: self._look(asked.caller, days, Grouping(by), project.strip()))
         except Refused as error:
             trouble = str(error)
+        chosen = {"days": days, "by": by, "project": project}
         return answer_page(
-            asked, "fleet.html", fleet=fleet, trouble=trouble, days=days, project=project, periods=PERIODS
+            asked, "fleet.html", losses=losses, trouble=trouble, chosen=chosen, periods=PERIODS, owners=OWNERS
         )
 
-    def _look(self, caller: Principal, days: int, project: str) -> Fleet:
-        """Of the jobs that he may see. Raises Refused where those are too many."""
+    def _look(self, caller: Principal, days: int, by: Grouping, project: str) -> Losses:
+        """Of the jobs that the caller may see. Raises Refused if there are too many."""
         until = self.clock.now()
-        since = until - timedelta(days=days)
         projects = visible(caller.projects(Role.VIEWER), project or None)
-        holdings = self.usage.holdings(since, until, projects)
-        return build_fleet(holdings, since, until, windows=PERIODS[days][1])
+        causes, owners = (
+            self.usage.shares(each, since=until - timedelta(days=days), until=until, projects=projects)
+            for each in (Grouping.CAUSE, by)
+        )
+        return Losses(owners.total, owners.currency, _most_lost(causes), _most_lost(owners)[:_MOST_ROWS])
+
+
+def _most_lost(shares: SharesView) -> Sequence[ShareView]:
+    lost = [share for share in shares.items if share.lost_device_seconds > 0]
+    return sorted(lost, key=lambda share: -share.lost_device_seconds)

@@ -80,7 +80,6 @@ _environment.filters.update(
     ago=present.show_ago,
     amount=present.show_bytes,
     bin=ledger.show_bin,
-    brief=present.show_brief,
     clock=present.show_clock,
     command=present.show_command,
     counted=counted,

@@ -47,11 +47,6 @@ def show_duration(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def show_brief(seconds: float) -> str:
-    """A duration of which tenths matter while it is short."""
-    return f"{seconds:.1f} s" if seconds < 60 else show_duration(seconds)
-
-
 def show_ago(moment: datetime | None, now: datetime) -> str:
     if moment is None:
         return ABSENT

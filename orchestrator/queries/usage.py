@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out
 from orchestrator.domain.accounting.chronicle import read_life
 from orchestrator.domain.accounting.gains import judge_interval, measure
 from orchestrator.domain.accounting.goodput import add_up, clip
@@ -76,26 +76,26 @@ class Usage:
         now = self._clock.now()
         end = max(_BEGINNING, min(until or now, now))
         begin = since or end - USUAL_WINDOW
-        holdings = self.holdings(begin, end, projects)
+        found = share_out(self._holdings(begin, end, projects), by, self._prices)
         return SharesView(
             by=by.value,
             since=begin,
             until=end,
             currency=None if self._prices is None else self._prices.currency,
-            total=self._view(total_of(holdings, self._prices)),
-            items=[self._view(share) for share in share_out(holdings, by, self._prices)],
+            total=self._view(found.total),
+            items=[self._view(share) for share in found.items],
         )
 
     def last_day(self, projects: Collection[str] | None = None) -> Mapping[tuple[str, str], float]:
         """Device-seconds of the last day by project and bin; nothing where too many jobs lived in it."""
         now = self._clock.now()
         try:
-            holdings = self.holdings(now - _DAY, now, projects)
+            found = share_out(self._holdings(now - _DAY, now, projects), Grouping.PROJECT)
         except Refused:
             return {}
         return {
             (share.name or "", into.value): amount_us / _MICROSECONDS
-            for share in share_out(holdings, Grouping.PROJECT)
+            for share in found.items
             for into, amount_us in share.ledger.bins.items()
         }
 
@@ -114,7 +114,7 @@ class Usage:
         known = {span.job_id: self._known.get(span.job_id) for span in jobs}
         return {name: one.goodput for name, one in known.items() if one is not None and one.goodput is not None}
 
-    def holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
+    def _holdings(self, begin: datetime, end: datetime, projects: Collection[str] | None) -> list[Holding]:
         """What the jobs of some projects (None: of all) had between two moments. Raises Refused where they are more
         than MOST_JOBS."""
         lived = self._chronicles.lived(since=begin, until=end, projects=projects, limit=MOST_JOBS + 1)
@@ -157,14 +157,14 @@ class Usage:
         return fresh
 
     def _view(self, share: Share) -> ShareView:
-        has_prices = self._prices is not None
+        has_prices, ledger = self._prices is not None, share.ledger
         return ShareView(
             name=share.name,
-            jobs=share.jobs,
-            device_seconds=share.ledger.whole_us / _MICROSECONDS,
-            held_device_seconds=share.ledger.held_us / _MICROSECONDS,
-            goodput=share.ledger.goodput,
-            bins={into.value: amount_us / _MICROSECONDS for into, amount_us in share.ledger.bins.items()},
+            jobs=len(share.job_ids),
+            device_seconds=ledger.whole_us / _MICROSECONDS,
+            held_device_seconds=ledger.held_us / _MICROSECONDS,
+            goodput=ledger.goodput,
+            bins={into.value: amount_us / _MICROSECONDS for into, amount_us in ledger.bins.items()},
             cost=share.cost if has_prices else None,
             lost_cost=share.lost_cost if has_prices else None,
             gain_device_seconds=None if share.gain_us is None else share.gain_us / _MICROSECONDS,

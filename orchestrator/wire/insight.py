@@ -69,6 +69,11 @@ class ShareView(Answer):
     lost_cost: float | None
     gain_device_seconds: float | None
 
+    @property
+    def lost_device_seconds(self) -> float:
+        """What was held and was not productive."""
+        return self.held_device_seconds - self.bins.get("productive", 0.0)
+
 
 class SharesView(Page[ShareView]):
     """The device time between two moments, the largest share first. The shares add up to `total`, but for `jobs`: with

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out, total_of
+from orchestrator.domain.accounting.breakdown import Grouping, Holding, Prices, Share, share_out
 from orchestrator.domain.accounting.goodput import Bin, Stretch, add_up, clip
 from orchestrator.domain.accounting.life import Life, lay_out
 from tests.builders import at
@@ -26,8 +26,8 @@ def holding(*stretches: Stretch, **fields: object) -> Holding:
     return Holding(**{**values, **fields})  # type: ignore[arg-type]
 
 
-def hours(shares: Sequence[Share]) -> dict[str | None, float]:
-    return {share.name: share.ledger.whole_us / 3.6e9 for share in shares}
+def hours(holdings: Sequence[Holding], by: Grouping) -> dict[str | None, float]:
+    return {share.name: share.ledger.whole_us / 3.6e9 for share in share_out(holdings, by).items}
 
 
 def bins(share: Share) -> dict[Bin, float]:
@@ -46,10 +46,10 @@ def test_the_shares_of_every_grouping_add_up_to_the_ledgers(
     ledgers = [add_up(each.stretches) for each in holdings]
     expected = sum((Counter(ledger.bins) for ledger in ledgers), Counter())
     shares = share_out(holdings, by)
-    assert sum((Counter(share.ledger.bins) for share in shares), Counter()) == expected
-    assert all(share.ledger.whole_us == sum(share.ledger.bins.values()) for share in shares)
-    assert min((amount for share in shares for amount in share.ledger.bins.values()), default=0) >= 0
-    assert total_of(holdings).ledger.bins == {each: expected[each] for each in Bin}
+    assert sum((Counter(share.ledger.bins) for share in shares.items), Counter()) == expected
+    assert all(share.ledger.whole_us == sum(share.ledger.bins.values()) for share in shares.items)
+    assert min((amount for share in shares.items for amount in share.ledger.bins.values()), default=0) >= 0
+    assert shares.total.ledger.bins == {each: expected[each] for each in Bin}
 
 
 def test_a_share_is_named_by_whom_it_is_grouped() -> None:
@@ -58,11 +58,11 @@ def test_a_share_is_named_by_whom_it_is_grouped() -> None:
         holding(stretch(Bin.QUEUE, 0, 1800), job_id="b", user="bob", cluster="cloud"),
         holding(stretch(Bin.IDLE, 0, 900), job_id="c", user=None, project="speech"),
     ]
-    assert hours(share_out(holdings, Grouping.USER)) == {"ann": 2, "bob": 1, None: 0.5}
-    assert hours(share_out(holdings, Grouping.PROJECT)) == {"vision": 3, "speech": 0.5}
-    assert hours(share_out(holdings, Grouping.CLUSTER)) == {"lab": 2.5, "cloud": 1}
-    assert hours(share_out(holdings, Grouping.JOB)) == {"a": 2, "b": 1, "c": 0.5}
-    assert [share.jobs for share in share_out(holdings, Grouping.PROJECT)] == [2, 1]
+    assert hours(holdings, Grouping.USER) == {"ann": 2, "bob": 1, None: 0.5}
+    assert hours(holdings, Grouping.PROJECT) == {"vision": 3, "speech": 0.5}
+    assert hours(holdings, Grouping.CLUSTER) == {"lab": 2.5, "cloud": 1}
+    assert hours(holdings, Grouping.JOB) == {"a": 2, "b": 1, "c": 0.5}
+    assert [len(share.job_ids) for share in share_out(holdings, Grouping.PROJECT).items] == [2, 1]
 
 
 def test_the_largest_share_comes_first_and_equal_ones_by_name() -> None:
@@ -70,7 +70,7 @@ def test_the_largest_share_comes_first_and_equal_ones_by_name() -> None:
         holding(stretch(Bin.QUEUE, 0, 10 * size), job_id=name, project=name)
         for name, size in zip("bca", (1, 2, 1), strict=True)
     ]
-    assert [share.name for share in share_out(holdings, Grouping.PROJECT)] == ["c", "a", "b"]
+    assert [share.name for share in share_out(holdings, Grouping.PROJECT).items] == ["c", "a", "b"]
 
 
 def test_nodes_have_what_their_workers_used_and_nobody_has_the_rest() -> None:
@@ -79,7 +79,7 @@ def test_nodes_have_what_their_workers_used_and_nobody_has_the_rest() -> None:
         stretch(Bin.PRODUCTIVE, 10, 40, devices=4, used=3, stall_s=3.0, nodes={"n1": 2, "n2": 1}),
         stretch(Bin.START_UP, 40, 50),
     )
-    found = {share.name: bins(share) for share in share_out([told], Grouping.NODE)}
+    found = {share.name: bins(share) for share in share_out([told], Grouping.NODE).items}
     assert found == {
         "n1": {Bin.PRODUCTIVE: 54, Bin.SNAPSHOT_STALL: 6},
         "n2": {Bin.PRODUCTIVE: 27, Bin.SNAPSHOT_STALL: 3},
@@ -89,7 +89,7 @@ def test_nodes_have_what_their_workers_used_and_nobody_has_the_rest() -> None:
 
 def test_a_microsecond_that_nodes_cannot_share_is_not_lost() -> None:
     odd = holding(stretch(Bin.PRODUCTIVE, 0, 1e-6, devices=1, used=1, nodes={"n1": 1, "n2": 1, "n3": 1}))
-    assert sum(share.ledger.whole_us for share in share_out([odd], Grouping.NODE)) == 1
+    assert sum(share.ledger.whole_us for share in share_out([odd], Grouping.NODE).items) == 1
 
 
 def test_a_cause_has_what_was_lost_by_it_alone() -> None:
@@ -98,7 +98,7 @@ def test_a_cause_has_what_was_lost_by_it_alone() -> None:
         stretch(Bin.RE_DONE, 10, 12, used=1, cause=FailureKind.NODE),
         stretch(Bin.RECOVERING, 12, 20, cause=FailureKind.HANG),
     )
-    found = {share.name: bins(share) for share in share_out([told], Grouping.CAUSE)}
+    found = {share.name: bins(share) for share in share_out([told], Grouping.CAUSE).items}
     assert found == {
         None: {Bin.PRODUCTIVE: 20, Bin.IDLE: 2},
         "node": {Bin.RE_DONE: 2},
@@ -113,11 +113,12 @@ def test_what_is_held_has_a_price_and_what_was_not_productive_is_lost() -> None:
         holding(stretch(Bin.PRODUCTIVE, 0, 3600), job_id="c", cluster="gift"),
     ]
     prices = Prices(currency="EUR", device_hour=2.0, clusters={"cloud": 5.0, "gift": 0.0})
-    (share,) = share_out(told, Grouping.PROJECT, prices)
+    shares = share_out(told, Grouping.PROJECT, prices)
+    (share,) = shares.items
     assert (share.cost, share.lost_cost) == (pytest.approx(6 + 10), pytest.approx(2))
-    total = total_of(told, prices)
-    assert (total.cost, total.lost_cost, total.jobs) == (pytest.approx(16), pytest.approx(2), 3)
-    assert share_out(told, Grouping.PROJECT)[0].cost == 0
+    assert (shares.total.cost, shares.total.lost_cost) == (pytest.approx(16), pytest.approx(2))
+    assert shares.total.job_ids == {"a", "b", "c"}
+    assert share_out(told, Grouping.PROJECT).total.cost == 0
 
 
 def test_what_could_have_been_spared_is_the_jobs_and_no_nodes_or_causes() -> None:
@@ -126,10 +127,11 @@ def test_what_could_have_been_spared_is_the_jobs_and_no_nodes_or_causes() -> Non
         holding(stretch(Bin.PRODUCTIVE, 0, 10), job_id="b", gain_us=5),
         holding(stretch(Bin.PRODUCTIVE, 0, 10), job_id="c", project="speech"),
     ]
-    assert {share.name: share.gain_us for share in share_out(told, Grouping.PROJECT)} == {"vision": 12, "speech": None}
-    assert [share.gain_us for share in share_out(told, Grouping.NODE)] == [None, None]
-    assert total_of(told).gain_us == 12
-    assert total_of(told[2:]).gain_us is None
+    by_project, by_node = (share_out(told, by) for by in (Grouping.PROJECT, Grouping.NODE))
+    assert {share.name: share.gain_us for share in by_project.items} == {"vision": 12, "speech": None}
+    assert [share.gain_us for share in by_node.items] == [None, None]
+    assert (by_project.total.gain_us, by_node.total.gain_us) == (12, 12)
+    assert share_out(told[2:], Grouping.NODE).total.gain_us is None
 
 
 def test_a_window_cuts_stretches_and_takes_of_a_stall_its_part() -> None:

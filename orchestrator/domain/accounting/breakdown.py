@@ -5,7 +5,7 @@ The shares of one grouping add up to the ledgers of the jobs, to the microsecond
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,78 +49,60 @@ class Holding:
     gain_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Share:
-    """`name` None: what belongs to none of them. `cost` is of what was held, in the prices' currency."""
+    """`name` None: what belongs to none of them. `cost` is of what was held, in the prices' currency, `lost_cost` of
+    what of it was not productive."""
 
     name: str | None
-    ledger: Ledger
-    jobs: int
-    cost: float
-    lost_cost: float  # of what was held and not productive
-    gain_us: int | None = None
-
-
-@dataclass
-class _Sum:
     bins: Counter[Bin] = field(default_factory=Counter)
-    jobs: set[str] = field(default_factory=set)
+    job_ids: set[str] = field(default_factory=set)
     cost: float = 0.0
     lost_cost: float = 0.0
-    gains: list[int] = field(default_factory=list)
+    gain_us: int | None = None
 
-    def add(self, holding: Holding, into: Bin, amount_us: int, price: float) -> None:
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(bins={each: self.bins[each] for each in Bin}, whole_us=self.bins.total())
+
+    def add(self, job_id: str, into: Bin, amount_us: int, price: float) -> None:
         self.bins[into] += amount_us
-        self.jobs.add(holding.job_id)
+        self.job_ids.add(job_id)
         cost = 0.0 if into in UNHELD else amount_us / _HOUR_US * price
         self.cost += cost
         self.lost_cost += 0.0 if into is Bin.PRODUCTIVE else cost
 
+    def add_gain(self, gain_us: int) -> None:
+        self.gain_us = gain_us + (self.gain_us or 0)
 
-def share_out(holdings: Iterable[Holding], by: Grouping, prices: Prices | None = None) -> tuple[Share, ...]:
-    """The largest first."""
-    sums: defaultdict[str | None, _Sum] = defaultdict(_Sum)
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """`total` is all of it as one share; `items` has the largest share first."""
+
+    total: Share
+    items: Sequence[Share]
+
+
+def share_out(holdings: Iterable[Holding], by: Grouping, prices: Prices | None = None) -> Shares:
+    """A gain belongs to a job as a whole, so that no node and no cause has a part in it."""
+    total, shares = Share(name=None), dict[str | None, Share]()
     for holding in holdings:
         price = 0.0 if prices is None else prices.of(holding.cluster)
         for name, into, amount_us in _pieces(holding, by):
             if amount_us:
-                sums[name].add(holding, into, amount_us, price)
-        owner = _owner(holding, by)
-        if holding.gain_us is not None and by not in _WITHIN_JOBS:
-            sums[owner].gains.append(holding.gain_us)
-    shares = [_share(name, total) for name, total in sums.items()]
-    return tuple(sorted(shares, key=lambda share: (-share.ledger.whole_us, share.name or "")))
-
-
-def total_of(holdings: Iterable[Holding], prices: Prices | None = None) -> Share:
-    """All of it as one share."""
-    parts = share_out(holdings, Grouping.JOB, prices)
-    bins: Counter[Bin] = Counter()
-    for part in parts:
-        bins.update(part.ledger.bins)
-    gains = [part.gain_us for part in parts if part.gain_us is not None]
-    return Share(
-        name=None,
-        ledger=Ledger(bins={each: bins[each] for each in Bin}, whole_us=sum(part.ledger.whole_us for part in parts)),
-        jobs=len(parts),
-        cost=sum(part.cost for part in parts),
-        lost_cost=sum(part.lost_cost for part in parts),
-        gain_us=sum(gains) if gains else None,
-    )
+                for share in (total, shares.setdefault(name, Share(name=name))):
+                    share.add(holding.job_id, into, amount_us, price)
+        if holding.gain_us is None:
+            continue
+        total.add_gain(holding.gain_us)
+        owner = None if by in _WITHIN_JOBS else shares.get(_owner(holding, by))
+        if owner is not None:
+            owner.add_gain(holding.gain_us)
+    return Shares(total, sorted(shares.values(), key=lambda share: (-share.bins.total(), share.name or "")))
 
 
 _WITHIN_JOBS = (Grouping.NODE, Grouping.CAUSE)
-
-
-def _share(name: str | None, total: _Sum) -> Share:
-    return Share(
-        name=name,
-        ledger=Ledger(bins={each: total.bins[each] for each in Bin}, whole_us=total.bins.total()),
-        jobs=len(total.jobs),
-        cost=total.cost,
-        lost_cost=total.lost_cost,
-        gain_us=sum(total.gains) if total.gains else None,
-    )
 
 
 def _pieces(holding: Holding, by: Grouping) -> Iterator[tuple[str | None, Bin, int]]:

@@ -1,0 +1,481 @@
+"""Run the tests with the lowest, the pinned and the newest versions, and write docs/compatibility.md.
+
+    python -m deploy.dev.matrix [--only NAME ...] [--smoke] [--page]
+
+Each environment is made in a temporary folder, by pip from the registry, and deleted after its suites. Some take
+several GB. The first trainer environment stays until the last: it and the others train on from each other's snapshots.
+--smoke runs a few tests in the lowest and the newest. The page is written when all environments were asked for.
+Exit status 1: a suite, an installation or an exchange failed, or an interpreter is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from trainer.contract import env, layout
+from trainer.contract.manifest import parse_snapshot_name
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "compatibility.md"
+_SUITE_S, _INSTALL_S, _TRAINING_S = 3000, 2400, 600
+
+
+class Level(StrEnum):
+    LOWEST = "lowest"  # every dependency at its declared bound
+    PINNED = "pinned"  # constraints.txt, with which CI runs
+    NEWEST = "newest"  # whatever the registry serves today
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Environment:
+    name: str
+    python: str
+    level: Level
+    extras: tuple[str, ...]  # of this project
+    tools: tuple[str, ...]  # what its tests need besides, always the newest that the rest allows
+    suites: tuple[Suite, ...]
+    smoke: tuple[Suite, ...] = ()  # what --smoke runs instead; without one the environment is left out
+    exchanges: bool = False  # whether it writes snapshots and reads those of others
+
+
+_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
+_TRAINER, _SERVICE = ("trainer", "s3", "tensorboard"), ("service", "otel", "postgres", "kubernetes", "torchx")
+_LONG = ("async_snapshots", "snapshot_exchange", "strategies")
+_TRAINER_SUITES = (
+    Suite("launcher", ("tests/elastic",)),
+    Suite("snapshots", tuple(f"tests/trainer/long/test_{name}.py" for name in _LONG)),  # whole runs
+    Suite("trainer", ("tests/trainer", *(f"tests/unit/test_contract_{name}.py" for name in ("documents", "failure")))),
+)
+_A_KILL = "tests/elastic/test_agent_end_to_end.py::test_every_killed_worker_recovers_and_the_generation_rises"
+_SMOKE = Suite(
+    "smoke", ("tests/elastic/test_flags.py", _A_KILL, "tests/trainer/test_reading.py", "tests/trainer/test_sharding.py")
+)
+_FOLDERS = (
+    *("unit", "store", "api", "cli", "client", "contract", "dashboard", "identity", "kubernetes", "outbox", "property"),
+    *("simulator", "slurm/test_render.py", "telemetry"),
+)
+_SERVICE_TESTS = Suite("service", tuple(f"tests/{folder}" for folder in _FOLDERS))
+
+
+def _trainer(name: str, python: str, level: Level, *smoke: Suite) -> Environment:
+    return Environment(name, python, level, _TRAINER, _TOOLS, _TRAINER_SUITES, smoke, exchanges=True)
+
+
+def _service(name: str, python: str, level: Level) -> Environment:
+    return Environment(name, python, level, _SERVICE, (*_TOOLS, "jsonschema", "kubernetes-validate"), (_SERVICE_TESTS,))
+
+
+ENVIRONMENTS = (
+    _service("service-lowest", "3.11", Level.LOWEST),
+    _service("service-pinned", "3.12", Level.PINNED),
+    _service("service-newest", "3.13", Level.NEWEST),
+    _trainer("lowest", "3.10", Level.LOWEST, _SMOKE),
+    _trainer("pinned", "3.11", Level.PINNED),
+    _trainer("middle", "3.12", Level.PINNED),
+    _trainer("newest", "3.13", Level.NEWEST, _SMOKE),
+)
+
+
+class Failed(Exception):
+    """A command failed, an interpreter is missing, or losses differ; the text says which."""
+
+
+class UnclearBound(Exception):
+    """A requirement from which no lowest version can be read; the text quotes it."""
+
+
+def read_requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[Requirement]:
+    """What the extras of this project ask for."""
+    declared = pyproject["project"]["optional-dependencies"]
+    return [Requirement(text) for extra in extras for text in declared[extra]]
+
+
+def lowest_versions(requirements: Iterable[Requirement]) -> list[str]:
+    """Lines of a constraints file that takes each requirement at its bound. Raises UnclearBound."""
+    return sorted({_lowest(requirement) for requirement in requirements})
+
+
+def _lowest(requirement: Requirement) -> str:
+    bounds = [each.version for each in requirement.specifier if each.operator in (">=", "==", "~=")]
+    if len(bounds) != 1:
+        raise UnclearBound(f"{requirement} declares {len(bounds) or 'no'} lowest versions; give it one, as in >=1.2.3")
+    marker = f"; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}=={bounds[0]}{marker}"
+
+
+@dataclass(frozen=True)
+class Venv:
+    """An environment on disk."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def build(self, interpreter: Path, packages: Sequence[str], constraints: str) -> None:
+        """Install packages, within a constraints file of this text instead of the machine's. Raises Failed."""
+        self.folder.mkdir(parents=True)
+        limits = self.folder / "constraints.txt"
+        limits.write_text(constraints)
+        run([interpreter, "-m", "venv", self.folder], self.folder)
+        run([self.python, "-m", "pip", "install", "--quiet", *packages], self.folder, PIP_CONSTRAINT=str(limits))
+        run([self.python, "-m", "pip", "check"], self.folder)
+
+    def versions(self) -> dict[str, str]:
+        """What is installed, by canonical name, and `Python`."""
+        code = "import json, platform, importlib.metadata as m; print(json.dumps([platform.python_version(), "
+        code += "{d.name: d.version for d in m.distributions()}]))"
+        python, packages = json.loads(run([self.python, "-c", code], self.folder))
+        return {"Python": python, **{canonicalize_name(name): version for name, version in packages.items()}}
+
+
+def run(command: Sequence[str | Path], folder: Path, *, limit_s: float = _INSTALL_S, **variables: str) -> str:
+    """What a command prints. Raises Failed."""
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
+    environ.pop("PYTHONPATH", None)
+    shown = " ".join(Path(word).name if isinstance(word, Path) else word for word in command)[:200]
+    try:
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"{shown}: not done after {limit_s} s") from error
+    if done.returncode != 0:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith("WARNING")]
+        raise Failed(f"{shown}: {' | '.join(lines[-4:]) or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def find_interpreter(version: str) -> Path:
+    """The interpreter that `pythonX.Y` on PATH runs. Raises Failed.
+
+    A name that runs nothing is passed over: a shim of pyenv runs a version only where PYENV_VERSION asks for it.
+    """
+    code = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
+    for folder in os.get_exec_path():
+        with suppress(Failed, OSError):
+            path, found = run([f"{folder}/python{version}", "-c", code], Path("/"), PYENV_VERSION=version).split()
+            if found == version:
+                return Path(path)
+    raise Failed(f"there is no python{version} on PATH")
+
+
+def build_wheel(folder: Path) -> Path:
+    """This project's wheel, made from a copy of what git knows: a build leaves files beside its sources."""
+    sources = folder / "sources"
+    run(["git", "checkout-index", "--all", f"--prefix={sources}/"], ROOT)
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, sources], folder)
+    return next(folder.glob("*.whl"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a suite."""
+
+    suite: str
+    passed: int = 0
+    skipped: int = 0
+    failed: tuple[str, ...] = ()
+    problem: str | None = None  # why there is no report
+
+    @property
+    def is_good(self) -> bool:
+        return self.problem is None and not self.failed and self.passed > 0
+
+
+def run_suite(suite: Suite, venv: Venv, folder: Path) -> Outcome:
+    """`folder` gets the report, the cache and the tests' own folders."""
+    folder.mkdir(parents=True)
+    report, printed = folder / "report.xml", folder / "printed"
+    basetemp = folder.parents[1] / "t"  # short: the path of a socket has 107 bytes at most (unix(7))
+    command: list[str | Path] = [
+        venv.python,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "worksteal",
+        "--ignore-glob=*/live/*",
+    ]
+    command += ["--ignore-glob=*/long/*", f"--junitxml={report}", f"--basetemp={basetemp}", *suite.paths]
+    command.append(f"--override-ini=cache_dir={folder / 'cache'}")
+    with printed.open("w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            process.wait(_SUITE_S)
+        except subprocess.TimeoutExpired:
+            return Outcome(suite.name, problem=f"not done after {_SUITE_S} s")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # pytest, and what it has left in its process group
+            process.wait()
+    if not report.exists():
+        words = printed.read_text(errors="replace").strip()[-300:]
+        return Outcome(suite.name, problem=f"exit status {process.returncode}: {words}")
+    return parse_report(suite.name, report.read_text(errors="replace"))
+
+
+def parse_report(suite: str, text: str) -> Outcome:
+    """Counts of a JUnit file. A test that fails and then errs in its teardown counts once."""
+    passed = skipped = 0
+    failed: dict[str, None] = {}
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed[f"{case.get('classname') or ''}::{case.get('name')}"] = None
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return Outcome(suite, passed, skipped, tuple(failed))
+
+
+STRATEGIES = ("ddp", "fsdp")
+_STEPS, _RESTORED = 6, 4  # the reader makes the last two steps again
+_TOLERANCE = 1e-4  # of the loss, relative: releases of torch may add up in another order
+_CONFIG = {
+    "preset": "nano",
+    "seq_len": 32,
+    "data": str(ROOT / "CHANGELOG.md"),  # the standard library differs from Python to Python
+    "global_batch": 8,
+    "micro_batch": 2,
+    "steps": _STEPS,
+    "snapshot_interval": 2,
+    "snapshot_keep": 10,
+}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Snapshots that one environment writes and another one trains on from, by the installed wheel's own commands."""
+
+    strategy: str
+    writer: str
+    reader: str
+    problem: str | None = None
+
+
+def train(venv: Venv, strategy: str, job_dir: Path, *, attempt: int) -> None:
+    """Two ranks, up to step 6, with a snapshot at every second one. Raises Failed."""
+    job_dir.mkdir(parents=True, exist_ok=True)
+    marks = {env.JOB_DIR: str(job_dir), env.ATTEMPT: str(attempt), env.CLAIM: "matrix", "OMP_NUM_THREADS": "1"}
+    program = ["-m", "trainer", "--config", json.dumps({**_CONFIG, "strategy": strategy})]
+    command: list[str | Path] = [venv.folder / "bin" / "elasticrun", "--standalone", "--nproc-per-node=2", *program]
+    run(command, job_dir, limit_s=_TRAINING_S, **marks)
+
+
+def train_on(venv: Venv, strategy: str, written: Path, job_dir: Path) -> None:
+    """Verify the snapshots up to step 4, and let a second attempt train on from it, in a copy. Raises Failed."""
+    shutil.copytree(written, job_dir)
+    for path in sorted(layout.snapshots_dir(job_dir).iterdir()):
+        name = parse_snapshot_name(path.name)
+        if name is not None and name.step > _RESTORED:
+            shutil.rmtree(path)
+        elif name is not None:
+            run([venv.python, "-m", "trainer.snapshot", "verify", path], job_dir)
+    train(venv, strategy, job_dir, attempt=2)
+    wanted, found = read_losses(job_dir, 1), read_losses(job_dir, 2)
+    if sorted(found) != list(range(_RESTORED + 1, _STEPS + 1)):
+        raise Failed(f"the steps made are {sorted(found)}")
+    for step, loss in found.items():
+        if not math.isclose(loss, wanted[step], rel_tol=_TOLERANCE):
+            raise Failed(f"the loss of step {step} is {loss}, and was {wanted[step]} where the snapshot was written")
+
+
+def read_losses(job_dir: Path, attempt: int) -> dict[int, float]:
+    journals = layout.replica_dir(job_dir, attempt, 0).glob(f"*/{layout.PROGRESS}")
+    lines = [json.loads(line) for path in journals for line in path.read_text().splitlines()]
+    return {line["step"]: line["metrics"]["loss"] for line in lines if "loss" in line.get("metrics", {})}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was done in one environment. With a `problem` no suite was run."""
+
+    environment: Environment
+    versions: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Sequence[Outcome] = ()
+    problem: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.problem is None and all(outcome.is_good for outcome in self.outcomes)
+
+
+@dataclass
+class Bench:
+    """Makes the environments one after the other in `folder`."""
+
+    folder: Path
+    is_smoke: bool
+    wheel: Path
+    pyproject: Mapping[str, Any]
+    exchanges: list[Exchange] = field(default_factory=list)
+    _first: tuple[Environment, Venv] | None = None  # the one that the others exchange snapshots with
+
+    def run(self, environment: Environment) -> Result:
+        """Build it, run its suites, exchange snapshots with the first one that does, and delete it."""
+        place = self.folder / environment.name
+        venv = Venv(place / "venv")
+        packages = (f"{self.wheel}[{','.join(environment.extras)}]", *environment.tools)
+        try:
+            venv.build(find_interpreter(environment.python), packages, self._constraints(environment))
+        except Failed as error:
+            shutil.rmtree(place, ignore_errors=True)
+            return Result(environment, problem=str(error))
+        outcomes = []
+        for suite in environment.smoke if self.is_smoke else environment.suites:
+            outcomes.append(run_suite(suite, venv, place / suite.name))
+            print(f"{environment.name}: {outcomes[-1]}", flush=True)
+        if environment.exchanges:
+            self._exchange(environment, venv)
+        result = Result(environment, venv.versions(), outcomes)
+        if self._first is None or self._first[1] != venv:
+            shutil.rmtree(place)
+        return result
+
+    def _constraints(self, environment: Environment) -> str:
+        match environment.level:
+            case Level.LOWEST:
+                return "\n".join(lowest_versions(read_requirements(self.pyproject, environment.extras)))
+            case Level.PINNED:
+                return (ROOT / "constraints.txt").read_text()
+            case Level.NEWEST:
+                return ""
+
+    def _exchange(self, environment: Environment, venv: Venv) -> None:
+        """Write snapshots, and train on from those of the first; it does so from these."""
+        self._first = self._first or (environment, venv)
+        first, first_venv = self._first
+        for strategy in STRATEGIES:
+            self._try(strategy, first, environment, venv)
+            if environment is not first:
+                self._try(strategy, environment, first, first_venv)
+
+    def _try(self, strategy: str, writer: Environment, reader: Environment, venv: Venv) -> None:
+        written, problem = self.folder / "exchange" / f"{strategy}-{writer.name}", None
+        try:
+            if not written.exists():
+                train(Venv(self.folder / writer.name / "venv"), strategy, written, attempt=1)
+            train_on(venv, strategy, written, written.with_name(f"{written.name}-{reader.name}"))
+        except (Failed, OSError) as error:
+            problem = str(error)
+        self.exchanges.append(Exchange(strategy, writer.name, reader.name, problem))
+        print(self.exchanges[-1], flush=True)
+
+
+_WHY = """\
+## Why these versions
+
+The lowest version of a dependency is the lowest with which these suites pass; in them a warning is an error, also one
+of another package. `pyproject.toml` declares it, and the command reads it there. The newest is what the registry served
+on that day. The service needs Python 3.11; the trainer and the launcher run in their users' images and need 3.10.
+
+torch 2.8 is the lowest because with earlier releases a part of sharded training cannot be tested without GPUs, and what
+is not tested is not promised. In 2.6 FSDP2 does not run on CPUs (their streams cannot record events), a distributed
+checkpoint cannot be saved outside of the group, and DistributedDataParallel always synchronises first. In 2.7 hybrid
+sharding does not run on CPUs: FSDP2 asserts an event that only devices have.
+
+## Snapshots
+
+Two ranks train, and a second attempt with the other environment verifies a snapshot and trains on from it.
+Its losses are those of the first attempt, within one in ten thousand.
+"""
+
+
+def render_page(
+    results: Sequence[Result], exchanges: Sequence[Exchange], declared: Iterable[str], command: str, day: date
+) -> str:
+    """docs/compatibility.md, whole. `declared` are the names of this project's dependencies."""
+    failed = [
+        f"- {result.environment.name}: `{name}` failed"
+        for result in results
+        for outcome in result.outcomes
+        for name in outcome.failed
+    ]
+    built = [result for result in results if result.versions]
+    names = ["Python", *sorted({canonicalize_name(name) for name in declared})]
+    rows = [[name, *(result.versions.get(name, "") for result in built)] for name in names]
+    lines = ["# Compatibility", "", f"Written by `{command}` on {day.isoformat()}: do not edit.", ""]
+    lines += [*render_results(results), "", *failed, *([""] if failed else []), _WHY, *render_exchanges(exchanges), ""]
+    lines += ["## Installed", "", _row(["", *(result.environment.name for result in built)])]
+    return "\n".join([*lines, "|---" * (1 + len(built)) + "|", *(_row(row) for row in rows if any(row[1:]))]) + "\n"
+
+
+def render_results(results: Sequence[Result]) -> list[str]:
+    rows = ["| environment | Python | torch | suite | passed | failed | skipped |", "|---" * 7 + "|"]
+    for result in results:
+        python = result.versions.get("Python", result.environment.python)
+        told = [result.environment.name, python, result.versions.get("torch", "none")]
+        rows += [
+            _row([*told, each.suite, each.passed, each.problem or len(each.failed), each.skipped])
+            for each in result.outcomes
+        ]
+        if result.problem is not None:
+            rows.append(_row([*told, f"not run: {result.problem}", "", "", ""]))
+    return rows
+
+
+def render_exchanges(exchanges: Sequence[Exchange]) -> list[str]:
+    rows = [_row([each.strategy, each.writer, each.reader, each.problem or "trained on"]) for each in exchanges]
+    return ["| strategy | written by | read by | |", "|---|---|---|---|", *rows]
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(" ".join(str(cell).replace("|", "/").split()) for cell in cells) + " |"
+
+
+def main() -> int:
+    names = [each.name for each in ENVIRONMENTS]
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.dev.matrix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--smoke", action="store_true", help="a few tests, in the lowest and the newest")
+    parser.add_argument("--page", action="store_true", help="write the page also after a part, which it names")
+    options = parser.parse_args()
+    chosen = [each for each in ENVIRONMENTS if each.name in options.only and (each.smoke or not options.smoke)]
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    with tempfile.TemporaryDirectory(prefix="matrix-") as name:
+        folder = Path(name)
+        bench = Bench(folder, options.smoke, build_wheel(folder), pyproject)
+        results = [bench.run(environment) for environment in chosen]
+    print("\n".join(["", *render_results(results), "", *render_exchanges(bench.exchanges)]))
+    if options.page or (not options.smoke and len(chosen) == len(ENVIRONMENTS)):
+        rest = [Result(each, problem="not asked for") for each in ENVIRONMENTS if each not in chosen]
+        command = f'make matrix ARGS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "make matrix"
+        extras = sorted({extra for environment in ENVIRONMENTS for extra in environment.extras})
+        declared = [requirement.name for requirement in read_requirements(pyproject, extras)]
+        today = datetime.now(timezone.utc).date()
+        PAGE.write_text(render_page([*results, *rest], bench.exchanges, declared, command, today))
+    return 0 if all(each.is_good for each in results) and not any(each.problem for each in bench.exchanges) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""The tests in the oldest, the pinned and the newest environments that are supported."""

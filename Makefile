@@ -57,7 +57,7 @@ recovery: $(VENV)/.installed ## kill workers and time their return, beside torch
 	@$(BIN)/python -m benchmarks.recovery $(ARGS)
 
 trajectories: $(VENV)/.installed ## the same loss curve on any ranks (ARGS="--trials fp32" for the quick half)
-	@$(BIN)/python -m deploy.dev.trajectories $(ARGS)
+	@$(BIN)/python -m pytest -v -rP tests/trainer/long/test_trajectories.py --whole $(ARGS)
 
 matrix: $(VENV)/.installed ## lowest, pinned and newest Python, torch and all else, into docs/compatibility.md (ARGS=--smoke)
 	@$(BIN)/python -m deploy.dev.matrix $(ARGS)

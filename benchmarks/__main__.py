@@ -78,11 +78,6 @@ BENCHMARKS = (
         quick="benchmarks.slurm --jobs 50 --foreign 2000 --passes 2",
     ),
     Benchmark(
-        name="dashboard",
-        full="benchmarks.dashboard",
-        quick="benchmarks.dashboard --jobs 500 --steps 500 --pages 8 --polls 5 --paced-s 4",
-    ),
-    Benchmark(
         name="recovery",
         full="benchmarks.recovery --kills 30",
         quick="benchmarks.recovery --kills 1 --steps-between 3 6 --launchers ours torchrun-safe",

@@ -1,4 +1,4 @@
-"""The control plane under load: submissions, lists and shows, reports, passes of the supervisor, memory.
+"""The control plane under load: submissions, lists and shows, pages, reports, passes of the supervisor, memory.
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
 
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from benchmarks.control_plane.load import (
     COLUMNS,
+    Caller,
     Request,
     Usage,
     drive,
@@ -49,10 +50,11 @@ from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from deploy.dev.postgres import postgres_server
 from deploy.dev.service import ThrowawayService
 from orchestrator.domain.job.job import JobState
+from orchestrator.ports.jobs import JobOrder
 from orchestrator.store.engine import Database
 from trainer.contract.progress import render_progress
 
-PARTS = ("submissions", "reads", "reports", "passes")
+PARTS = ("submissions", "reads", "pages", "reports", "passes")
 REPLICAS = 1250  # of 8 workers: 10,000 of them
 PACE_PER_S = 250  # each replica every 5 s
 _FIRST_REPORTER = 5_000_000  # number of the first copy
@@ -66,7 +68,7 @@ def measure(server: str | None, options: argparse.Namespace) -> Figures:
     figures: Figures = {}
     if "submissions" in options.parts:
         figures["submissions"] = _alone(server, partial(measure_submissions, count=options.submissions))
-    for count in options.jobs if {"reads", "reports"} & set(options.parts) else []:
+    for count in options.jobs if {"reads", "pages", "reports"} & set(options.parts) else []:
         figures[f"{count} jobs"] = _alone(server, partial(measure_stored, count=count, options=options))
     for count in options.live if "passes" in options.parts else []:
         figures[f"pass over {count} jobs"] = _alone(server, partial(measure_passes, count=count))
@@ -107,7 +109,7 @@ def _submissions(prefix: str, count: int) -> list[Request]:
 
 
 def measure_stored(folder: Path, url: str, count: int, options: argparse.Namespace) -> Figures:
-    """Lists and shows, and on the largest database reports too."""
+    """Lists, shows and pages, and on the largest database reports too."""
     database = Database(url)
     ids = add_many(database, count)
     is_reporting = "reports" in options.parts and count == max(options.jobs)
@@ -120,6 +122,8 @@ def measure_stored(folder: Path, url: str, count: int, options: argparse.Namespa
             for name, requests in {"list": lists, "show": list(map(_show, shows))}.items():
                 drive(service.url, requests[:5])
                 figures[name] = drive(service.url, requests)
+        if "pages" in options.parts:
+            figures["pages"] = measure_pages(service.url, ids[-1], options.reads)
         if is_reporting:
             figures["reports"] = measure_reports(service, reporters, options.report_rounds, options.paced_s)
         return {**figures, "memory": read_memory(service)}
@@ -131,6 +135,18 @@ def _list() -> Request:
 
 def _show(job_id: str) -> Request:
     return Request(path=f"/api/v1/jobs/{job_id}")
+
+
+def measure_pages(url: str, job_id: str, count: int) -> Figures:
+    """Polls of an open page: with the tag of what it shows, which are answered 304, and without one."""
+    figures: Figures = {}
+    for path in ("/", "/?state=FAILED", *(f"/?order={order}" for order in JobOrder), f"/jobs/{job_id}"):
+        fragment = {"X-Fragment": "main"}
+        tag = Caller(url).ask(Request(path=path, headers=fragment)).etag
+        for name, more in (("unchanged", {"If-None-Match": tag}), ("changed", {})):
+            poll = Request(path=path, headers=fragment | more)
+            figures[f"{path.replace(job_id, 'JOB')}, {name}"] = drive(url, [poll] * count)
+    return figures
 
 
 def add_reporters(database: Database) -> list[str]:
@@ -193,6 +209,11 @@ def render(kinds: Figures) -> list[str]:
     reported = [
         render_load(f"{kind}: {name}", met) for kind, _, told in parts for name, met in told.get("reports", {}).items()
     ]
+    polled = [
+        render_load(f"{kind}, {part}: {name}", met)
+        for kind, part, told in parts
+        for name, met in told.get("pages", {}).items()
+    ]
     passed = [
         render_pass(f"{kind}, {part.removeprefix('pass over ')}: {name}", times)
         for kind, part, told in parts if part.startswith("pass over") for name, times in told.items()
@@ -205,6 +226,7 @@ def render(kinds: Figures) -> list[str]:
     for title, columns, rows in (
         ("Submissions", COLUMNS, submitted),
         ("Stored jobs: one client, one request after the other", COLUMNS, read),
+        ("Polls of an open page", COLUMNS, polled),
         ("Reports of agents", COLUMNS, reported),
         ("A pass over running jobs", PASS_COLUMNS, passed),
         ("Memory of the service", ("after", "peak"), held),

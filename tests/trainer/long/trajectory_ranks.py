@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deploy.dev.trajectories.cases import Leg
 from trainer import __main__ as program
 from trainer import snapshot
 from trainer.contract import env, layout
@@ -31,6 +30,14 @@ from trainer.model.decoder import Decoder
 
 _PATIENCE_S = 600.0
 _FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch of a training on one group of ranks. All but the last end by SIGKILL."""
+
+    world_size: int
+    strategy: str = "ddp"
 
 
 class LegFailed(Exception):

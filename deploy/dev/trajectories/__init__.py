@@ -1,1 +1,0 @@
-"""Loss curves of trainings that were killed and went on elsewhere, beside those that nobody disturbed."""

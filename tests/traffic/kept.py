@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.dev.traffic.exchange import Exchange, parse
+from tests.traffic.exchange import Exchange, parse
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.parent.name for path in HERE.glob("*/client.jsonl"))

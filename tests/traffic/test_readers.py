@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deploy.dev.traffic.exchange import Exchange
-from deploy.dev.traffic.life import STEPS, Script
 from orchestrator.client import Client
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.wire.job_views import JobView
 from tests.elastic.harness import wait_for
 from tests.elastic.test_books import build_record
+from tests.traffic.exchange import Exchange
 from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients
+from tests.traffic.life import STEPS, Script
 from trainer.contract.exit_record import ExitRecord, Outcome
 from trainer.elastic.desired import ServiceRequests
 from trainer.elastic.records.report import start_reporter

@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.dev.traffic.exchange import Exchange
 from orchestrator.api.agents import find_attempt
 from orchestrator.api.app import create_app
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
@@ -23,6 +22,7 @@ from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.wire.reports import DesiredView, ReportBody
 from tests.api.conftest import World
 from tests.api.fakes import Client
+from tests.traffic.exchange import Exchange
 from tests.traffic.kept import VERSIONS, losses, said_by_agents, said_by_clients
 
 _PLACE = re.compile(r"^/api/v1/jobs/([a-z0-9-]+)")

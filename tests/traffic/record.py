@@ -11,25 +11,99 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from deploy.dev.service import ThrowawayService
-from deploy.dev.traffic.exchange import Exchange, normalise, render
-from deploy.dev.traffic.life import STEPS, Script, Step
-from deploy.dev.traffic.proxy import Proxy
 from orchestrator.client import Client
 from orchestrator.domain.errors import NotFound, Refused
+from tests.traffic.exchange import Exchange, normalise, render
+from tests.traffic.life import STEPS, Script, Step
 
-_REPOSITORY = Path(__file__).parents[3]
+_REPOSITORY = Path(__file__).parents[2]
 _RECORDS = _REPOSITORY / "tests" / "traffic"
 _PATIENCE_S = 240.0
 _FIRST_REPORTS = 25  # of each agent that are kept though they tell of nothing but progress
 
+_ASKED = ("content-type", "idempotency-key", "if-none-match", "accept")
+_ANSWERED = ("content-type", "location", "etag", "retry-after", "www-authenticate")
+_HOP = frozenset({"connection", "transfer-encoding", "content-length", "content-encoding", "keep-alive"})
+_ANSWER_S = 120.0
+
+
+class Proxy:
+    """On loopback: passes requests on to a service and remembers what was said. `call` names whoever asks next."""
+
+    def __init__(self) -> None:
+        self.target = ""  # may be told later: the service wants to know where the proxy is
+        self.call: str | None = None
+        self.exchanges: list[Exchange] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_PassOn, self))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Proxy:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _PassOn(BaseHTTPRequestHandler):
+    """Answers are passed on once they are whole."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, proxy: Proxy, *given: Any) -> None:
+        self._proxy = proxy
+        super().__init__(*given)
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in {*_HOP, "host"}}
+        try:
+            answer = httpx.request(
+                self.command, self._proxy.target + self.path, content=body, headers=headers, timeout=_ANSWER_S
+            )
+        except httpx.HTTPError:
+            self.close_connection = True  # as if the service itself were away
+            return
+        self._proxy.exchanges.append(
+            Exchange(
+                call=self._proxy.call if not self.path.endswith("/reports") else None,
+                method=self.command,
+                path=self.path,
+                headers={name: self.headers[name] for name in _ASKED if name in self.headers},
+                body=body.decode(),
+                status=answer.status_code,
+                answer_headers={name: answer.headers[name] for name in _ANSWERED if name in answer.headers},
+                answer=answer.text,
+            )
+        )
+        self.send_response_only(answer.status_code)
+        for name, value in answer.headers.items():
+            if name.lower() not in _HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_POST = do_DELETE = _pass_on  # noqa: N815  # http.server's own names
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m deploy.dev.traffic", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.traffic.record", description=__doc__)
     version = importlib.metadata.version("elastic-orchestrator")
     parser.add_argument("--into", type=Path, default=_RECORDS / version, help="default: tests/traffic/<version>")
     folder: Path = parser.parse_args().into

@@ -75,8 +75,8 @@ def _parse_hiding(pointer: str, rule: str, model: type[Model], document: object)
     try:
         return parse_model(model, document)
     except InvalidSpec as error:
-        told = [FieldProblem(pointer, rule) if each.pointer == pointer else each for each in error.problems]
-        raise InvalidSpec(told) from None
+        located = [FieldProblem(pointer, rule) if each.pointer == pointer else each for each in error.problems]
+        raise InvalidSpec(located) from None
 
 
 SpecBody = Annotated[JobSpec, Depends(Body(model=JobSpec, most_bytes=MAX_SPEC_BYTES).read)]

@@ -82,8 +82,10 @@ def count_gpus() -> int:
 
 def _gpu_type() -> str | None:
     """Their model, where all have the same (NVIDIA driver README, /proc/driver/nvidia/gpus)."""
-    told = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    models = {line.partition(":")[2].strip() for text in told for line in text.splitlines() if line.startswith("Model")}
+    infos = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    models = {
+        line.partition(":")[2].strip() for text in infos for line in text.splitlines() if line.startswith("Model")
+    }
     return models.pop() if len(models) == 1 else None
 
 

@@ -265,8 +265,8 @@ def _supervision(
 
 
 def _readiness(supervisors: Sequence[SupervisorLoop]) -> tuple[bool, str]:
-    told = [supervisor.alive() for supervisor in supervisors]
-    return all(lives for lives, _ in told), "; ".join(words for _, words in told)
+    states = [supervisor.alive() for supervisor in supervisors]
+    return all(lives for lives, _ in states), "; ".join(words for _, words in states)
 
 
 def _housekeeper(place: Place, database: Database, clock: SystemClock, keep: Keep) -> Housekeeper:

@@ -74,8 +74,8 @@ def try_place(client: Client, spec: JobSpec, *, say: Say) -> Trial:
     for verdict in trial.verdicts:
         say(f"{verdict.check:<10} {verdict.outcome.value:<8} {verdict.sentence}")
     for node in trial.nodes:
-        told = "ok" if node.is_good else f"failed {', '.join(node.checks)}"
-        say(f"node {node.node}: {told}")
+        result = "ok" if node.is_good else f"failed {', '.join(node.checks)}"
+        say(f"node {node.node}: {result}")
     why = "" if trial.passed else f" failed: {job.id} ended {job.state}, {job.reason}"
     say(f"preflight{why or ' passed'}")
     return trial

@@ -52,12 +52,12 @@ def reading() -> Client:
 
 def writing() -> Client:
     """A client that waits for a restarting service, and says so."""
-    told_at = -_TELL_EVERY_S
+    said_at = -_TELL_EVERY_S
 
     def tell(failure: ServiceUnreachable) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= _TELL_EVERY_S:
-            told_at = time.monotonic()
+        nonlocal said_at
+        if time.monotonic() - said_at >= _TELL_EVERY_S:
+            said_at = time.monotonic()
             echo(f"orchestrator: {failure}; trying again", err=True)
 
     settings = load_settings()

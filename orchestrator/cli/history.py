@@ -70,13 +70,13 @@ def snapshots(
     """List a job's snapshots."""
     with reading() as client:
         job = find_job(client, job_id)
-        told = list(client.snapshots(job.id))
-    found = [snapshot for snapshot in told if with_deleted or snapshot.exists]
+        known = list(client.snapshots(job.id))
+    found = [snapshot for snapshot in known if with_deleted or snapshot.exists]
     if as_json:
         print_items(found)
     elif found:
         print_snapshots(found)
-    elif told:
+    elif known:
         echo("No snapshot is left: all were deleted; --all lists them.", err=True)
     else:
         echo(_tell_none(job), err=True)

@@ -122,13 +122,13 @@ def find_strike(events: Sequence[EventView], fault: Fault, *, at_step: int) -> S
     It had made `at_step` steps by then, and more where a worker that failed had.
     """
     kinds = (EventKind.CHAOS_INJECTED.value, EventKind.WORKER_FAILED.value)
-    told = [event for event in events if event.kind in kinds and event.attempt is not None]
+    marks = [event for event in events if event.kind in kinds and event.attempt is not None]
     if fault is Fault.CORRUPT_SNAPSHOT:
-        told = [event for event in told if event.evidence.get("fault") != fault.value]
-    if not told:
+        marks = [event for event in marks if event.evidence.get("fault") != fault.value]
+    if not marks:
         return None
-    first = min(told, key=lambda event: event.at)
-    mine = [event for event in told if (event.attempt, event.generation) == (first.attempt, first.generation)]
+    first = min(marks, key=lambda event: event.at)
+    mine = [event for event in marks if (event.attempt, event.generation) == (first.attempt, first.generation)]
     made = [step for event in mine if isinstance(step := event.evidence.get("step"), int)]
     return Strike(at=first.at, attempt=first.attempt or 0, generation=first.generation or 0, step=max([at_step, *made]))
 

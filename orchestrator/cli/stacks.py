@@ -53,7 +53,7 @@ def _await(
     """What has been told since; until every expected rank has, or the time is over."""
     deadline = time.monotonic() + wait_s
     while True:
-        told = [each for each in client.stacks(job_id, rank=rank) if (each.wish or 0) > before.get(each.rank, 0)]
-        if (expected and expected <= {each.rank for each in told}) or time.monotonic() >= deadline:
-            return told
+        answers = [each for each in client.stacks(job_id, rank=rank) if (each.wish or 0) > before.get(each.rank, 0)]
+        if (expected and expected <= {each.rank for each in answers}) or time.monotonic() >= deadline:
+            return answers
         time.sleep(_LOOK_EVERY_S)

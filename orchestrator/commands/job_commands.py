@@ -124,8 +124,8 @@ class Commands:
 
         Two calls before the agents have heard of the first are one request.
         """
-        told = self._told(job_id)
-        return self._request(job_id, lambda job: request_snapshot(job, told))
+        passed_on = self._passed_on(job_id)
+        return self._request(job_id, lambda job: request_snapshot(job, passed_on))
 
     def stacks(self, job_id: str, request: StacksRequest) -> Job:
         """Ask to see where the ranks of the running attempt stand. Raises NotFound, Conflict, InvalidSpec."""
@@ -202,7 +202,7 @@ class Commands:
                 self._wake()
                 return replace(job, desired=desired, spec=changed or job.spec)
 
-    def _told(self, job_id: str) -> int | None:
+    def _passed_on(self, job_id: str) -> int | None:
         """How many snapshots the agents of the live attempt were asked for; None when nothing runs."""
         attempt = self._reader.standing(job_id).attempt
         return None if attempt is None or attempt.state is not AttemptState.RUNNING else attempt.snapshots_told
@@ -214,8 +214,8 @@ class Commands:
             scaled = parse_spec(merge_patch(document, {"topology": {"nodes": nodes}}))
             return self._checks.accept(scaled, known=spec)
         except InvalidSpec as error:
-            told = [p.message if p.pointer.startswith("/topology") else str(error) for p in error.problems]
-            raise InvalidSpec([FieldProblem("/nodes", message) for message in dict.fromkeys(told)]) from error
+            messages = [p.message if p.pointer.startswith("/topology") else str(error) for p in error.problems]
+            raise InvalidSpec([FieldProblem("/nodes", message) for message in dict.fromkeys(messages)]) from error
 
     def _patched(self, job: Job, request: RetryRequest) -> JobSpec:
         if not request.patch:

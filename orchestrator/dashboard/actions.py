@@ -115,8 +115,8 @@ def _cancelling(commands: Commands, places: JobPlaces) -> Callable[..., Response
             raise Refused(f"{len(chosen)} jobs are more than the {MAX_CANCELLED} that can be cancelled at once")
         found, mine = places.find_all(chosen), commands.acting(caller)
         verdicts = {job_id: judge(_CANCEL, caller, job=found.get(job_id)) for job_id in chosen}
-        told = [_cancel(mine, job_id, verdict) for job_id, verdict in verdicts.items()]
-        refused = [sentence for sentence in told if sentence is not None]
+        outcomes = [_cancel(mine, job_id, verdict) for job_id, verdict in verdicts.items()]
+        refused = [sentence for sentence in outcomes if sentence is not None]
         if scripted is None:
             return RedirectResponse("/", status_code=303)
         count = len(chosen) - len(refused)

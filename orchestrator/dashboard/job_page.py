@@ -90,7 +90,7 @@ class JobPage:
         mark = self.queries.mark(job_id)  # before all that it stands for
         look = None if rank is None else self._look_at(job_id, rank)
         seen = "" if look is None else tag_of(repr(look))  # a log grows without a word to the store
-        tag = f"{mark.deeds}{mark.told}{seen}-{_bucket(job_id, mark, now)}"
+        tag = f"{mark.actions}{mark.reports}{seen}-{_bucket(job_id, mark, now)}"
         return answer_unchanged(asked, tag) or self._build(job_id, mark, now, asked, tag, look)
 
     def charts(
@@ -119,7 +119,7 @@ class JobPage:
         def build() -> Past:
             return self._tell_past(job, now)
 
-        past = (self.pasts.get if asked.fragment else self.pasts.renew)(job.id, mark.deeds, build)
+        past = (self.pasts.get if asked.fragment else self.pasts.renew)(job.id, mark.actions, build)
         newest = self._newest(job)
         workers = self.queries.workers(job.id, limit=WORKERS_READ, cursor=None).items
         running = job.state in ("STARTING", "RUNNING")
@@ -181,9 +181,9 @@ class JobPage:
 
     def _look_at(self, job_id: str, rank: int) -> Look:
         log = self._tail(job_id, LogRequest(rank=rank, tail=RANK_LOG_LINES))
-        told = next((each for each in self.queries.stacks(job_id, rank=rank).items if each.text), None)
-        if told is not None and told.text is not None:
-            return Look(rank, told.text.splitlines()[-STACK_LINES:], told.at, log)
+        stacks = next((each for each in self.queries.stacks(job_id, rank=rank).items if each.text), None)
+        if stacks is not None and stacks.text is not None:
+            return Look(rank, stacks.text.splitlines()[-STACK_LINES:], stacks.at, log)
         return Look(rank, self._tail(job_id, LogRequest(rank=rank, stream="stacks", tail=STACK_LINES)), None, log)
 
     def _tail(self, job_id: str, request: LogRequest) -> Sequence[str]:

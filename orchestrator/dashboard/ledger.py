@@ -20,14 +20,14 @@ WORDS: Mapping[Bin, tuple[str, str]] = {
     Bin.STALLED: ("No progress, until it was noticed.", "Set a shorter supervise.heartbeat_timeout_s."),
     Bin.RECOVERING: ("From a failure until training resumed.", "See the failures in the events."),
     Bin.IDLE: ("Suspended, ended, or devices that a smaller group left unused.", ""),
-    Bin.UNTOLD: (
+    Bin.NOT_REPORTED: (
         "Workers ran without reporting steps.",
         "Five lines with trainer.supervised report them, and take snapshots.",
     ),
 }
 
 
-_NAMES = {Bin.RE_DONE.value: "re-done", Bin.UNTOLD.value: "not reported"}
+_NAMES = {Bin.RE_DONE.value: "re-done", Bin.NOT_REPORTED.value: "not reported"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import EventKind
 from orchestrator.wire.insight import StretchView
 from orchestrator.wire.job_views import AttemptView, EventView, JobView
-from trainer.contract.exit_record import EventKind as Told
+from trainer.contract.exit_record import EventKind as AgentEvent
 
 _PLACES = 120  # across the band: pins of one shape in one place are one pin
 _CELLS = 400  # of more parts, each cell of the band shows what took most of it
@@ -34,16 +34,16 @@ class Shape(StrEnum):
 
 
 _SHAPES: Mapping[str, Shape] = {
-    Told.WORKER_FAILED.value: Shape.FAILURE,
+    AgentEvent.WORKER_FAILED.value: Shape.FAILURE,
     EventKind.NODE_MARKED: Shape.FAILURE,
-    Told.RESTARTED_IN_PLACE.value: Shape.RECOVERY,
-    Told.GROUP_SHRUNK.value: Shape.RECOVERY,
-    Told.GROUP_GREW.value: Shape.RECOVERY,
+    AgentEvent.RESTARTED_IN_PLACE.value: Shape.RECOVERY,
+    AgentEvent.GROUP_SHRUNK.value: Shape.RECOVERY,
+    AgentEvent.GROUP_GREW.value: Shape.RECOVERY,
     EventKind.RECOVERED: Shape.RECOVERY,
     EventKind.GREW_BACK: Shape.RECOVERY,
-    Told.SNAPSHOT_COMMITTED.value: Shape.SNAPSHOT,
-    Told.SNAPSHOT_QUARANTINED.value: Shape.DAMAGE,
-    Told.SNAPSHOT_FAILED.value: Shape.DAMAGE,
+    AgentEvent.SNAPSHOT_COMMITTED.value: Shape.SNAPSHOT,
+    AgentEvent.SNAPSHOT_QUARANTINED.value: Shape.DAMAGE,
+    AgentEvent.SNAPSHOT_FAILED.value: Shape.DAMAGE,
     EventKind.CANCEL_REQUESTED: Shape.REQUEST,
     EventKind.SUSPEND_REQUESTED: Shape.REQUEST,
     EventKind.RESUME_REQUESTED: Shape.REQUEST,

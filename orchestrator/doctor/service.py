@@ -163,8 +163,8 @@ def judge_space(disk: os.statvfs_result, path: Path) -> Word:
 def _running(root: Path) -> Iterator[Word]:
     own = importlib.metadata.version("elastic-orchestrator")
     try:
-        told = json.loads((root / "service.json").read_text())
-        version, url = str(told["version"]), str(told["url"])
+        document = json.loads((root / "service.json").read_text())
+        version, url = str(document["version"]), str(document["url"])
     except (OSError, ValueError, KeyError, TypeError):
         yield "version", Verdict.OK, f"{own} is installed; no service runs on this run directory"
         return

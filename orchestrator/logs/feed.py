@@ -21,7 +21,7 @@ _LEFT_OUT = b"[lines are missing here: they came faster than they were taken]\n"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Sent:
     """The last pieces, and how many there were before them. Never changed: who reads it needs no lock."""
 
     dropped: int = 0
@@ -48,7 +48,7 @@ class Feeds:
         wanted = replace(request, tail=0)  # each has last lines of his own
         with self._guard:
             feed = self._feeds.get((job_id, wanted))
-            if feed is None or feed.told.ended:  # a retry may have begun since
+            if feed is None or feed.sent.ended:  # a retry may have begun since
                 feed = Feed(Follower(self._logs, job_id, wanted), self._monotonic)
                 self._feeds[job_id, wanted] = feed
             return Listener(feed, request.tail, self._readers)
@@ -62,10 +62,10 @@ class Feed:
         self._monotonic = monotonic
         self._turn = threading.Lock()  # to read; guards the listeners too
         self._listeners: WeakSet[Listener] = WeakSet()
-        self.told = _Told()
+        self.sent = _Sent()
 
     def is_fresh(self) -> bool:
-        return self.told.ended or self._monotonic() < self.told.fresh_until
+        return self.sent.ended or self._monotonic() < self.sent.fresh_until
 
     def begin(self, listener: Listener, tail: int) -> bytes | None:
         """The last lines of the log so far; what comes then is for `listener` to hear. None: another reads just now."""
@@ -73,7 +73,7 @@ class Feed:
             return None
         try:
             self._read_on()
-            listener.heard, listener.ended = self.told.count, self.told.ended
+            listener.heard, listener.ended = self.sent.count, self.sent.ended
             last_lines = self._follower.last_lines()
             self._listeners.add(listener)
         finally:
@@ -90,21 +90,21 @@ class Feed:
                 self._turn.release()
 
     def _read_on(self) -> None:
-        told, follower = self.told, self._follower
+        sent, follower = self.sent, self._follower
         lines, gone = list[str](), False
         try:
             lines = follower.poll()
         except NotFound:
             gone = True
         finally:  # in an outage too: the others need not find that out one by one
-            pieces = (*told.pieces, _render(lines)) if lines else told.pieces
-            dropped = self._count_heard(told, pieces)
+            pieces = (*sent.pieces, _render(lines)) if lines else sent.pieces
+            dropped = self._count_heard(sent, pieces)
             fresh_until = float("-inf") if follower.behind else self._monotonic() + EVERY_S
-            self.told = _Told(told.dropped + dropped, pieces[dropped:], follower.ended or gone, fresh_until)
+            self.sent = _Sent(sent.dropped + dropped, pieces[dropped:], follower.ended or gone, fresh_until)
 
-    def _count_heard(self, told: _Told, pieces: Sequence[bytes]) -> int:
+    def _count_heard(self, sent: _Sent, pieces: Sequence[bytes]) -> int:
         """How many of the pieces nobody waits for, or are too much to be kept for the slowest."""
-        count = min((listener.heard for listener in self._listeners), default=told.count) - told.dropped
+        count = min((listener.heard for listener in self._listeners), default=sent.count) - sent.dropped
         count, kept = max(0, count), sum(map(len, pieces[max(0, count) :]))
         while kept > _KEPT_BYTES and count < len(pieces) - 1:
             kept -= len(pieces[count])
@@ -131,21 +131,21 @@ class Listener:
 
     def recall(self) -> bytes | None:
         """None: somebody has to look."""
-        told = self._feed.told
-        if self.heard < 0 or (told.count == self.heard and not self._feed.is_fresh()):
+        sent = self._feed.sent
+        if self.heard < 0 or (sent.count == self.heard and not self._feed.is_fresh()):
             return None
-        return self._take(told)
+        return self._take(sent)
 
     def look(self) -> bytes:
         if self.heard < 0:
             return self._feed.begin(self, self._tail) or b""
         self._feed.look()
-        return self._take(self._feed.told)
+        return self._take(self._feed.sent)
 
-    def _take(self, told: _Told) -> bytes:
-        missed = self.heard < told.dropped
-        pieces = told.pieces[max(0, self.heard - told.dropped) :]
-        self.heard, self.ended = told.count, told.ended
+    def _take(self, sent: _Sent) -> bytes:
+        missed = self.heard < sent.dropped
+        pieces = sent.pieces[max(0, self.heard - sent.dropped) :]
+        self.heard, self.ended = sent.count, sent.ended
         return b"".join([_LEFT_OUT, *pieces] if missed else pieces)
 
 

@@ -23,7 +23,7 @@ def find_places(started: Sequence[Event], rank: int) -> Iterator[Place]:
     Each agent reports the ranks of its own workers, which rise with the local rank. torchrun's agent reports none.
     """
     for event in sorted(started, key=lambda event: event.generation or 0, reverse=True):
-        told = event.evidence.get("pids")
-        ranks = sorted(int(each) for each in told if _NUMBER.fullmatch(each)) if isinstance(told, dict) else []
+        pids = event.evidence.get("pids")
+        ranks = sorted(int(each) for each in pids if _NUMBER.fullmatch(each)) if isinstance(pids, dict) else []
         if rank in ranks and event.replica is not None:
             yield Place(event.replica, ranks.index(rank))

@@ -149,11 +149,11 @@ class Logs:
     def _places(self, job_id: str, attempt: int, rank: int) -> Iterator[Place]:
         """Where a rank is, by the newest generation that had it; where no agent tells, by what workers report."""
         for limit in (_FEW_GENERATIONS, _MOST_GENERATIONS):
-            told = self._history.newest_of_kind(
+            page = self._history.newest_of_kind(
                 job_id, EventKind.GENERATION_STARTED.value, limit=limit, attempt=attempt
             )
-            yield from find_places([stored.event for stored in told], rank)
-            if len(told) < limit:
+            yield from find_places([stored.event for stored in page], rank)
+            if len(page) < limit:
                 break
         yield from (
             Place(worker.replica, worker.local_rank) for worker in self._workers(job_id, attempt) if worker.rank == rank

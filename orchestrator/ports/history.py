@@ -122,8 +122,8 @@ class HistoryReader(Protocol):
 class Mark:
     """Short texts that differ once anything that a reader sees of a job has changed."""
 
-    deeds: str  # what was requested, decided and done, and each event
-    told: str  # what the journals of its agents and workers told, each step too
+    actions: str  # what was requested, decided and done, and each event
+    reports: str  # what the journals of its agents and workers say, each step too
     rests: bool  # nothing more happens to it by itself
 
 

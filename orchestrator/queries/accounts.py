@@ -88,8 +88,8 @@ class Accounts:
     def _why(self, chronicle: Chronicle, ledger: Ledger) -> WhyView:
         attempt = find_quiet(chronicle)
         output = None if attempt is None else self._last_output(chronicle.job, attempt)
-        told = None if attempt is None else tell_quiet(chronicle.job.spec, attempt, output, self._clock.now())
-        why = explain(chronicle, ledger, quiet=told)
+        quiet = None if attempt is None else tell_quiet(chronicle.job.spec, attempt, output, self._clock.now())
+        why = explain(chronicle, ledger, quiet=quiet)
         return WhyView(
             job=chronicle.job.id,
             state=chronicle.job.state,

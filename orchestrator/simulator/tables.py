@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from orchestrator.domain.accounting.training_summary import Told, time_of
+from orchestrator.domain.accounting.training_summary import TrainingSummary, time_of
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
@@ -36,7 +36,7 @@ class Tables:
     keys: dict[tuple[str, str, str], tuple[str, str]] = field(default_factory=dict)
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)  # attempt's number by job
-    told: dict[AttemptKey, Told] = field(default_factory=dict)
+    told: dict[AttemptKey, TrainingSummary] = field(default_factory=dict)
     ranks: dict[AttemptKey, dict[int, RankWord]] = field(default_factory=dict)
     journals: dict[AttemptKey, dict[Life, Journal]] = field(default_factory=dict)
     ports: dict[AttemptKey, tuple[str, int]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Tables:
         key = attempt.key
         self.attempts[key] = attempt
         self.newest[key.job_id] = max(key.number, self.newest.get(key.job_id, 0))
-        self.told.setdefault(key, Told())
+        self.told.setdefault(key, TrainingSummary())
         if attempt.state.terminal:
             self.ports.pop(key, None)
 
@@ -80,7 +80,7 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
         told.heard_at = arrived_at
     if batch.events_from <= events_to:
         for event in [event for end, event in batch.events if end > events_to]:
-            told.tell_event(event, arrived_at)
+            told.add_event(event, arrived_at)
             at = time_of(event.at, arrived_at)
             stored = Event(
                 at=at,
@@ -94,7 +94,7 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
         events_to = max(events_to, batch.events_to)
     if batch.progress_from <= progress_to:
         for line in [line for end, line in batch.progress if end > progress_to]:
-            told.tell_line(line, arrived_at)
+            told.add_line(line, arrived_at)
             _tell_rank(tables.ranks.setdefault(key, {}), batch, line, arrived_at)
         progress_to = max(progress_to, batch.progress_to)
     record = journal.exit_record or batch.exit_record

@@ -28,9 +28,9 @@ class SqlChangeMarks:
             found = session.execute(_MARK, {"job_id": job_id}).one_or_none()
         if found is None:
             raise NotFound(f"there is no job {job_id}")
-        *deeds, retried, told = found
+        *actions, retried, reports = found
         rests = JobState(found.state).terminal and retried
-        return Mark(deeds=hashlib.sha256(repr(deeds).encode()).hexdigest()[:16], told=str(told), rests=rests)
+        return Mark(actions=hashlib.sha256(repr(actions).encode()).hexdigest()[:16], reports=str(reports), rests=rests)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
         """One search in an index for each point: a job of a million steps costs what one of a hundred does."""
@@ -65,10 +65,10 @@ class SqlChangeMarks:
 def _select_mark() -> Select[Any]:
     mine: BindParameter[str] = bindparam("job_id")
     newest_event = select(func.max(EventRow.id)).where(EventRow.job_id == mine).scalar_subquery()
-    told = select(func.sum(JournalRow.progress_to + JournalRow.events_to)).where(JournalRow.job_id == mine)
-    deeds = (JobRow.updated_at, JobRow.state, JobRow.desired_number, newest_event)
+    reports = select(func.sum(JournalRow.progress_to + JournalRow.events_to)).where(JournalRow.job_id == mine)
+    actions = (JobRow.updated_at, JobRow.state, JobRow.desired_number, newest_event)
     retried = JobRow.retries_done >= JobRow.desired_retry_number
-    return select(*deeds, retried, told.scalar_subquery()).where(JobRow.id == mine)
+    return select(*actions, retried, reports.scalar_subquery()).where(JobRow.id == mine)
 
 
 _MARK = _select_mark()  # built once: building an expression costs more than running it

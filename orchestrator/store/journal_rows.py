@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.accounting.training_summary import Told, time_of
+from orchestrator.domain.accounting.training_summary import TrainingSummary, time_of
 from orchestrator.domain.explanation import row_limits as bounds
 from orchestrator.domain.explanation.row_limits import Launch, Room, Stored, tell_thinned
 from orchestrator.domain.job.attempt import AttemptKey
@@ -54,7 +54,7 @@ _OF_THE_GROUP = frozenset(
 class Training:
     """An attempt as intake knows it: what it told, which rows are stored of it, and what it was launched with."""
 
-    told: Told
+    summary: TrainingSummary
     stored: Stored
     launch: Launch
 
@@ -75,7 +75,7 @@ class JournalRows:
         """Take what is new in a batch; `journal` and `training` are brought up to date."""
         lines, events = _new(batch, journal)
         if batch.reported:
-            training.told.heard_at = self._arrived_at
+            training.summary.heard_at = self._arrived_at
         for event in events:
             self._take_event(batch, event, training)
         self._take_lines(batch, lines, training)
@@ -91,9 +91,9 @@ class JournalRows:
             self._say(batch.key, f"{refusal} Its journals are not stored.")
 
     def _take_event(self, batch: JournalBatch, event: JournalEvent, training: Training) -> None:
-        told, stored = training.told, training.stored
-        changed = told.changed_generation
-        told.tell_event(event, self._arrived_at)
+        summary, stored = training.summary, training.stored
+        changed = summary.changed_generation
+        summary.add_event(event, self._arrived_at)
         snapshot = _snapshot(batch.key, event, self._arrived_at)
         if snapshot is not None:
             self._snapshots.append(snapshot)
@@ -106,15 +106,15 @@ class JournalRows:
         row = self._event(batch, event)
         stored.count_event(room, event.kind, event.generation, _size_of(row))
         self.events.append((batch.key.job_id, row))
-        if event.kind in _NEWS and (event.kind not in _OF_THE_GROUP or told.changed_generation > changed):
+        if event.kind in _NEWS and (event.kind not in _OF_THE_GROUP or summary.changed_generation > changed):
             self.news.append(self.events[-1])
 
     def _take_lines(self, batch: JournalBatch, lines: Sequence[Progress], training: Training) -> None:
-        told, stored = training.told, training.stored
-        waits = told.step_s is None
+        summary, stored = training.summary, training.stored
+        waits = summary.step_s is None
         for line in lines:
-            told.tell_line(line, self._arrived_at)
-            if waits and told.step_s is not None:
+            summary.add_line(line, self._arrived_at)
+            if waits and summary.step_s is not None:
                 waits = False
                 self.news.append((batch.key.job_id, self._first_step(batch, line)))
         fitting = [line for line in lines if _fits(line) and training.launch.has_worker(line.local_rank)]
@@ -278,8 +278,8 @@ def _verified(job_id: str, event: JournalEvent, arrived_at: datetime) -> dict[tu
     if event.kind == EventKind.RESTORED.value:
         names = [event.evidence.get("name")]
     else:
-        told = event.evidence.get("verified") if event.kind == EventKind.SNAPSHOT_DELETED.value else None
-        names = told[:_MAX_VERIFIED] if isinstance(told, list) else []
+        summary = event.evidence.get("verified") if event.kind == EventKind.SNAPSHOT_DELETED.value else None
+        names = summary[:_MAX_VERIFIED] if isinstance(summary, list) else []
     parsed = (parse_snapshot_name(clean_text(name, max_chars=255)) for name in names if isinstance(name, str))
     at = time_of(event.at, arrived_at)
     return {

@@ -17,7 +17,7 @@ from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.store.engine import Database
 from orchestrator.store.journal_rows import JournalRows, Training
 from orchestrator.store.lookups import append_events
-from orchestrator.store.mapping import stored_of, told_of
+from orchestrator.store.mapping import stored_of, summary_of
 from orchestrator.store.tables import AttemptRow, JournalRow, TrainingRow
 from orchestrator.store.upserts import Journal, Life, write_journals, write_trainings
 
@@ -72,7 +72,7 @@ class SqlJournalStore:
                     rows.refuse(batch, refused[place], trainings[batch.key])
                 else:
                     rows.take(batch, journals.setdefault(_life(batch), Journal()), trainings[batch.key])
-            write_trainings(session, {key: (each.told, each.stored) for key, each in trainings.items()})
+            write_trainings(session, {key: (each.summary, each.stored) for key, each in trainings.items()})
             taken = [batch for place, batch in enumerate(batches) if place not in refused]
             write_journals(session, {life: journals[life] for life in map(_life, taken)})
             rows.write(session)
@@ -92,7 +92,7 @@ def _lock_trainings(session: Session, keys: Sequence[AttemptKey]) -> dict[Attemp
     """
     wanted, launches = set(keys), _read_launches(session, keys)
     found = {
-        key: Training(told_of(row), stored_of(row.stored), launches[key])
+        key: Training(summary_of(row), stored_of(row.stored), launches[key])
         for rows in _in_parts(session, TrainingRow, keys, locked=True)
         for row in rows
         if (key := AttemptKey(row.job_id, row.attempt)) in wanted

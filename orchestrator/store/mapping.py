@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.explanation.row_limits import Stored
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
@@ -194,16 +194,16 @@ def training_of(row: TrainingRow | None) -> Training:
     )
 
 
-def told_of(row: TrainingRow) -> Told:
-    columns = {name: getattr(row, name) for name in _TOLD}
-    return Told(**columns, pace=_pace_book_of(row.pace_book))
+def summary_of(row: TrainingRow) -> TrainingSummary:
+    columns = {name: getattr(row, name) for name in _SUMMARY_FIELDS}
+    return TrainingSummary(**columns, pace=_pace_book_of(row.pace_book))
 
 
-def told_columns(told: Told) -> dict[str, object]:
+def summary_columns(summary: TrainingSummary) -> dict[str, object]:
     """The columns of a training but for its key."""
-    book = told.pace
+    book = summary.pace
     since = None if book.since is None else render_time(book.since)
-    columns = {name: getattr(told, name) for name in _TOLD}
+    columns = {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
     columns["pace"] = {phase: [pace.count, pace.typical_s, pace.longest_s] for phase, pace in book.summary().items()}
     columns["pace_book"] = {name: getattr(book, name) for name in _PACE} | {"since": since}
     return columns
@@ -221,7 +221,7 @@ def stored_document(stored: Stored) -> dict[str, object]:
 
 
 _STORED = frozenset(one.name for one in fields(Stored))
-_TOLD = tuple(one.name for one in fields(Told) if one.name != "pace")
+_SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "pace")
 _PACE = tuple(one.name for one in fields(PaceBook) if one.name != "since")
 
 

@@ -21,7 +21,7 @@ from trainer.contract.exit_record import EventKind
 SUMS = "sums"  # in the evidence of the event that tells of the removal
 MOST_SUMS = 300  # more do not fit into an event
 _STALL_S = type_coerce(MetricRow.measured, JSON)["snapshot_s"].as_float()
-_TOLD_STALL = case((_STALL_S > 0, 1))
+_REPORTED_STALL = case((_STALL_S > 0, 1))
 _NO_STALL = (0.0, 0)
 
 Sums = dict[tuple[int, int], Kept]
@@ -140,7 +140,7 @@ def _read_terms(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, 
 def _read_stalls(session: Session, mine: ColumnElement[bool]) -> dict[tuple[int, int], tuple[float, int]]:
     """Seconds and snapshots. Few steps tell of one, and to look for the word is cheap beside parsing each."""
     query = select(
-        MetricRow.attempt, MetricRow.generation, func.coalesce(func.sum(_STALL_S), 0.0), func.count(_TOLD_STALL)
+        MetricRow.attempt, MetricRow.generation, func.coalesce(func.sum(_STALL_S), 0.0), func.count(_REPORTED_STALL)
     )
     query = query.where(mine, cast(MetricRow.measured, Text).contains('"snapshot_s"', autoescape=True))
     rows = session.execute(query.group_by(MetricRow.attempt, MetricRow.generation))
@@ -153,8 +153,8 @@ def _find_newest_base(terms: Mapping[tuple[int, int], _Term], events: Sequence[E
         (event.attempt or 0, event.generation or 0, step)
         for event in events
         if event.kind == EventKind.RESTORED
-        and type(told := event.evidence.get("step")) is int  # no bool, which is an int as well
-        and (step := clean_integer(told)) is not None
+        and type(reported := event.evidence.get("step")) is int  # no bool, which is an int as well
+        and (step := clean_integer(reported)) is not None
     ]
     newest = max(terms, default=None)
     begun = [] if newest is None else [(*newest, terms[newest].first_step - 1)]

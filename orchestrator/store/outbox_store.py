@@ -79,7 +79,7 @@ class SqlOutboxStore:
                 row.due_at = now + timedelta(seconds=hold_s)
                 row.tries += 1
             session.flush()
-            told = {
+            events = {
                 event.id: (event, job)
                 for event, job in session.execute(
                     select(EventRow, JobRow)
@@ -87,7 +87,7 @@ class SqlOutboxStore:
                     .where(EventRow.id.in_([row.event_id for row in rows]))
                 )
             }
-            return [_delivery(row, *told[row.event_id], age_s=(now - row.created_at).total_seconds()) for row in rows]
+            return [_delivery(row, *events[row.event_id], age_s=(now - row.created_at).total_seconds()) for row in rows]
 
     def delivered(self, delivery: Delivery) -> None:
         with self._database.write() as session:

@@ -43,13 +43,13 @@ class Overview:
             specs = self._parse_specs(session, jobs)
             newest = _newest(cluster)
             attempts = _by_job(session.execute(_of_newest(AttemptRow, AttemptRow.number, newest)))
-            told = _by_job(session.execute(_of_newest(TrainingRow, TrainingRow.attempt, newest)))
+            trainings = _by_job(session.execute(_of_newest(TrainingRow, TrainingRow.attempt, newest)))
             exits = _exits(session, newest)
         return [
             Supervised(
                 job=job_of(job, specs[job.id]),
                 attempt=None if (row := attempts.get(job.id)) is None else attempt_of(row),
-                training=training_of(told.get(job.id)),
+                training=training_of(trainings.get(job.id)),
                 exits={} if row is None else exits.get((row.job_id, row.number), {}),
             )
             for job in jobs

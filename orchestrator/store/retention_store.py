@@ -104,15 +104,15 @@ def _rests(session: Session, job_id: str) -> bool:
 def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool:
     """Put into the event's evidence what the job's metrics sum up to, unless an earlier one has it for all attempts up
     to the `newest`; False: they stay."""
-    behind = max((attempt for attempt, _ in read_sums(_told(session, job_id, {EventKind.REMOVED.value}))), default=0)
+    behind = max((attempt for attempt, _ in read_sums(_events(session, job_id, {EventKind.REMOVED.value}))), default=0)
     if newest <= behind:
         return True
-    sums = read_rows(session, job_id, _told(session, job_id, chronicle.KINDS), behind=behind)
+    sums = read_rows(session, job_id, _events(session, job_id, chronicle.KINDS), behind=behind)
     if sums:
         event.evidence[SUMS] = render_sums(sums)
     return len(sums) <= MOST_SUMS
 
 
-def _told(session: Session, job_id: str, kinds: Collection[str]) -> list[Event]:
+def _events(session: Session, job_id: str, kinds: Collection[str]) -> list[Event]:
     mine = (EventRow.job_id == job_id) & EventRow.kind.in_(kinds)
     return [stored_event_of(row).event for row in session.scalars(select(EventRow).where(mine).order_by(EventRow.id))]

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, select, tuple_, u
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
 from orchestrator.domain.job.job import JobState
@@ -27,7 +27,7 @@ from orchestrator.store.mapping import (
     status_columns,
     stored_document,
     stored_of,
-    told_columns,
+    summary_columns,
 )
 from orchestrator.store.node_records import read_reports, write_marks
 from orchestrator.store.overview import Overview
@@ -122,12 +122,12 @@ class SqlSupervisorStore:
             newest = session.scalar(
                 select(func.max(EventRow.generation)).where(mine, EventRow.kind == EventKind.GENERATION_STARTED.value)
             )
-            told = session.scalars(
+            rows = session.scalars(
                 select(EventRow.evidence).where(
                     mine, EventRow.kind == EventKind.PEER_LOST.value, EventRow.generation >= (newest or 0)
                 )
             )
-            return parse_replicas(told)
+            return parse_replicas(rows)
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:
@@ -160,7 +160,7 @@ def _write_attempt(session: Session, attempt: Attempt) -> None:
         for name, value in attempt_columns(attempt).items():
             setattr(row, name, value)
         session.flush()
-        columns = told_columns(Told()) | {"stored": _stored_before(session, attempt.key)}
+        columns = summary_columns(TrainingSummary()) | {"stored": _stored_before(session, attempt.key)}
         session.add(TrainingRow(job_id=attempt.key.job_id, attempt=attempt.key.number, **columns))
     else:
         if row.state not in _LIVE_ATTEMPTS:

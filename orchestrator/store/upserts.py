@@ -30,10 +30,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.explanation.row_limits import Stored
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.store.mapping import stored_document, told_columns
+from orchestrator.store.mapping import stored_document, summary_columns
 from orchestrator.store.tables import Base, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 
 Insert = sqlite.Insert | postgresql.Insert
@@ -50,11 +50,11 @@ class Journal:
     exit_record: dict[str, object] | None = None
 
 
-def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[Told, Stored]]) -> None:
+def write_trainings(session: Session, trainings: Mapping[AttemptKey, tuple[TrainingSummary, Stored]]) -> None:
     """Bring the rows, which are there, up to date."""
     rows: list[Values] = [
-        {"job_id": key.job_id, "attempt": key.number, **told_columns(told), "stored": stored_document(stored)}
-        for key, (told, stored) in trainings.items()
+        {"job_id": key.job_id, "attempt": key.number, **summary_columns(summary), "stored": stored_document(stored)}
+        for key, (summary, stored) in trainings.items()
     ]
     _write(session, _upsert_training(_dialect(session)), rows)
 

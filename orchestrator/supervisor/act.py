@@ -220,8 +220,8 @@ class Actor:
         requested, attempt = s.job.desired, _live(s)
         self._require_lease()
         self._folders.write_desired(s.job.id, attempt.key.number, desired_of_attempt(requested, attempt.key.number))
-        told = max(attempt.errand_told, requested.errand(attempt.key.number))
-        self._apply(s.job, replace(attempt, snapshots_told=requested.snapshot_number, errand_told=told), [])
+        errand = max(attempt.errand_told, requested.errand(attempt.key.number))
+        self._apply(s.job, replace(attempt, snapshots_told=requested.snapshot_number, errand_told=errand), [])
 
     def _stop(self, s: Situation, decision: Decision, action: Stop) -> None:
         """Write down, fence (by force only: an attempt that is asked politely may still commit), then cancel."""
@@ -308,9 +308,9 @@ class Actor:
         ]
 
     def _apply(self, job: Job, attempt: Attempt | None, events: list[Event], marks: Sequence[NodeFailure] = ()) -> None:
-        told = [*events, *(account.node_marked(mark) for mark in marks)]
+        all_events = [*events, *(account.node_marked(mark) for mark in marks)]
         mask = NOTHING if self._secrets is None else self._secrets.mask_of_project(job.spec.project)
-        change = Change(job=job, attempt=attempt, events=told, node_failures=marks)
+        change = Change(job=job, attempt=attempt, events=all_events, node_failures=marks)
         self._store.apply(change if not mask else account.hidden(change, mask))
 
 

@@ -155,14 +155,14 @@ class Metrics:
             for (project, into), seconds in levels.device_s.items():
                 self._device_s.labels(project, into).set(seconds)
 
-    def _counter(self, name: str, told: str, labels: list[str]) -> Counter:
-        return Counter(self._declare(name, labels), told, labels, registry=self._registry)
+    def _counter(self, name: str, help_text: str, labels: list[str]) -> Counter:
+        return Counter(self._declare(name, labels), help_text, labels, registry=self._registry)
 
-    def _gauge(self, name: str, told: str, labels: list[str]) -> Gauge:
-        return Gauge(self._declare(name, labels), told, labels, registry=self._registry)
+    def _gauge(self, name: str, help_text: str, labels: list[str]) -> Gauge:
+        return Gauge(self._declare(name, labels), help_text, labels, registry=self._registry)
 
-    def _histogram(self, name: str, told: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(self._declare(name, labels), told, labels, buckets=buckets, registry=self._registry)
+    def _histogram(self, name: str, help_text: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(self._declare(name, labels), help_text, labels, buckets=buckets, registry=self._registry)
 
     def _declare(self, name: str, labels: list[str]) -> str:
         self.labels[f"orchestrator_{name}"] = tuple(labels)

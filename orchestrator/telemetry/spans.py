@@ -57,10 +57,10 @@ def render_start(job: Job, attempt: Attempt, at: datetime) -> Span:
 
 def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
     """An attempt that has ended."""
-    told: dict[str, str | int] = {"restarts": training.restarts, "shrinks": training.shrinks}
-    told |= {} if training.step is None else {"step": training.step}
+    figures: dict[str, str | int] = {"restarts": training.restarts, "shrinks": training.shrinks}
+    figures |= {} if training.step is None else {"step": training.step}
     failure = attempt.failure
-    told |= {} if failure is None else {"failure.kind": failure.kind.value}
+    figures |= {} if failure is None else {"failure.kind": failure.kind.value}
     good = attempt.state in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
     return _span(
         job,
@@ -68,7 +68,7 @@ def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
         parent=_root(job),
         began=attempt.created_at,
         ended=attempt.ended_at or attempt.created_at,
-        attributes={**_of(attempt), "state": attempt.state.value, **told},
+        attributes={**_of(attempt), "state": attempt.state.value, **figures},
         error=None if good else attempt.reason,
     )
 

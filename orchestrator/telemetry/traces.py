@@ -28,7 +28,7 @@ _WAITING_ROOM = 10_000  # events
 _PAGE = 200
 _LAST_WORDS_S = 3.0
 _ENDED_JOBS = frozenset(state.value for state in JobState if state.terminal)
-_TOLD_STATES = frozenset(state.value for state in AttemptState if state.terminal) | {AttemptState.INTENDED.value}
+_EXPORTED_STATES = frozenset(state.value for state in AttemptState if state.terminal) | {AttemptState.INTENDED.value}
 
 
 class Exporter(Protocol):
@@ -99,17 +99,17 @@ class Traces:
         if event.kind == EventKind.JOB_STATE:
             yield render_job(job, standing.attempts)
             return
-        told = self._attempt(job_id, event.attempt)
-        if told is None:
+        found = self._attempt(job_id, event.attempt)
+        if found is None:
             return
         if event.kind == EventKind.FIRST_STEP:
-            yield render_start(job, told.attempt, event.at)
-            if told.attempt.key.number == 1:
+            yield render_start(job, found.attempt, event.at)
+            if found.attempt.key.number == 1:
                 yield render_first_step(job, event.at)
         elif event.evidence.get("state") != AttemptState.INTENDED:
-            yield render_attempt(job, told.attempt, told.training)
+            yield render_attempt(job, found.attempt, found.training)
         else:
-            yield render_queue(job, told.attempt)
+            yield render_queue(job, found.attempt)
 
     def _attempt(self, job_id: str, number: int | None) -> AttemptStanding | None:
         cursor = None
@@ -125,5 +125,5 @@ def _ends_a_span(event: Event) -> bool:
     if event.kind == EventKind.JOB_STATE:
         return state in _ENDED_JOBS
     if event.kind == EventKind.ATTEMPT_STATE:
-        return state in _TOLD_STATES and (state != AttemptState.INTENDED or event.attempt == 1)
+        return state in _EXPORTED_STATES and (state != AttemptState.INTENDED or event.attempt == 1)
     return event.kind == EventKind.FIRST_STEP

@@ -47,7 +47,7 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
 
     def __init__(self, url: str | None, environ: Mapping[str, str]) -> None:
         self._url, self._place = url, parse_place(environ)
-        self._told_off = False
+        self._is_refused = False
 
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
         """Numbers beside an integer `step` are measurements of it; all else is told in an event."""
@@ -81,9 +81,9 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
     def metadata(self, run_id: str) -> Mapping[str, object]:
         """What was told last under each name, and the newest value of each series of the job."""
         with self._client() as client:
-            told = [event.evidence for event in _events(client, run_id, EventKind.METADATA_NOTED)]
+            notes = [event.evidence for event in _events(client, run_id, EventKind.METADATA_NOTED)]
             newest = client.metrics(_job_id(run_id)).newest()
-        return {name: value for evidence in told for name, value in evidence.items()} | newest
+        return {name: value for evidence in notes for name, value in evidence.items()} | newest
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
         with self._client() as client:
@@ -112,9 +112,9 @@ class JobTracker(TrackerBase):  # type: ignore[misc]  # torchx has no types
         """What writes this job's journals; None on other ranks, and outside of a job."""
         place = self._place
         if place.replica_dir is None:
-            if not self._told_off:
+            if not self._is_refused:
                 _log.warning("this is no job of the orchestrator: what is tracked here is not kept")
-            self._told_off = True
+            self._is_refused = True
             return None
         if not _is_own(run_id, place):
             raise ValueError(f"run {run_id} is not this job, {place.job_id}: a job writes to itself alone")

@@ -173,8 +173,8 @@ class Courier:
         try:
             async with asyncio.timeout(self._timeout_s):
                 url, extensions = await _pinned(self._endpoint)
-                told = {**headers, "host": httpx.URL(self._endpoint.url).netloc.decode()}
-                async with client.stream("POST", url, content=body, headers=told, extensions=extensions) as answer:
+                sent = {**headers, "host": httpx.URL(self._endpoint.url).netloc.decode()}
+                async with client.stream("POST", url, content=body, headers=sent, extensions=extensions) as answer:
                     return None if answer.is_success else f"it answered {answer.status_code}"
         except _Inside as error:
             return str(error)

@@ -188,12 +188,12 @@ def test_what_all_have_heard_is_not_kept(hall: Hall, job_id: str) -> None:
         append(log, f"{number}\n")
         hall.later()
         hear(one)
-        assert len(feed.told.pieces) == 1 + number, "the other has heard none of them"
+        assert len(feed.sent.pieces) == 1 + number, "the other has heard none of them"
     assert hear(other) == "0\n1\n2\n3\n4\n"
     append(log, "5\n")
     hall.later()
     assert hear(one) == hear(other) == "5\n"
-    assert len(feed.told.pieces) == 1
+    assert len(feed.sent.pieces) == 1
 
 
 def test_who_begins_after_a_rotation_hears_nothing_twice(hall: Hall, job_id: str) -> None:

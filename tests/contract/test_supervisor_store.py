@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
@@ -195,11 +195,11 @@ def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, sto
     lines += [make_progress(step, seconds=2 + step * step) for step in range(1, 9)]
     lines += [make_progress(8, seconds=90, phase=Phase.SNAPSHOT), make_progress(9, seconds=95)]
     lines.append(make_progress(7, seconds=99, generation=3))
-    told = Told()
+    told = TrainingSummary()
     for event in events:
-        told.tell_event(event, at(100))
+        told.add_event(event, at(100))
     for line in lines:
-        told.tell_line(line, at(100))
+        told.add_line(line, at(100))
     for end in range(1, len(lines) + 1):  # line by line, each time with all that came before
         numbered = [(10 * n, line) for n, line in enumerate(lines[:end], 1)]
         batch = make_batch(progress=numbered, events=[(9 * n, event) for n, event in enumerate(events, 1)])

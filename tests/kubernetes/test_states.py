@@ -173,7 +173,7 @@ def test_an_agent_that_could_not_be_put_into_its_pod_is_a_wrong_launch() -> None
 def test_an_init_container_that_was_killed_with_its_pod_is_no_wrong_launch() -> None:
     for code in (137, 143):
         killed = word(a_pod("Failed", unpacking=ended(code), deletes_at=NOW))
-        assert (killed.cause, killed.told_to_go) == (None, True)
+        assert (killed.cause, killed.unexplained) == (None, True)
         assert kind(a_pod("Failed", unpacking=ended(code))) == "launch"
     assert kind(a_pod("Failed", unpacking=ended(1), deletes_at=NOW)) == "launch"
 
@@ -205,12 +205,12 @@ def test_an_agent_s_own_record_and_silence_are_no_such_explanation() -> None:
 
 def test_a_pod_that_somebody_deleted_is_told_to_go_and_nobody_knows_why() -> None:
     told = word(a_pod("Failed", container=ended(143), deletes_at=NOW))
-    assert (told.told_to_go, told.cause) == (True, None)
-    assert word(a_pod("Failed", container=ended(143))).told_to_go is False
-    assert word(a_pod("Failed", container=ended(143), deletes_at=NOW, conditions=(DISRUPTED,))).told_to_go is False
-    assert word(a_pod(container=RUNNING, deletes_at=NOW)).told_to_go is True
-    assert word(a_pod(container=RUNNING, deletes_at=NOW, conditions=(DISRUPTED,))).told_to_go is False
-    assert word(a_pod(container=RUNNING)).told_to_go is False
+    assert (told.unexplained, told.cause) == (True, None)
+    assert word(a_pod("Failed", container=ended(143))).unexplained is False
+    assert word(a_pod("Failed", container=ended(143), deletes_at=NOW, conditions=(DISRUPTED,))).unexplained is False
+    assert word(a_pod(container=RUNNING, deletes_at=NOW)).unexplained is True
+    assert word(a_pod(container=RUNNING, deletes_at=NOW, conditions=(DISRUPTED,))).unexplained is False
+    assert word(a_pod(container=RUNNING)).unexplained is False
 
 
 @pytest.mark.parametrize(("reason", "meaning"), WAITING.items())

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from orchestrator import rundir
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.domain.job.launch import Site
@@ -65,10 +65,10 @@ def test_to_suspend_and_resume_a_job_whose_budget_is_spent_gives_it_no_further_a
 
 
 def test_a_group_whose_workers_tell_of_themselves_has_formed_though_the_event_of_it_was_lost() -> None:
-    told = Told()
-    told.tell_line(make_progress(seconds=7), at(8))
+    told = TrainingSummary()
+    told.add_line(make_progress(seconds=7), at(8))
     assert told.formed_at == at(7)
-    told.tell_event(make_journal_event("generation.started"), at(9))
+    told.add_event(make_journal_event("generation.started"), at(9))
     assert told.formed_at == at(7)
 
 

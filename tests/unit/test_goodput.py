@@ -86,7 +86,7 @@ def test_an_attempt_that_ended_well_lost_what_its_failed_generations_lost() -> N
     assert seconds_by_bin(life, 30) == {Bin.PRODUCTIVE: 32, Bin.RE_DONE: 6, Bin.RECOVERING: 2, Bin.IDLE: 2}
 
 
-def test_workers_that_were_heard_of_steps_are_not_untold_even_if_none_counts() -> None:
+def test_workers_that_were_heard_of_steps_are_reported_even_if_none_counts() -> None:
     one = GenerationLife(number=1, started_at=at(2), world_size=2)
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, one, heard_at=at(5)),))
     assert seconds_by_bin(life, 10) == {Bin.START_UP: 4, Bin.LOAD: 16}
@@ -135,10 +135,10 @@ def test_a_job_that_failed_for_good_recovers_from_nothing() -> None:
     assert seconds_by_bin(life, 20) == {Bin.PRODUCTIVE: 20, Bin.RE_DONE: 4, Bin.IDLE: 4}
 
 
-def test_workers_that_tell_no_steps_are_untold() -> None:
+def test_workers_that_report_no_steps_are_not_reported() -> None:
     silent = GenerationLife(number=1, started_at=at(2), world_size=2)
     life = Life(created_at=at(0), ended_at=at(10), devices=2, attempts=(attempt(1, 0, 10, silent, went_well=True),))
-    assert seconds_by_bin(life, 10) == {Bin.START_UP: 4, Bin.UNTOLD: 16}
+    assert seconds_by_bin(life, 10) == {Bin.START_UP: 4, Bin.NOT_REPORTED: 16}
 
 
 def test_goodput_leaves_queue_and_idle_time_out() -> None:
@@ -163,9 +163,9 @@ def test_whatever_the_clocks_say_each_moment_of_each_device_is_in_one_bin(life: 
         assert ledger.whole_us == round(lived.total_seconds() * 1e6) * 2
 
 
-@pytest.mark.parametrize(("silent_s", "untold", "stalled"), [(3.0, 6, 6), (100.0, 0, 12)])
-def test_a_hang_of_workers_that_tell_no_steps_is_stalled(silent_s: float, untold: int, stalled: int) -> None:
+@pytest.mark.parametrize(("silent_s", "not_reported", "stalled"), [(3.0, 6, 6), (100.0, 0, 12)])
+def test_a_hang_of_workers_that_report_no_steps_is_stalled(silent_s: float, not_reported: int, stalled: int) -> None:
     hung = GenerationLife(number=1, started_at=at(2), world_size=2, failed_at=at(8), silent_s=silent_s)
     life = Life(created_at=at(0), ended_at=None, devices=2, attempts=(attempt(1, 0, None, hung),))
-    bins = {Bin.START_UP: 4, Bin.UNTOLD: untold, Bin.STALLED: stalled, Bin.RECOVERING: 4}
+    bins = {Bin.START_UP: 4, Bin.NOT_REPORTED: not_reported, Bin.STALLED: stalled, Bin.RECOVERING: 4}
     assert seconds_by_bin(life, 10) == {name: seconds for name, seconds in bins.items() if seconds}

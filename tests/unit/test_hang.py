@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.observation.hang import AGENT_ACTS_FIRST_S, Hang, deadline_s, find_hang, stopped_first, suspect
 from orchestrator.domain.observation.observation import Observation, Presence, RankWord, Training
 from orchestrator.domain.specs.spec import Supervise
@@ -131,11 +131,11 @@ def test_words_of_an_earlier_generation_and_of_finished_ranks_do_not_count() -> 
 # How the pace is learned
 
 
-def told(*lines: tuple[float, Phase, int | None], generation: int = 1) -> Told:
-    sum_up = Told()
+def told(*lines: tuple[float, Phase, int | None], generation: int = 1) -> TrainingSummary:
+    sum_up = TrainingSummary()
     for seconds, phase, step in lines:
         line = make_progress(step, seconds=seconds, phase=phase, generation=generation)
-        sum_up.tell_line(line, at(seconds))
+        sum_up.add_line(line, at(seconds))
     return sum_up
 
 
@@ -157,22 +157,22 @@ def test_a_new_generation_warms_up_again() -> None:
     sum_up = told(*[(float(n), Phase.STEP, n) for n in range(5)])
     before = sum_up.training().pace["step"].count
     for seconds, step in ((100.0, 2), (160.0, 3), (200.0, 4)):
-        sum_up.tell_line(make_progress(step, seconds=seconds, generation=2), at(seconds))
+        sum_up.add_line(make_progress(step, seconds=seconds, generation=2), at(seconds))
     assert sum_up.training().pace["step"].count == before
-    sum_up.tell_line(make_progress(5, seconds=201.0, generation=2), at(201))
+    sum_up.add_line(make_progress(5, seconds=201.0, generation=2), at(201))
     assert sum_up.training().pace["step"].count == before + 1
 
 
 def test_only_rank_zero_sets_the_pace_and_a_clock_that_runs_back_teaches_nothing() -> None:
-    sum_up = Told()
+    sum_up = TrainingSummary()
     for n in range(9):
-        sum_up.tell_line(make_progress(n, seconds=float(n), rank=1), at(n))
+        sum_up.add_line(make_progress(n, seconds=float(n), rank=1), at(n))
     assert sum_up.training().pace == {}
     assert told(*[(float(-n), Phase.STEP, n) for n in range(9)]).training().pace == {}
 
 
 def test_a_change_of_size_is_told_from_a_restart_and_each_counts_once() -> None:
-    sum_up = Told()
+    sum_up = TrainingSummary()
     for kind, generation in (
         (EventKind.RESTARTED_IN_PLACE, 2),
         (EventKind.RESTARTED_IN_PLACE, 2),
@@ -180,36 +180,36 @@ def test_a_change_of_size_is_told_from_a_restart_and_each_counts_once() -> None:
         (EventKind.GROUP_SHRUNK, 3),
         (EventKind.GROUP_GREW, 4),
     ):
-        sum_up.tell_event(make_journal_event(kind.value, generation=generation), at(generation))
+        sum_up.add_event(make_journal_event(kind.value, generation=generation), at(generation))
     training = sum_up.training()
     assert (training.restarts, training.shrinks, training.resized_at) == (1, 1, at(4))
 
 
 def test_a_restart_without_a_failure_is_not_counted() -> None:
-    sum_up = Told()
+    sum_up = TrainingSummary()
     because = {"because": "this node was out of touch with the others for 12 s"}
-    sum_up.tell_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=2, evidence=because), at(2))
-    sum_up.tell_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=3), at(3))
+    sum_up.add_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=2, evidence=because), at(2))
+    sum_up.add_event(make_journal_event(EventKind.RESTARTED_IN_PLACE.value, generation=3), at(3))
     assert sum_up.training().restarts == 1
 
 
 def test_a_new_generation_starts_up_anew() -> None:
     """A slow import after a restart is no stalled step."""
     sum_up = told(*[(float(n), Phase.STEP, n) for n in range(9)])
-    sum_up.tell_event(make_journal_event(EventKind.WORKER_FAILED.value, generation=1), at(20))
+    sum_up.add_event(make_journal_event(EventKind.WORKER_FAILED.value, generation=1), at(20))
     assert sum_up.training().progress_at == at(20)
-    sum_up.tell_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=2), at(30))
+    sum_up.add_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=2), at(30))
     training = sum_up.training()
     assert (training.phase, training.progress_at) == ("start", at(30))
     assert limit_of(training, AUTO) == AUTO.startup_timeout_s
-    silent = Told()
-    silent.tell_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=1), at(1))
+    silent = TrainingSummary()
+    silent.add_event(make_journal_event(EventKind.GENERATION_STARTED.value, generation=1), at(1))
     assert silent.training().progress_at is None, "a program that tells nothing is not judged"
 
 
 def test_a_clock_that_jumps_teaches_nothing() -> None:
     sum_up = told(*[(float(n), Phase.STEP, n) for n in range(9)])
-    sum_up.tell_line(make_progress(9, seconds=8 * 86400.0), at(9))
+    sum_up.add_line(make_progress(9, seconds=8 * 86400.0), at(9))
     assert sum_up.training().pace["step"].longest_s == 1.0
     wild = in_phase(Phase.STEP, pace={"step": Pace(9, 1e9, 1e12)})
     assert limit_of(wild, AUTO) == 7 * 86400

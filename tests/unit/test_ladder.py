@@ -137,8 +137,8 @@ def test_the_clusters_own_word_names_the_cause_of_a_loss(cause: FailureKind, sta
 
 
 def test_the_clusters_word_explains_a_signal_and_a_kill_without_a_cause() -> None:
-    told_to_go = {0: an_exit(Outcome.PREEMPTED)}
-    action = decide(a_situation(a_job(), an_attempt(), gone(FailureKind.TIMEOUT, told_to_go))).action
+    preempted_exit = {0: an_exit(Outcome.PREEMPTED)}
+    action = decide(a_situation(a_job(), an_attempt(), gone(FailureKind.TIMEOUT, preempted_exit))).action
     assert isinstance(action, EndAttempt)
     assert action.failure == Failure(kind=FailureKind.TIMEOUT, message="the cluster says so")
     killed = {0: an_exit(Outcome.FAILED, FailureKind.UNKNOWN)}

@@ -86,12 +86,12 @@ def test_only_a_running_attempt_of_which_nobody_has_reported_is_quiet() -> None:
 
 
 def ledger(**bins: int) -> Ledger:
-    return Ledger(bins={Bin[name.upper()]: seconds * 10**6 for name, seconds in bins.items()}, whole_us=60 * 10**6)
+    return Ledger(bins={Bin(name): seconds * 10**6 for name, seconds in bins.items()}, whole_us=60 * 10**6)
 
 
 def test_what_a_quiet_program_lost_is_not_claimed_to_be_nothing() -> None:
-    not_told = "not reported, because the workers report no steps"
-    assert explain(chronicle(), ledger(untold=60)).lost == not_told
+    not_reported = "not reported, because the workers report no steps"
+    assert explain(chronicle(), ledger(untold=60)).lost == not_reported
     assert explain(chronicle(), ledger(productive=60)).lost == "nothing"
     assert explain(chronicle(), ledger(untold=40, recovering=20)).lost == (
         "20.0 device-seconds of 60.0 (20.0 recovering); the rest is not reported, because the workers report no steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
-from orchestrator.domain.accounting.training_summary import Told
+from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.observation.observation import Training
 from tests.builders import NOW, at, make_journal_event, make_progress
 from trainer.contract.clock import render_time
@@ -14,10 +14,10 @@ from trainer.contract.progress import Phase
 from trainer.contract.silence import Pace
 
 
-def told(*lines: tuple[float, Phase, int | None]) -> Told:
-    sum_up = Told()
+def told(*lines: tuple[float, Phase, int | None]) -> TrainingSummary:
+    sum_up = TrainingSummary()
     for seconds, phase, step in lines:
-        sum_up.tell_line(make_progress(step, seconds=seconds, phase=phase), at(seconds))
+        sum_up.add_line(make_progress(step, seconds=seconds, phase=phase), at(seconds))
     return sum_up
 
 
@@ -35,7 +35,7 @@ def test_what_is_no_step_counts_from_the_first_time_on() -> None:
 def test_an_event_of_a_wild_generation_tells_nothing() -> None:
     for kind in EventKind:
         sum_up = told((0.0, Phase.STEP, 1))
-        sum_up.tell_event(make_journal_event(kind.value, generation=2**63, evidence={"world_size": 9}), at(9))
+        sum_up.add_event(make_journal_event(kind.value, generation=2**63, evidence={"world_size": 9}), at(9))
         assert sum_up == told((0.0, Phase.STEP, 1))
 
 
@@ -43,18 +43,18 @@ def test_a_line_of_a_wild_generation_or_of_an_earlier_one_is_a_sign_of_life_only
     for generation in (2**63, 0):
         sum_up = told((0.0, Phase.STEP, 7))
         late = make_progress(9, seconds=5.0, phase=Phase.SNAPSHOT, generation=generation, world_size=9)
-        sum_up.tell_line(late, at(5))
+        sum_up.add_line(late, at(5))
         assert sum_up.progress_at == at(5)
         assert replace(sum_up, progress_at=at(0)) == told((0.0, Phase.STEP, 7))
 
 
 def test_a_loss_is_known_until_it_is_no_number() -> None:
     sum_up = told((0.0, Phase.STEP, 1))
-    sum_up.tell_line(make_progress(2, metrics={"loss": 0.25}), at(1))
+    sum_up.add_line(make_progress(2, metrics={"loss": 0.25}), at(1))
     assert sum_up.loss == 0.25
-    sum_up.tell_line(make_progress(3, metrics={}), at(2))
+    sum_up.add_line(make_progress(3, metrics={}), at(2))
     assert sum_up.loss == 0.25
-    sum_up.tell_line(make_progress(4, metrics={"loss": float("nan")}), at(3))
+    sum_up.add_line(make_progress(4, metrics={"loss": float("nan")}), at(3))
     assert sum_up.loss is None
 
 
@@ -79,19 +79,19 @@ def test_what_was_restored_and_committed_is_summed_up_in_any_order() -> None:
         (EventKind.RESTORED, 2, 200),
     ]
     for order in permutations(events):
-        sum_up = Told()
+        sum_up = TrainingSummary()
         for seconds, (kind, generation, step) in enumerate(order):
             told_of = make_journal_event(
                 kind.value, generation=generation, at=render_time(at(step)), evidence={"name": "s", "step": step}
             )
-            sum_up.tell_event(told_of, at(seconds))
+            sum_up.add_event(told_of, at(seconds))
         assert (sum_up.training().began_step, sum_up.training().kept_step) == (100, 200)
         assert sum_up.training().kept_at == at(200), "when it was committed, not when that was read"
 
 
 def test_a_step_that_is_none_keeps_nothing() -> None:
     for step in (None, True, "12", 2**63, 1.5):
-        sum_up = Told()
+        sum_up = TrainingSummary()
         for kind in (EventKind.RESTORED, EventKind.SNAPSHOT_COMMITTED):
-            sum_up.tell_event(make_journal_event(kind.value, evidence={"name": "s", "step": step}), at(1))
+            sum_up.add_event(make_journal_event(kind.value, evidence={"name": "s", "step": step}), at(1))
         assert (sum_up.began_step, sum_up.kept_step, sum_up.kept_at) == (None, None, None)

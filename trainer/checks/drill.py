@@ -82,8 +82,8 @@ def _steps_made(place: WorkerPlace, journal: Path) -> int:
     steps = 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else ():
         if line.endswith(b"\n"):
-            told = json.loads(line)
-            steps = max(steps, told.get("step") or 0) if told["rank"] == place.rank else steps
+            document = json.loads(line)
+            steps = max(steps, document.get("step") or 0) if document["rank"] == place.rank else steps
     return steps
 
 

@@ -63,10 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     scratch = (snapshots if isinstance(snapshots, Path) else Path(place.job_dir or ".").absolute()) / name
     try:
         reached, hosts = check_ports(store, place)
-        verdicts = [_told(reached, place)]
+        verdicts = [_reported(reached, place)]
         if reached.outcome is not Outcome.FAIL:  # a group would wait for minutes to form, and name nobody
             verdicts += _check_nodes(place, scratch, hosts)
-            verdicts.append(_told(_check_steps(config, place, scratch, in_store, stop), place))
+            verdicts.append(_reported(_check_steps(config, place, scratch, in_store, stop), place))
     finally:
         if place.rank == 0:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -83,7 +83,7 @@ def _check_nodes(place: WorkerPlace, scratch: Path, hosts: Sequence[Host]) -> li
     waits = Waits(Heartbeat(place, _STEPS))
     with process_group(_as_group(place, 0), waits) as device:
         around = Surroundings(place=place, device=device, scratch=scratch, waits=waits, hosts=hosts)
-        return [_told(check(around), place) for check in CHECKS]  # all of them, whatever the first ones find
+        return [_reported(check(around), place) for check in CHECKS]  # all of them, whatever the first ones find
 
 
 def _check_steps(
@@ -137,7 +137,7 @@ def _as_group(place: WorkerPlace, number: int) -> WorkerPlace:
     return replace(place, generation=place.generation * _GROUPS + number)
 
 
-def _told(verdict: Verdict, place: WorkerPlace) -> Verdict:
+def _reported(verdict: Verdict, place: WorkerPlace) -> Verdict:
     if place.rank == 0:
         print(render_verdict(verdict), flush=True)
     return verdict

@@ -88,12 +88,12 @@ def find_names_problems(nodes: list[tuple[str, str]]) -> NamesFound:
             sentence = f"{own} knows {name} as {', '.join(sorted(addresses))}, it is at {address}"
             failures.append(NameProblem(own, name, sentence))
         try:
-            told = socket.gethostbyaddr(address)
+            resolved = socket.gethostbyaddr(address)
         except OSError:
             doubts.append(f"{own} knows no name for {address} ({name})")
             continue
-        if name != own and name.split(".")[0] not in {one.split(".")[0] for one in (told[0], *told[1])}:
-            doubts.append(f"{own} knows {address} as {told[0]}, it calls itself {name}")
+        if name != own and name.split(".")[0] not in {one.split(".")[0] for one in (resolved[0], *resolved[1])}:
+            doubts.append(f"{own} knows {address} as {resolved[0]}, it calls itself {name}")
     return NamesFound(tuple(failures), tuple(doubts))
 
 
@@ -117,28 +117,28 @@ def _ask_clocks(others: dict[str, int]) -> dict[str, float]:
 
 
 def _ping(other: int) -> Ping:
-    told = torch.zeros(1, dtype=torch.float64)
+    clock = torch.zeros(1, dtype=torch.float64)
     asked_at = time.time()
-    dist.send(told, other)
-    dist.recv(told, other)
-    return Ping(asked_at=asked_at, heard_at=told.item(), answered_at=time.time())
+    dist.send(clock, other)
+    dist.recv(clock, other)
+    return Ping(asked_at=asked_at, heard_at=clock.item(), answered_at=time.time())
 
 
 def _answer() -> None:
-    told = torch.zeros(1, dtype=torch.float64)
-    dist.recv(told, 0)
-    told.fill_(time.time())
-    dist.send(told, 0)
+    clock = torch.zeros(1, dtype=torch.float64)
+    dist.recv(clock, 0)
+    clock.fill_(time.time())
+    dist.send(clock, 0)
 
 
 def check_storage(around: Surroundings) -> Verdict:
     """What each node writes and syncs the others read whole, where snapshots are kept."""
     rank, scratch, leaders = around.place.rank, around.scratch, around.leaders
     written = on_every_rank(lambda: _try_to_write(scratch, rank) if rank in leaders else None, around.waits)
-    digests = {writer: told.digest for writer, told in enumerate(written) if told is not None and told.digest}
+    digests = {writer: file.digest for writer, file in enumerate(written) if file is not None and file.digest}
     seen = on_every_rank(lambda: _wait_for(scratch, _to_read(rank, leaders, digests)), around.waits)
     unwritten = {
-        around.hosts[writer].node: told.problem for writer, told in enumerate(written) if told and told.problem
+        around.hosts[writer].node: file.problem for writer, file in enumerate(written) if file and file.problem
     }
     unread = [
         (around.hosts[reader].node, around.hosts[writer].node)
@@ -154,7 +154,7 @@ def check_storage(around: Surroundings) -> Verdict:
         ]
         guilty = tuple(sorted({*unwritten, *blame(unread)}))
         return Verdict(check="storage", outcome=Outcome.FAIL, sentence="; ".join(problems), nodes=guilty)
-    slowest_s = max(told.seconds for told in written if told is not None)
+    slowest_s = max(outcome.seconds for outcome in written if outcome is not None)
     return Verdict(
         check="storage",
         outcome=Outcome.OK,
@@ -222,8 +222,8 @@ def _wait_for(scratch: Path, digests: Mapping[int, str]) -> Seen:
 
 def check_versions(around: Surroundings) -> Verdict:
     """What the nodes run is the same."""
-    told = on_every_rank(_own_versions, around.waits)
-    versions = {around.hosts[rank].node: told[rank] for rank in around.leaders}
+    installed = on_every_rank(_own_versions, around.waits)
+    versions = {around.hosts[rank].node: installed[rank] for rank in around.leaders}
     return judge_versions(versions, essential=_ESSENTIAL)
 
 
@@ -242,8 +242,8 @@ def _own_versions() -> dict[str, str]:
 def _nccl() -> str:
     if not torch.cuda.is_available():
         return ""
-    told: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    return ".".join(map(str, told))
+    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return ".".join(map(str, version))
 
 
 def _digest(package: Path) -> str:

@@ -44,9 +44,9 @@ def check_pairs(around: Surroundings) -> Verdict:
         if mine is not None:
             values = torch.ones(_OF_A_PAIR // 4, device=around.device)
             seconds = _time_reduction(values, groups[mine])
-        told = share((seconds, None), around.waits)
+        reported = share((seconds, None), around.waits)
         for pair in pairs:
-            slowest_s = max(told[leaders[one]] for one in pair)
+            slowest_s = max(reported[leaders[one]] for one in pair)
             nodes = (around.nodes[pair[0]], around.nodes[pair[1]])
             bandwidths[nodes] = bus_bandwidth(_OF_A_PAIR, slowest_s, 2)
     return judge_pairs(bandwidths)

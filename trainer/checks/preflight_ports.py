@@ -38,13 +38,13 @@ def check_ports(store: Store | None, place: WorkerPlace) -> tuple[Verdict, list[
         return Verdict(check="ports", outcome=Outcome.SKIPPED, sentence="a single rank needs none"), [own]
     board = PrefixStore(f"preflight/a{place.attempt}-g{place.generation}", store)
     with _listening(own.address) as port:
-        told = _share(board, place, "host", {**asdict(own), "port": port})
-        hosts = [Host(name=str(each["name"]), address=str(each["address"]), node=str(each["node"])) for each in told]
+        shared = _share(board, place, "host", {**asdict(own), "port": port})
+        hosts = [Host(name=str(each["name"]), address=str(each["address"]), node=str(each["node"])) for each in shared]
         leaders = find_leaders(hosts)
         missed: list[str] = []
         if place.rank in leaders:
             others = [
-                (rank, hosts[rank].address, int(str(told[rank]["port"]))) for rank in leaders if rank != place.rank
+                (rank, hosts[rank].address, int(str(shared[rank]["port"]))) for rank in leaders if rank != place.rank
             ]
             missed = [hosts[rank].node for rank in _unreached(others)]
         answers = _share(board, place, "missed", {"missed": missed})
@@ -58,9 +58,9 @@ def judge_ports(failed: Sequence[Pair], nodes: int) -> Verdict:
         return Verdict(check="ports", outcome=Outcome.SKIPPED, sentence="all ranks are on one node")
     if not failed:
         return Verdict(check="ports", outcome=Outcome.OK, sentence=f"each of {nodes} nodes reaches all others")
-    told = "; ".join(f"{one} does not reach {other}" for one, other in failed[:_MOST_NAMED])
+    detail = "; ".join(f"{one} does not reach {other}" for one, other in failed[:_MOST_NAMED])
     more = f"; and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
-    sentence = f"{told}{more}: let the nodes of a job open TCP connections to each other on any port"
+    sentence = f"{detail}{more}: let the nodes of a job open TCP connections to each other on any port"
     return Verdict(check="ports", outcome=Outcome.FAIL, sentence=sentence, nodes=blame(failed))
 
 
@@ -69,7 +69,7 @@ def _share(board: Store, place: WorkerPlace, name: str, value: dict[str, object]
     board.set(f"{name}/{place.rank}", json.dumps(value))
     keys = [f"{name}/{rank}" for rank in range(place.world_size)]
     board.wait(keys, _ALL_S)
-    return [json.loads(told) for told in board.multi_get(keys)]
+    return [json.loads(text) for text in board.multi_get(keys)]
 
 
 @contextmanager

@@ -71,12 +71,12 @@ def blame(failed: Iterable[Pair]) -> tuple[str, ...]:
         left = {pair for pair in left if counts[0][0] not in pair}
 
 
-def find_unlike(told: Mapping[str, str]) -> tuple[str, ...]:
+def find_unlike(texts: Mapping[str, str]) -> tuple[str, ...]:
     """The nodes that tell something else than more than half of all; none where no such half is alike."""
-    if not told:
+    if not texts:
         return ()
-    usual, count = Counter(told.values()).most_common(1)[0]
-    return tuple(sorted(node for node, text in told.items() if text != usual)) if count * 2 > len(told) else ()
+    usual, count = Counter(texts.values()).most_common(1)[0]
+    return tuple(sorted(node for node, text in texts.items() if text != usual)) if count * 2 > len(texts) else ()
 
 
 def pair_rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
@@ -99,9 +99,9 @@ def judge_pairs(bandwidths: Mapping[Pair, float]) -> Verdict:
     if not bandwidths:
         return Verdict(check="pairs", outcome=Outcome.SKIPPED, sentence="a single node has no other")
     median = statistics.median(bandwidths.values())
-    slow = {pair for pair, told in bandwidths.items() if told < SLOW_PAIR * median}
+    slow = {pair for pair, rate in bandwidths.items() if rate < SLOW_PAIR * median}
     nodes = sorted({node for pair in bandwidths for node in pair})
-    own = {node: statistics.median(told for pair, told in bandwidths.items() if node in pair) for node in nodes}
+    own = {node: statistics.median(rate for pair, rate in bandwidths.items() if node in pair) for node in nodes}
     worst = min(bandwidths, key=lambda pair: bandwidths[pair])
     sentence = (
         f"all-reduce between {len(bandwidths)} pairs of nodes: median {median / 1e9:.2f} GB/s, "
@@ -112,18 +112,18 @@ def judge_pairs(bandwidths: Mapping[Pair, float]) -> Verdict:
         held = f"; all of {', '.join(failing)} is below {SLOW_NODE:.0%} of the median"
         return Verdict(check="pairs", outcome=Outcome.FAIL, sentence=sentence + held, nodes=tuple(failing))
     outcome = Outcome.WARN if slow else Outcome.OK
-    told = f"; {len(slow)} below {SLOW_PAIR:.0%} of the median" if slow else ""
-    return Verdict(check="pairs", outcome=outcome, sentence=sentence + told)
+    detail = f"; {len(slow)} below {SLOW_PAIR:.0%} of the median" if slow else ""
+    return Verdict(check="pairs", outcome=outcome, sentence=sentence + detail)
 
 
 def judge_versions(versions: Mapping[str, Mapping[str, str]], *, essential: Sequence[str]) -> Verdict:
     """`versions` of each node by name of what has one. A difference in what is essential fails, another is told."""
-    names = sorted({name for told in versions.values() for name in told})
-    unlike = [name for name in names if len({told.get(name, "none") for told in versions.values()}) > 1]
+    names = sorted({name for installed in versions.values() for name in installed})
+    unlike = [name for name in names if len({installed.get(name, "none") for installed in versions.values()}) > 1]
     if not unlike:
         first = next(iter(versions.values()), {})
-        told = ", ".join(f"{name} {first[name]}" for name in essential if first.get(name))
-        return Verdict(check="versions", outcome=Outcome.OK, sentence=f"alike on {len(versions)} nodes: {told}")
+        detail = ", ".join(f"{name} {first[name]}" for name in essential if first.get(name))
+        return Verdict(check="versions", outcome=Outcome.OK, sentence=f"alike on {len(versions)} nodes: {detail}")
     sentence = "; ".join(_tell_difference(name, versions) for name in unlike)
     grave = [name for name in unlike if name in essential]
     if not grave:
@@ -134,8 +134,8 @@ def judge_versions(versions: Mapping[str, Mapping[str, str]], *, essential: Sequ
 
 def _tell_difference(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
     by_text: dict[str, list[str]] = {}
-    for node, told in sorted(versions.items()):
-        by_text.setdefault(told.get(name, "none"), []).append(node)
+    for node, installed in sorted(versions.items()):
+        by_text.setdefault(installed.get(name, "none"), []).append(node)
     parts = (
         f"{text} on {', '.join(nodes[:3])}{' and more' if len(nodes) > 3 else ''}" for text, nodes in by_text.items()
     )

@@ -55,14 +55,14 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
     A long message is cut at its end, a long traceback at its beginning.
     """
     kind, traceback = str(document.get("kind")), _optional_text(document.get("traceback"))
-    signal_told = _optional_text(document.get("signal"))
+    signal = _optional_text(document.get("signal"))
     known = {member.value for member in FailureKind}
     return Failure(
         kind=FailureKind(kind) if kind in known else FailureKind.UNKNOWN,
         message=str(document.get("message", ""))[:_MOST_OF_A_MESSAGE],
         rank=_optional_int(document.get("rank")),
         exit_code=_optional_int(document.get("exit_code")),
-        signal=None if signal_told is None else signal_told[:_MOST_OF_A_SIGNAL],
+        signal=None if signal is None else signal[:_MOST_OF_A_SIGNAL],
         step=_optional_int(document.get("step")),
         traceback=None if traceback is None else traceback[-_MOST_OF_A_TRACEBACK:],
         repeated=document.get("repeated") is True,

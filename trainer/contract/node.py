@@ -56,8 +56,8 @@ def fill_in(command: Sequence[str], *, head: str, local: str) -> list[str]:
 def find_port(command: Sequence[str]) -> int | None:
     """The port of the rendezvous on the first node, from the launcher's own flags; None where none is named."""
     flag = f"--rdzv-endpoint={HEAD}:"
-    told = next((word.removeprefix(flag) for word in command if word.startswith(flag)), "")
-    return int(told) if told.isdecimal() else None
+    value = next((word.removeprefix(flag) for word in command if word.startswith(flag)), "")
+    return int(value) if value.isdecimal() else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ def split_words(output: str) -> tuple[str, ...]:
         messages = [_message(part) for part in output.split(TRACEBACK)[1:]]
         return tuple(message for message in reversed(messages) if message)
     lines = [line for line in output.partition(_FAULTHANDLER)[0].splitlines() if line.strip()]
-    told = [line for line in lines if not _NATIVE_FRAME.match(line) and not _LEAKS.match(line)]
-    return ("\n".join(told[-_LAST_LINES:]),) if told else ()
+    kept = [line for line in lines if not _NATIVE_FRAME.match(line) and not _LEAKS.match(line)]
+    return ("\n".join(kept[-_LAST_LINES:]),) if kept else ()
 
 
 def _message(part: str) -> str:

@@ -82,9 +82,9 @@ class Errands:
             return
         limit = min(_STACKS_BYTES, _ALL_STACKS_BYTES // len(asked))
         folders = {worker.pid: worker.folder for worker in asked.values()}
-        told = collect_stacks(folders, limit_bytes=limit)
-        stacks = {str(each): told[worker.pid] for each, worker in sorted(asked.items()) if worker.pid in told}
-        silent = [each for each, worker in sorted(asked.items()) if worker.pid not in told]
+        collected = collect_stacks(folders, limit_bytes=limit)
+        stacks = {str(each): collected[worker.pid] for each, worker in sorted(asked.items()) if worker.pid in collected}
+        silent = [each for each, worker in sorted(asked.items()) if worker.pid not in collected]
         parts = []
         if stacks:
             parts.append(f"stacks of {name_ranks([int(each) for each in stacks])} saved as asked")

@@ -105,7 +105,7 @@ class _GenerationJournal:
 
     def __init__(self, record: Record | None, command: Sequence[str]) -> None:
         self._record, self._world_size = record, _count_workers(command)
-        self._told = 0
+        self._reported = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="generations", daemon=True)
 
@@ -129,10 +129,10 @@ class _GenerationJournal:
             return
         size = {} if self._world_size is None else {"world_size": self._world_size}
         host = self._record.process.host
-        for number in sorted(each for each in _find_generations(self._record) if each > self._told):
+        for number in sorted(each for each in _find_generations(self._record) if each > self._reported):
             sentence = f"generation {number} started"
             self._record.journal(EventKind.GENERATION_STARTED, sentence, number, number=number, host=host, **size)
-            self._told = number
+            self._reported = number
 
 
 def _count_workers(command: Sequence[str]) -> int | None:

@@ -116,14 +116,14 @@ def find_head(name: str, port: int | None, watch: _Watch) -> str | None:
     image is there and its agent is up. Either may take hours in a full cluster: whoever looks at the whole attempt
     knows whether to wait, and this pod does not.
     """
-    told = False
+    is_said = False
     while not watch.heard:
         found = _answering(name, port)
         if found is not None:
             return found
-        if not told:
+        if not is_said:
             say(f"waits for the first replica, {name}" + ("" if port is None else f", port {port}"))
-            told = True
+            is_said = True
         time.sleep(_LOOK_S)
     return None
 

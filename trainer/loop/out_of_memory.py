@@ -16,7 +16,7 @@ from trainer.errors import OutOfMemory
 from trainer.worker.group import find_device_bytes
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator"  # torch: c10/core/impl/alloc_cpu.cpp, which raises a plain RuntimeError
-_TOLD_SENTENCES = 2  # of CUDA's: that it is out of memory, and what was asked for
+_SENTENCES_SHOWN = 2  # of CUDA's: that it is out of memory, and what was asked for
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _is_shortage(error: Exception) -> bool:
 
 def _first_words(error: Exception) -> str:
     line = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return ". ".join(line.split(". ")[:_TOLD_SENTENCES]).rstrip(".")
+    return ". ".join(line.split(". ")[:_SENTENCES_SHOWN]).rstrip(".")
 
 
 def _advice(config: TrainerConfig, place: WorkerPlace) -> str:

@@ -76,7 +76,7 @@ class Stragglers:
     """Remembers since when ranks are slow, and tells each once."""
 
     _slow_since: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: when, and how many looks ago
-    _told: set[int] = field(default_factory=set)
+    _reported: set[int] = field(default_factory=set)
 
     def look(self, standings: Sequence[Standing], now: float) -> list[Standing]:
         """Those that have been slow for long enough and were not told yet. `now` in seconds of a monotonic clock."""
@@ -87,7 +87,7 @@ class Stragglers:
         lasting = [
             rank
             for rank, (since, looks) in self._slow_since.items()
-            if looks >= LEAST_WINDOWS and now - since >= LEAST_S and rank not in self._told
+            if looks >= LEAST_WINDOWS and now - since >= LEAST_S and rank not in self._reported
         ]
-        self._told.update(lasting)
+        self._reported.update(lasting)
         return [slow[rank] for rank in lasting]

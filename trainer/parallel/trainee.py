@@ -34,7 +34,7 @@ from trainer.worker.agreement import on_every_rank
 from trainer.worker.group import find_device_bytes
 from trainer.worker.waits import Waits
 
-_NAMES_TOLD = 5
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Trainee:
             return
         unused = [name for name, parameter in self.parameters.items() if parameter.grad is None]
         if unused:
-            names = ", ".join(unused[:_NAMES_TOLD]) + (f" and {len(unused) - _NAMES_TOLD} more" * (len(unused) > 5))
+            names = ", ".join(unused[:_NAMES_SHOWN]) + (f" and {len(unused) - _NAMES_SHOWN} more" * (len(unused) > 5))
             raise UnusedParameters(f"no gradient reached {names}; set find_unused_parameters: true, or remove them")
 
 

@@ -78,7 +78,7 @@ class Remote:
         return [str(path).removeprefix(prefix) for path in self._ask(lambda: self._store.find(self._path))]
 
     def unlink(self, *, missing_ok: bool = False) -> None:
-        with suppress(FileNotFoundError) if missing_ok else self._told():
+        with suppress(FileNotFoundError) if missing_ok else self._translated():
             self._ask(lambda: self._store.rm_file(self._path))
 
     def move(self, target: Remote) -> None:
@@ -109,11 +109,11 @@ class Remote:
         return self._place[1]
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        with self._told():
+        with self._translated():
             return question()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except (FileExistsError, FileNotFoundError, PermissionError) as error:

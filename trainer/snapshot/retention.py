@@ -29,7 +29,7 @@ class Retention:
         self._directory, self._fence, self._tell = directory, fence, tell
         self._keep, self._keep_every = keep, keep_every
         self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
-        self._untold: set[str] = set()  # verified since it was last told
+        self._unreported: set[str] = set()  # verified since it was last told
         self._hurries = False
 
     def hurry(self) -> None:
@@ -42,9 +42,9 @@ class Retention:
             order = restore_order(snapshot.list_committed(self._directory), self._fence.read())
             for name in choose_deletions(order, keep=self._keep, keep_every=self._keep_every, is_good=self._is_good):
                 snapshot.remove(self._directory / str(name))
-                evidence: dict[str, object] = {"name": str(name), "verified": sorted(self._untold)}
+                evidence: dict[str, object] = {"name": str(name), "verified": sorted(self._unreported)}
                 self._tell(EventKind.SNAPSHOT_DELETED, f"deleted snapshot {name}", evidence)
-                self._untold.clear()
+                self._unreported.clear()
 
     def _is_good(self, name: SnapshotName) -> bool:
         if str(name) not in self._verified:
@@ -54,7 +54,7 @@ class Retention:
             except (OSError, SnapshotError):
                 return False
             self._verified.add(str(name))
-            self._untold.add(str(name))
+            self._unreported.add(str(name))
         return True
 
     def _verify(self, path: Place) -> Manifest:

@@ -26,7 +26,7 @@ class Waits:
         self._heartbeat = heartbeat
         self._lock = threading.Lock()  # so that no WAITING is written behind the line that ends the wait
         self._since: float | None = None
-        self._is_told = False
+        self._is_reported = False
         self._after_s = AFTER_S
 
     def start(self) -> None:
@@ -41,8 +41,8 @@ class Waits:
         """The wait is over; if it was told, so is its end. Repeating it changes nothing."""
         with self._lock:
             self._since = None
-            if self._is_told:
-                self._is_told = False
+            if self._is_reported:
+                self._is_reported = False
                 self._heartbeat.repeat()
 
     def expect(self, step_s: float) -> None:
@@ -60,8 +60,8 @@ class Waits:
     def look(self) -> None:
         """Tell a wait that has lasted, once. The watching thread calls this."""
         with self._lock:
-            if self._since is not None and not self._is_told and time.monotonic() - self._since >= self._after_s:
-                self._is_told = True
+            if self._since is not None and not self._is_reported and time.monotonic() - self._since >= self._after_s:
+                self._is_reported = True
                 self._heartbeat.wait()
 
     def _watch(self) -> None:

@@ -75,5 +75,5 @@ async def _stream(
     wanted: Callable[[Happening], bool],
 ) -> Response:
     begin = int(last_event_id) if last_event_id is not None else await run_in_threadpool(services.tail.newest)
-    told = tell(services.tail, begin, wanted, watched(request, services.closing))
-    return Stream(told, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)
+    lines = tell(services.tail, begin, wanted, watched(request, services.closing))
+    return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)

@@ -193,10 +193,10 @@ class KubernetesBackend:
                 )
 
     def _pods_by_job(self) -> dict[str, list[PodObject]]:
-        told = {event.name: event.message for event in self._preemptions.objects()}
+        messages = {event.name: event.message for event in self._preemptions.objects()}
         pods: defaultdict[str, list[PodObject]] = defaultdict(list)
         for pod in (*(replace(pod, removed=True) for pod in self._pods.removed()), *self._pods.objects()):
-            known = pod if pod.name not in told else replace(pod, preempted=told[pod.name])
+            known = pod if pod.name not in messages else replace(pod, preempted=messages[pod.name])
             pods[pod.job or ""].append(known)
         return pods
 

@@ -130,8 +130,8 @@ class Exec(_Renewed):
 
     def _run(self, program: str) -> bytes:
         version = str(self._given.get("apiVersion", "client.authentication.k8s.io/v1"))
-        told = {"interactive": False} | ({} if self._cluster is None else {"cluster": dict(self._cluster)})
-        asked = {"apiVersion": version, "kind": "ExecCredential", "spec": told}
+        info = {"interactive": False} | ({} if self._cluster is None else {"cluster": dict(self._cluster)})
+        asked = {"apiVersion": version, "kind": "ExecCredential", "spec": info}
         extra = {each["name"]: each["value"] for each in self._given.get("env") or ()}
         done = subprocess.run(
             [program, *map(str, self._given.get("args") or ())],

@@ -198,16 +198,16 @@ def _auth(context: Context, verify: ssl.SSLContext) -> httpx.Auth | None:
         return httpx.BasicAuth(str(user["username"]), str(user.get("password", "")))
     if not user.get("exec"):
         return None
-    told = _cluster_info(context) if user["exec"].get("provideClusterInfo") else None
-    return Exec(user["exec"], context.of_user, verify=verify, cluster=told)
+    info = _cluster_info(context) if user["exec"].get("provideClusterInfo") else None
+    return Exec(user["exec"], context.of_user, verify=verify, cluster=info)
 
 
 def _cluster_info(context: Context) -> Mapping[str, Any]:
     """What a plug-in that asks for it is told of the cluster (client.authentication.k8s.io/v1, Cluster)."""
     cluster = context.cluster
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
-    told = {name: cluster[name] for name in names if cluster.get(name)}
+    info = {name: cluster[name] for name in names if cluster.get(name)}
     authority = _content(cluster, "certificate-authority", context.of_cluster)
-    told |= {} if authority is None else {"certificate-authority-data": b64encode(authority).decode()}
+    info |= {} if authority is None else {"certificate-authority-data": b64encode(authority).decode()}
     extensions = {each.get("name"): each.get("extension") for each in cluster.get("extensions") or ()}
-    return {**told, "config": extensions.get("client.authentication.k8s.io/exec")}
+    return {**info, "config": extensions.get("client.authentication.k8s.io/exec")}

@@ -25,7 +25,7 @@ class Mirror(Generic[Object]):
         self._lock = threading.Lock()
         self._objects: dict[str, Object] = {}  # by uid
         self._versions: dict[str, int] = {}
-        self._told: set[str] = set()  # uids of which no list has shown yet whether they are there
+        self._unlisted: set[str] = set()  # uids of which no list has shown yet whether they are there
         self._removed: dict[str, Object] = {}
         self._gone: dict[str, None] = {}  # uids that do not come back, oldest first
         self.version: str | None = None  # from which to watch; None: list first
@@ -38,14 +38,14 @@ class Mirror(Generic[Object]):
         listed_at = _number(version)
         with self._lock:
             for uid in self._objects.keys() - objects.keys():
-                if uid in self._told and self._versions[uid] > listed_at:
+                if uid in self._unlisted and self._versions[uid] > listed_at:
                     objects[uid], versions[uid] = self._objects[uid], self._versions[uid]
                 else:
                     self._bury(uid, self._objects[uid])
             for uid in objects:
                 self._gone.pop(uid, None)
                 self._removed.pop(uid, None)
-            self._told.clear()  # a server that was restored from a backup lists lower versions for ever
+            self._unlisted.clear()  # a server that was restored from a backup lists lower versions for ever
             self._objects, self._versions = objects, versions
             self.version = version
 
@@ -71,7 +71,7 @@ class Mirror(Generic[Object]):
         """What somebody has just been told of an object. Older news changes nothing, and what is gone stays gone."""
         with self._lock:
             self._store(document)
-            self._told.add(_uid(document))
+            self._unlisted.add(_uid(document))
 
     def objects(self) -> list[Object]:
         with self._lock:

@@ -178,14 +178,14 @@ def parse_warning(document: Json) -> WarningObject:
     """Events of the scheduler have `eventTime` and no `lastTimestamp`; some have no message at all (seen)."""
     about = document.get("involvedObject") or {}
     times = (document.get("lastTimestamp"), document.get("eventTime"), document.get("firstTimestamp"))
-    told = [moment for each in times if (moment := parse_time(each)) is not None] or [0.0]
+    known = [moment for each in times if (moment := parse_time(each)) is not None] or [0.0]
     return WarningObject(
         kind=about.get("kind") or "",
         name=about.get("name") or "",
         reason=document.get("reason") or "",
         message=document.get("message") or "",
-        at=told[0],
-        since=min(told),
+        at=known[0],
+        since=min(known),
     )
 
 
@@ -240,12 +240,12 @@ def _conditions(document: Json) -> tuple[Condition, ...]:
 def _container(status: Json) -> ContainerObject:
     state = status.get("state") or {}
     waiting, ended = state.get("waiting"), state.get("terminated")
-    told: Json = waiting or ended or {}
+    known: Json = waiting or ended or {}
     return ContainerObject(
         waiting=None if waiting is None else waiting.get("reason") or "",
         running="running" in state,
         terminated=None if ended is None else ended.get("reason") or "",
         exit_code=None if ended is None else ended.get("exitCode"),
-        message=told.get("message") or "",
+        message=known.get("message") or "",
         finished_at=None if ended is None else parse_time(ended.get("finishedAt")),
     )

@@ -118,8 +118,8 @@ def judge_findings(
         "python", enough, f"{site.python} is Python {found[0]['python']}" + ("" if enough else "; 3.10 is needed")
     )
     absent = {name: words for each in found for name, words in each["missing"].items()}
-    told = "; ".join(f"{name}: {words}" for name, words in absent.items())
-    yield Word("torch", not absent, f"{site.python} imports {', '.join(look.modules)}" if not absent else told)
+    detail = "; ".join(f"{name}: {words}" for name, words in absent.items())
+    yield Word("torch", not absent, f"{site.python} imports {', '.join(look.modules)}" if not absent else detail)
     yield _of_storage(found, site, nonce)
     unmet = next((str(each["unmet"]) for each in found[::-1] if each["unmet"]), None)
     met = "the second pod reaches the first by its name" if unmet is None else f"pods do not reach each other: {unmet}"
@@ -206,8 +206,8 @@ def _look_around(
         nonce = folder.rpartition("-")[2]
         yield from judge_findings(found, site, look, asked=asked, answered=time.time(), nonce=nonce)
         return
-    told = [seen.evidence, *(each.evidence for each in seen.replicas)]
-    why = "; ".join(told) if seen.cause is None else seen.cause.message
+    evidence = [seen.evidence, *(each.evidence for each in seen.replicas)]
+    why = "; ".join(evidence) if seen.cause is None else seen.cause.message
     printed = [pod.container.message.strip() for pod in pods if pod.container is not None and pod.container.message]
     last = f"; it printed: {printed[0].splitlines()[-1]}" if printed and not found else ""
     yield Word("pods", False, f"two pods did not look around: {why}{last}")

@@ -118,11 +118,11 @@ def _look(number: int, view: View, terms: Terms) -> _Replica:
 
 def _podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
     """A replica whose pod is still to be made, or may not be."""
-    told = _newest_warning(warnings, "Job", job.name)
-    words = f"replica {number} has no pod yet" + (f" ({told})" if told else "")
-    if not is_refusal(told):
+    detail = _newest_warning(warnings, "Job", job.name)
+    words = f"replica {number} has no pod yet" + (f" ({detail})" if detail else "")
+    if not is_refusal(detail):
         return _Replica(number, None, Word(standing=Standing.WAITS, evidence=words))
-    refused = Failure(kind=FailureKind.LAUNCH, message=f"the cluster lets no pod of Job {job.name} in ({told})")
+    refused = Failure(kind=FailureKind.LAUNCH, message=f"the cluster lets no pod of Job {job.name} in ({detail})")
     word = Word(standing=Standing.WAITS, evidence=words, trouble=refused, patience=True)
     since = min(each.since for each in _telling(warnings, "Job", job.name) if is_refusal(each.message))
     return _Replica(number, None, word, since=since)
@@ -134,8 +134,8 @@ def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: T
     if job.suspended:
         words = f"Job {job.name} is suspended in the cluster; nothing of it runs"
         if job.queued_by_kueue:
-            told = _newest_warning(view.warnings, "Job", job.name)
-            words = f"Job {job.name} waits for Kueue to admit it" + (f" ({told})" if told else "")
+            detail = _newest_warning(view.warnings, "Job", job.name)
+            words = f"Job {job.name} waits for Kueue to admit it" + (f" ({detail})" if detail else "")
         return Sighting(key=key, presence=Presence.PENDING, evidence=words)
     hopeless = _find_trouble(replicas, terms)
     if hopeless is not None:
@@ -146,8 +146,8 @@ def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: T
         return Sighting(key=key, presence=Presence.GONE, evidence=hopeless.message, replicas=ended, cause=hopeless)
     waiting = [one for one in replicas if one.word.standing is Standing.WAITS]
     first = max(waiting, key=lambda one: (one.word.trouble is not None, "has no node (" in one.word.evidence))
-    told = "" if first.pod is None else _newest_warning(view.warnings, "Pod", first.pod.name)
-    evidence = first.word.evidence + (f"; {told}" if told else "")
+    detail = "" if first.pod is None else _newest_warning(view.warnings, "Pod", first.pod.name)
+    evidence = first.word.evidence + (f"; {detail}" if detail else "")
     if len(waiting) < len(replicas):
         evidence = f"{len(replicas) - len(waiting)} of {len(replicas)} pods have begun; {evidence}"
     return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
@@ -239,13 +239,13 @@ def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure 
         return by_pod
     if job is None or job.deleting:
         return _deleted()
-    told = next((one for one in replicas if one.word.told_to_go), None)
-    if told is None or is_decided(job):
+    deleted = next((one for one in replicas if one.word.unexplained), None)
+    if deleted is None or is_decided(job):
         return None
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster{by}")
-    words = f"a pod of it was deleted in the cluster, {_NOT_BY_US} ({told.word.evidence})"
+    words = f"a pod of it was deleted in the cluster, {_NOT_BY_US} ({deleted.word.evidence})"
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 

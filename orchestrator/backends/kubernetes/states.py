@@ -37,7 +37,7 @@ class Word:
     evidence: str
     cause: Failure | None = None  # of its end, or why its cluster ends it
     disruption: Failure | None = None  # that cause, if the cluster itself ends it; our own deletions give none
-    told_to_go: bool = False  # it was deleted, and no reason is given
+    unexplained: bool = False  # it was deleted, and no reason is given
     trouble: Failure | None = None  # why it does not start
     patience: bool = False  # the trouble may pass by itself
 
@@ -161,7 +161,7 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
             evidence=_how_it_ended(pod),
             cause=cause,
             disruption=_find_disruption(pod, nodes),
-            told_to_go=cause is None and pod.deletes_at is not None,
+            unexplained=cause is None and pod.deletes_at is not None,
         )
     if is_silent(pod, nodes):
         return _silent(pod, _find_disruption(pod, nodes), now=now, late_s=late_s)
@@ -173,7 +173,7 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
             evidence=f"pod {pod.name} runs on {pod.node}{ending}",
             cause=disruption,
             disruption=disruption,
-            told_to_go=disruption is None and pod.deletes_at is not None,
+            unexplained=disruption is None and pod.deletes_at is not None,
         )
     return _waiting(pod)
 
@@ -239,8 +239,8 @@ def _how_it_ended(pod: PodObject) -> str:
         return f"pod {pod.name}{where} is gone ({said})"
     code = ended.exit_code
     signal = None if code is None else signal_name(code)
-    told = f", {signal}" if signal else ""
-    return f"pod {pod.name}{where} ended with exit code {code} ({ended.terminated}{told})"
+    detail = f", {signal}" if signal else ""
+    return f"pod {pod.name}{where} ended with exit code {code} ({ended.terminated}{detail})"
 
 
 def _find_cause(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure | None:
@@ -266,17 +266,17 @@ def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Fai
     """Why its cluster ends, or has ended, a pod: eviction, preemption, a node's shutdown or loss. With who set the
     reason, where Kubernetes tells; it does not tell who asked for an eviction."""
     code = None if pod.container is None else pod.container.exit_code
-    told = pod.condition("DisruptionTarget")
-    if told is not None and told.holds and told.reason in DISRUPTIONS:
-        said = [f"{told.reason}: {told.message}".rstrip(": ")]
+    condition = pod.condition("DisruptionTarget")
+    if condition is not None and condition.holds and condition.reason in DISRUPTIONS:
+        said = [f"{condition.reason}: {condition.message}".rstrip(": ")]
         if pod.reason:
             said.append(f"{pod.reason}: {pod.message}".rstrip(": "))
         if pod.preempted:
             said.append(pod.preempted)
-        if told.by:
-            said.append(f"set by {told.by}")
-        meaning = _tainted(pod, nodes) if told.reason == "DeletionByTaintManager" else None
-        return _failure(meaning or DISRUPTIONS[told.reason], pod, "; ".join(said), code)
+        if condition.by:
+            said.append(f"set by {condition.by}")
+        meaning = _tainted(pod, nodes) if condition.reason == "DeletionByTaintManager" else None
+        return _failure(meaning or DISRUPTIONS[condition.reason], pod, "; ".join(said), code)
     if pod.reason not in POD_REASONS:
         return None
     meaning = POD_REASONS[pod.reason]
@@ -311,16 +311,16 @@ def _unbegun(pod: PodObject, printed: str, code: int | None) -> Failure | None:
 
 
 def _disruption(pod: PodObject) -> str:
-    told = pod.condition("DisruptionTarget")
-    return told.reason if told is not None and told.holds else ""
+    condition = pod.condition("DisruptionTarget")
+    return condition.reason if condition is not None and condition.holds else ""
 
 
 def _failure(meaning: Meaning, pod: PodObject, said: str, code: int | None) -> Failure:
     where = f"pod {pod.name}" + (f" on {pod.node}" if pod.node else "")
-    told = f"{where}, {said}" if said else where
+    detail = f"{where}, {said}" if said else where
     return Failure(
         kind=meaning.kind or FailureKind.UNKNOWN,
-        message=f"{meaning.words} ({told})",
+        message=f"{meaning.words} ({detail})",
         exit_code=code,
         signal=None if code is None else signal_name(code),
     )

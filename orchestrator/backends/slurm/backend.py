@@ -236,8 +236,8 @@ class SlurmBackend:
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
         """Where an agent ended without a word, or may have been cut off, its node is asked after."""
         sighting = sight(key, job, traces, self._terms(key))
-        told = traces.recorded | traces.departures.keys()
-        ended_well = job.state == "COMPLETED" and all(one.replica in told for one in sighting.replicas)
+        recorded = traces.recorded | traces.departures.keys()
+        ended_well = job.state == "COMPLETED" and all(one.replica in recorded for one in sighting.replicas)
         if sighting.presence is Presence.GONE and not ended_well:
             return sight(key, job, traces, self._terms(key, broken=self._broken()))
         return sighting

@@ -189,8 +189,8 @@ def _departed(departure: Departure, traces: Traces) -> ReplicaSighting:
 
 
 def _ended(key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces, terms: Terms) -> Sighting:
-    told = f" ({job.reason})" if job.reason else ""
-    evidence = f"Slurm job {job.id} is over: {job.state}{told}"
+    detail = f" ({job.reason})" if job.reason else ""
+    evidence = f"Slurm job {job.id} is over: {job.state}{detail}"
     settled = job.ended_at is None or terms.now - job.ended_at >= terms.settle_s
     replicas = tuple(
         _end_of(replica, nodes[replica] if replica < len(nodes) else None, evidence, traces, terms, settled=settled)
@@ -216,8 +216,8 @@ def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str],
     ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
     if settled and not ours and not began and job.id not in traces.allocations and down:
         return _unprepared(job, down)
-    told = {"last_words": traces.last_words, "memory_words": traces.memory_words, "canceller": terms.canceller}
-    found = None if ours else find_cause(job, notice_s=terms.notice_s, **told)
+    clues = {"last_words": traces.last_words, "memory_words": traces.memory_words, "canceller": terms.canceller}
+    found = None if ours else find_cause(job, notice_s=terms.notice_s, **clues)
     if found is None and settled and not ours and not began:
         return _never_began(job, traces)
     if found is not None and found.kind is FailureKind.NODE and down:

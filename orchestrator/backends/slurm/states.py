@@ -104,8 +104,8 @@ def waits_for_nodes(job: SlurmJob) -> bool:
 def explain_wait(job: SlurmJob) -> str:
     """For what a job waits, in Slurm's word and ours."""
     words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
-    told = f": {job.reason}" if job.reason else ""
-    return f"waits in Slurm's queue as job {job.id}{told}" + (f" ({words.format(id=job.id)})" if words else "")
+    detail = f": {job.reason}" if job.reason else ""
+    return f"waits in Slurm's queue as job {job.id}{detail}" + (f" ({words.format(id=job.id)})" if words else "")
 
 
 def explain_canceller(row: SlurmJob | None, user: str) -> str:
@@ -157,8 +157,8 @@ def find_cause(
         limit = f"{job.time_limit_s or 0:g} s"
         return Failure(kind=FailureKind.TIMEOUT, message=f"its time limit of {limit} came near ({name})")
     if memory_words and job.state == "FAILED":
-        told = f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
-        return Failure(kind=FailureKind.HOST_OOM, message=told)
+        detail = f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
+        return Failure(kind=FailureKind.HOST_OOM, message=detail)
     return None
 
 

@@ -52,9 +52,9 @@ class Chronicle:
     has_snapshot: bool = False  # one that was not deleted; beside a quarantined one training does not begin anew
 
 
-def read_life(told: Chronicle) -> Life:
+def read_life(whole: Chronicle) -> Life:
     """Never raises: whatever agents say, no life is unreadable."""
-    chronicle = _bounded(told)
+    chronicle = _bounded(whole)
     job = chronicle.job
     attempts = tuple(_read_attempt(chronicle, attempt) for attempt in chronicle.attempts)
     return Life(
@@ -131,7 +131,7 @@ def _read_generations(
             found[number] = _placed(known, event)
         elif number in found:
             is_first = found[number].failed_at is None
-            found[number] = _told(found[number], event)
+            found[number] = _with_event(found[number], event)
             if event.kind == Theirs.WORKER_FAILED:
                 lost_a_peer = event.evidence.get("lost_a_peer") is True
                 if is_first and lost_a_peer:
@@ -169,7 +169,7 @@ def _host(event: Event) -> str | None:
     return host if isinstance(host, str) and 0 < len(host) <= _LONGEST_NAME else None
 
 
-def _told(one: GenerationLife, event: Event) -> GenerationLife:
+def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
     step = _number(event, "step")
     if event.kind == Theirs.RESTORED and one.restored_at is None:
         return replace(one, restored_at=event.at, restored_step=int(step or 0))

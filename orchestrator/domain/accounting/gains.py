@@ -74,43 +74,43 @@ def measure(life: Life, stretches: Sequence[Stretch]) -> Measured:
     )
 
 
-def judge_interval(told: Measured) -> Gain:
+def judge_interval(run: Measured) -> Gain:
     """Daly's expected run time at the interval that was used, against that at the best one."""
-    lacking = _lacking(told)
+    lacking = _lacking(run)
     if lacking is not None:
         return Gain(name="snapshot-interval", sentence=f"no better interval can be told: {lacking}", device_us=None)
-    best_s = max(young_daly_s(told.stall_s, told.mtbf_s), told.work_s / told.steps)
-    spared_s = _run_s(told, told.interval_s) - _run_s(told, best_s)
-    measured = f"{told.stall_s:.2f} s each, {counted(told.failures, 'failure')}, one in {told.mtbf_s:.0f} s of training"
+    best_s = max(young_daly_s(run.stall_s, run.mtbf_s), run.work_s / run.steps)
+    spared_s = _run_s(run, run.interval_s) - _run_s(run, best_s)
+    measured = f"{run.stall_s:.2f} s each, {counted(run.failures, 'failure')}, one in {run.mtbf_s:.0f} s of training"
     if spared_s <= 0:
-        sentence = f"snapshots every {told.interval_s:.1f} s were as good as any ({measured})"
+        sentence = f"snapshots every {run.interval_s:.1f} s were as good as any ({measured})"
         return Gain(name="snapshot-interval", sentence=sentence, device_us=0)
     return Gain(
         name="snapshot-interval",
-        sentence=f"snapshots every {best_s:.1f} s instead of every {told.interval_s:.1f} s ({measured})",
-        device_us=round(spared_s * told.devices * 1e6),
+        sentence=f"snapshots every {best_s:.1f} s instead of every {run.interval_s:.1f} s ({measured})",
+        device_us=round(spared_s * run.devices * 1e6),
     )
 
 
-def _lacking(told: Measured) -> str | None:
-    if told.failures == 0:
+def _lacking(run: Measured) -> str | None:
+    if run.failures == 0:
         return "nothing has failed yet"
-    if told.snapshots < _FEWEST_SNAPSHOTS:
+    if run.snapshots < _FEWEST_SNAPSHOTS:
         return "fewer than two snapshots told what they cost"
-    if told.work_s <= 0 or told.mtbf_s <= 0:
+    if run.work_s <= 0 or run.mtbf_s <= 0:
         return "no step that counts was told"
-    if max(told.interval_s + told.stall_s, told.restart_s) > _WORST * told.mtbf_s:
+    if max(run.interval_s + run.stall_s, run.restart_s) > _WORST * run.mtbf_s:
         return "failures come so fast that no interval helps"
     return None
 
 
-def _run_s(told: Measured, interval_s: float) -> float:
+def _run_s(run: Measured, interval_s: float) -> float:
     return daly_run_s(
-        told.work_s,
+        run.work_s,
         interval_s=interval_s,
-        stall_s=told.stall_s,
-        restart_s=told.restart_s,
-        mtbf_s=told.mtbf_s,
+        stall_s=run.stall_s,
+        restart_s=run.restart_s,
+        mtbf_s=run.mtbf_s,
     )
 
 

@@ -30,7 +30,7 @@ class Bin(StrEnum):
     STALLED = "stalled"  # silence, until it was noticed
     RECOVERING = "recovering"  # from the end of one generation or attempt until the next one trains
     IDLE = "idle"  # suspended; over and not yet seen; devices that an elastic job goes without
-    UNTOLD = "untold"  # workers run and say nothing of their steps
+    NOT_REPORTED = "untold"  # workers run and say nothing of their steps
 
 
 UNHELD = (Bin.QUEUE, Bin.IDLE)  # the job had no device then

@@ -221,7 +221,7 @@ def _mark_generation(
 
     over_at, cause = _over_at(attempt, one, following), _cause_of_end(attempt, one, following)
     if not tells_steps:
-        yield mark(one.started_at, Bin.UNTOLD)
+        yield mark(one.started_at, Bin.NOT_REPORTED)
         if over_at is not None and one.silent_s:
             yield mark(max(one.started_at, over_at - timedelta(seconds=one.silent_s)), Bin.STALLED, cause)
     else:

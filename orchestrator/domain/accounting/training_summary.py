@@ -18,8 +18,8 @@ _RESTARTS = (EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, E
 
 
 @dataclass(slots=True)
-class Told:
-    """The sum. It is changed in place by `tell_line` and `tell_event`."""
+class TrainingSummary:
+    """The sum. It is changed in place by `add_line` and `add_event`."""
 
     generation: int | None = None
     world_size: int | None = None
@@ -66,7 +66,7 @@ class Told:
             pace=self.pace.summary(),
         )
 
-    def tell_line(self, line: Progress, arrived_at: datetime) -> None:
+    def add_line(self, line: Progress, arrived_at: datetime) -> None:
         """Take one progress line into account. Lines of an earlier generation count as signs of life only, and notes of
         measurements not even as these: who is judged by signs of life has to give them."""
         is_note = line.phase is Phase.NOTE
@@ -91,7 +91,7 @@ class Told:
         if line.rank == 0 and not is_note:
             self.pace.enter(line, at)
 
-    def tell_event(self, event: JournalEvent, arrived_at: datetime) -> None:
+    def add_event(self, event: JournalEvent, arrived_at: datetime) -> None:
         """Take one journalled event into account."""
         generation = fitting(event.generation)
         if generation is None:

@@ -37,7 +37,7 @@ _DEEDS = (
 KINDS = frozenset({*_DEEDS, *CHAOS_KINDS, Theirs.WORKER_FAILED.value, Ours.ATTEMPT_STATE.value})
 _FORMED = (Theirs.RESTARTED_IN_PLACE.value, Theirs.GROUP_SHRUNK.value, Theirs.GROUP_GREW.value)
 _MOST_DEEDS = 12
-_UNTOLD = "not reported, because the workers report no steps"
+_NOT_REPORTED = "not reported, because the workers report no steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +92,18 @@ def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -
 
 def _find_cause(chronicle: Chronicle) -> Cause | None:
     """Of the newest attempt that failed, or of the newest generation that did while its attempt went on."""
-    told = max((event for event in chronicle.events if event.kind == Theirs.WORKER_FAILED), key=_order, default=None)
+    failed = max((event for event in chronicle.events if event.kind == Theirs.WORKER_FAILED), key=_order, default=None)
     ended = [each for each in chronicle.attempts if each.failure is not None]
-    if ended and (told is None or ended[-1].key.number >= (told.attempt or 0)):
-        return _cause_of_end(chronicle, ended[-1], told)
-    return None if told is None else _cause_in_place(chronicle, told)
+    if ended and (failed is None or ended[-1].key.number >= (failed.attempt or 0)):
+        return _cause_of_end(chronicle, ended[-1], failed)
+    return None if failed is None else _cause_in_place(chronicle, failed)
 
 
-def _order(told: Event) -> tuple[int, int, bool, int]:
+def _order(failed: Event) -> tuple[int, int, bool, int]:
     """The newest generation; in it, not who lost a peer; of those that hung, who is behind in steps."""
-    step = told.evidence.get("step")
-    behind = -step if told.evidence.get("kind") == FailureKind.HANG and isinstance(step, int) else 0
-    return (told.attempt or 0, told.generation or 0, told.evidence.get("lost_a_peer") is not True, behind)
+    step = failed.evidence.get("step")
+    behind = -step if failed.evidence.get("kind") == FailureKind.HANG and isinstance(step, int) else 0
+    return (failed.attempt or 0, failed.generation or 0, failed.evidence.get("lost_a_peer") is not True, behind)
 
 
 def _on_purpose(cause: Cause | None, events: Sequence[Event]) -> Cause | None:
@@ -113,11 +113,11 @@ def _on_purpose(cause: Cause | None, events: Sequence[Event]) -> Cause | None:
     return replace(cause, chaos=found)
 
 
-def _cause_of_end(chronicle: Chronicle, attempt: Attempt, told: Event | None) -> Cause:
+def _cause_of_end(chronicle: Chronicle, attempt: Attempt, failed: Event | None) -> Cause:
     """The attempt's own failure is the first cause of all its agents' words; the newest of those tells the rest."""
     number = attempt.key.number
     failure = attempt.failure or Failure(kind=FailureKind.UNKNOWN, message=attempt.reason)
-    mine = told if told is not None and told.attempt == number else None
+    mine = failed if failed is not None and failed.attempt == number else None
     went_on = attempt is not chronicle.attempts[-1] and chronicle.job.state is JobState.RUNNING
     return Cause(
         failure=failure,
@@ -130,31 +130,33 @@ def _cause_of_end(chronicle: Chronicle, attempt: Attempt, told: Event | None) ->
     )
 
 
-def _cause_in_place(chronicle: Chronicle, told: Event) -> Cause:
+def _cause_in_place(chronicle: Chronicle, failed: Event) -> Cause:
     failure, term = (
-        _lost_node(chronicle, told) or parse_failure(told.evidence),
-        (told.attempt or 0, told.generation or 0),
+        _lost_node(chronicle, failed) or parse_failure(failed.evidence),
+        (failed.attempt or 0, failed.generation or 0),
     )
     started = [event for event in chronicle.events if event.kind == Theirs.GENERATION_STARTED]
     return Cause(
         failure=failure,
-        at=told.at,
+        at=failed.at,
         attempt=term[0],
-        generation=told.generation,
-        collateral_ranks=_collateral(told, failure),
+        generation=failed.generation,
+        collateral_ranks=_collateral(failed, failure),
         over=any((event.attempt or 0, event.generation or 0) > term for event in started)
         or chronicle.job.state is JobState.SUCCEEDED,
     )
 
 
-def _lost_node(chronicle: Chronicle, told: Event) -> Failure | None:
+def _lost_node(chronicle: Chronicle, failed: Event) -> Failure | None:
     """Where all that was told is the loss of a peer: who is not in the group that formed next."""
-    if told.evidence.get("lost_a_peer") is not True:
+    if failed.evidence.get("lost_a_peer") is not True:
         return None
     later = [
         event
         for event in chronicle.events
-        if event.kind in _FORMED and event.attempt == told.attempt and (event.generation or 0) > (told.generation or 0)
+        if event.kind in _FORMED
+        and event.attempt == failed.attempt
+        and (event.generation or 0) > (failed.generation or 0)
     ]
     change = min(later, key=lambda event: event.generation or 0, default=None)
     if change is None or change.kind != Theirs.GROUP_SHRUNK:
@@ -162,8 +164,8 @@ def _lost_node(chronicle: Chronicle, told: Event) -> Failure | None:
     return Failure(kind=FailureKind.NODE, message=f"a node was lost, or its agent: {change.sentence}")
 
 
-def _collateral(told: Event, failure: Failure) -> tuple[int, ...]:
-    ranks = told.evidence.get("collateral_ranks")
+def _collateral(failed: Event, failure: Failure) -> tuple[int, ...]:
+    ranks = failed.evidence.get("collateral_ranks")
     named = [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else []
     return tuple(sorted(set(named) - {failure.rank}))
 
@@ -236,9 +238,9 @@ def _tell_lost(ledger: Ledger) -> str:
     """In device-seconds: work that is done again, silence, and the way back."""
     lost = {each: ledger.bins.get(each, 0) / 1e6 for each in LOSSES if ledger.bins.get(each, 0)}
     if not lost:
-        return _UNTOLD if ledger.bins.get(Bin.UNTOLD) else "nothing"
+        return _NOT_REPORTED if ledger.bins.get(Bin.NOT_REPORTED) else "nothing"
     parts = ", ".join(f"{seconds:.1f} {each.value.replace('_', '-')}" for each, seconds in lost.items())
-    rest = f"; the rest is {_UNTOLD}" if ledger.bins.get(Bin.UNTOLD) else ""
+    rest = f"; the rest is {_NOT_REPORTED}" if ledger.bins.get(Bin.NOT_REPORTED) else ""
     return f"{sum(lost.values()):.1f} device-seconds of {ledger.whole_us / 1e6:.1f} ({parts}){rest}"
 
 

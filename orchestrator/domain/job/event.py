@@ -49,7 +49,7 @@ class Event:
     @property
     def replica(self) -> int | None:
         """Whose agent, or which of its workers, told it; None: the service did, or a store that kept no such thing."""
-        told = self.evidence.get(REPLICA)
-        if not isinstance(told, int) or isinstance(told, bool) or self.kind in _OURS:
+        replica = self.evidence.get(REPLICA)
+        if not isinstance(replica, int) or isinstance(replica, bool) or self.kind in _OURS:
             return None
-        return told
+        return replica

@@ -113,12 +113,12 @@ def _require_rank(rank: int | None, target: Target) -> None:
 
 def _require_prey(job: Job, target: Target, fault: Fault) -> None:
     """A fault of snapshots needs a snapshot, or somebody who is known to write them."""
-    told = target.newest_snapshot is not None
-    if fault is Fault.DISK_FULL and not told and job.spec.run.trainer is None:
+    has_snapshot = target.newest_snapshot is not None
+    if fault is Fault.DISK_FULL and not has_snapshot and job.spec.run.trainer is None:
         raise Conflict(f"job {job.id} has written no snapshot so far: a full disk would strike nothing")
     if fault is not Fault.CORRUPT_SNAPSHOT:
         return
-    if not told:
+    if not has_snapshot:
         raise Conflict(f"job {job.id} has no snapshot that could be damaged")
     if job.spec.snapshot.dir is not None and is_url(job.spec.snapshot.dir):
         raise Conflict(f"the snapshots of job {job.id} are in an object store; only files can be damaged on purpose")

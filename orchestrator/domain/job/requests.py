@@ -57,11 +57,11 @@ def request_resume(job: Job) -> JobRequest | None:
     return JobRequest(replace(job.desired, suspended=False), EventKind.RESUME_REQUESTED, sentence)
 
 
-def request_snapshot(job: Job, told: int | None) -> JobRequest | None:
+def request_snapshot(job: Job, passed_on: int | None) -> JobRequest | None:
     require_going_on(job, "take a snapshot of")
-    if told is None:
+    if passed_on is None:
         raise Conflict(f"job {job.id} is {job.state}: nothing of it runs, so there is nothing to take a snapshot of")
-    if job.desired.snapshot_number > told:
+    if job.desired.snapshot_number > passed_on:
         return None
     desired = replace(job.desired, snapshot_number=job.desired.snapshot_number + 1)
     return JobRequest(desired, EventKind.SNAPSHOT_REQUESTED, "its owner asked for a snapshot")
@@ -94,14 +94,14 @@ def pending_requests(job: Job, attempt: Attempt | None) -> list[str]:
         ("resume", rests and not desired.suspended and not desired.cancelled),
         ("retry", desired.retry_number > job.retries_done),
         ("snapshot", attempt is not None and live and desired.snapshot_number > attempt.snapshots_told),
-        ("stacks", attempt is not None and live and stacks is not None and _is_untold(stacks, attempt)),
-        ("chaos", attempt is not None and live and chaos is not None and _is_untold(chaos, attempt)),
+        ("stacks", attempt is not None and live and stacks is not None and _is_pending(stacks, attempt)),
+        ("chaos", attempt is not None and live and chaos is not None and _is_pending(chaos, attempt)),
         ("scale", attempt is not None and live and attempt.asked != job.spec.topology.nodes),
     )
     return [verb for verb, is_pending in rows if is_pending]
 
 
-def _is_untold(request: RequestedStacks | RequestedChaos, attempt: Attempt) -> bool:
+def _is_pending(request: RequestedStacks | RequestedChaos, attempt: Attempt) -> bool:
     return request.attempt == attempt.key.number and request.number > attempt.errand_told
 
 

@@ -45,12 +45,12 @@ def newest_stacks(events: Sequence[Event]) -> tuple[RankStacks, ...]:
 
 def _texts(evidence: Mapping[str, object]) -> dict[int, str | None]:
     """By rank. Agents of any version write evidence, and anyone may write into a run directory."""
-    told, silent = evidence.get("stacks"), evidence.get("silent")
+    saved, silent = evidence.get("stacks"), evidence.get("silent")
     texts: dict[int, str | None] = {}
     for rank in silent if isinstance(silent, list) else ():
         if isinstance(rank, int):
             texts[rank] = None
-    for rank, text in told.items() if isinstance(told, Mapping) else ():
+    for rank, text in saved.items() if isinstance(saved, Mapping) else ():
         if isinstance(rank, str) and rank.isascii() and rank.isdecimal() and isinstance(text, str):
             texts[int(rank)] = text
     return texts

@@ -111,8 +111,8 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
             # A scheduler's signal looks alike whatever its reason: its own word says which it was.
             if word is not None:
                 return _from_cluster(live, word)
-            told = Failure(kind=FailureKind.PREEMPTED, message="the attempt was told to go by its cluster")
-            return Cause(told, recorded=True)
+            reported = Failure(kind=FailureKind.PREEMPTED, message="the attempt was told to go by its cluster")
+            return Cause(reported, recorded=True)
         case Outcome.CANCELLED if live.stopping:
             return Cause(None)
         case Outcome.CANCELLED:

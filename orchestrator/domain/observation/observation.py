@@ -79,7 +79,7 @@ class RankWord:
 
 def parse_replicas(evidence: Iterable[Mapping[str, object]]) -> frozenset[int]:
     """The replica numbers that events list under "replicas". Anything else in the list is ignored."""
-    named = [number for each in evidence if isinstance(told := each.get("replicas"), list) for number in told]
+    named = [number for each in evidence if isinstance(listed := each.get("replicas"), list) for number in listed]
     return frozenset(number for number in named if isinstance(number, int) and not isinstance(number, bool))
 
 

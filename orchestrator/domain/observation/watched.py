@@ -31,7 +31,7 @@ class Watched:
 
     def exits(self) -> list[ExitRecord]:
         """The exit records of the attempt, refused double starts aside, earliest first."""
-        return sorted(self._told().values(), key=lambda record: record.at)
+        return sorted(self._exits().values(), key=lambda record: record.at)
 
     @property
     def stopped_for_fault(self) -> bool:
@@ -53,26 +53,26 @@ class Watched:
     def bad_exits(self) -> list[ExitRecord]:
         """The records that speak against the attempt: no success, and not of a replica that the group can spare."""
         tolerated = self._tolerated_exits()
-        return [one for one in self._told().values() if one.outcome is not Outcome.SUCCEEDED and one not in tolerated]
+        return [one for one in self._exits().values() if one.outcome is not Outcome.SUCCEEDED and one not in tolerated]
 
     def _tolerated_exits(self) -> list[ExitRecord]:
         """The records of bad ends after which the group went on, or still may because enough other agents are alive.
 
         An agent whose program failed closes the group for all. One that lost its peers, its node or its place does not.
         """
-        told = self._told()
-        newest = max([self.seen.training.generation or 0, *(record.generation for record in told.values())])
+        records = self._exits()
+        newest = max([self.seen.training.generation or 0, *(record.generation for record in records.values())])
         at_work = sum(seen.liveness is Liveness.ALIVE for seen in self.seen.sighting.replicas)
         may_go_on = at_work >= self.attempt.min_nodes and not self.stopping
         tolerated = [
             record
-            for record in told.values()
+            for record in records.values()
             if record.outcome is not Outcome.SUCCEEDED
             and (record.generation < newest or (may_go_on and _leaves_group_open(record)))
         ]
         return tolerated if self.nodes - len(tolerated) >= self.attempt.min_nodes else []
 
-    def _told(self) -> dict[int, ExitRecord]:
+    def _exits(self) -> dict[int, ExitRecord]:
         """The exit records by replica, refused double starts aside."""
         replicas = range(self.attempt.max_nodes)
         exits = self.seen.exits.items()
@@ -92,16 +92,16 @@ class Watched:
 
     def gone(self) -> list[ReplicaSighting]:
         """The replicas that are dead and left no record; that a second start was refused is no end of the first."""
-        told, replicas = self._told(), self.seen.sighting.replicas
-        return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in told]
+        records, replicas = self._exits(), self.seen.sighting.replicas
+        return [one for one in replicas if one.liveness is Liveness.DEAD and one.replica not in records]
 
     def unreachable(self) -> list[ReplicaSighting]:
         """The replicas on nodes that the scheduler does not reach or has given up, unless they recorded an own end.
 
         A record of a lost peer is no such end: an agent that is cut off loses its peers.
         """
-        told = self._told()
-        ended = {number for number, record in told.items() if not (record.failure and is_lost_peer(record.failure))}
+        records = self._exits()
+        ended = {number for number, record in records.items() if not (record.failure and is_lost_peer(record.failure))}
         return [one for one in self.seen.sighting.replicas if one.node_unreachable and one.replica not in ended]
 
     def lost_nodes(self) -> tuple[str, ...]:

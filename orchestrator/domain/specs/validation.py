@@ -42,8 +42,8 @@ def parse_model(model: type[Model], document: object, *, prefix: str = "") -> Mo
             raise InvalidSpec([FieldProblem(prefix, f"holds {error.error_count()} wrong fields")]) from None
         first = islice(error.errors(), MOST_PROBLEMS)
         problems = _merged(_problem(detail, document, prefix) for detail in first)
-        untold = error.error_count() - MOST_PROBLEMS
-        rest = [FieldProblem(prefix, f"holds {untold} more wrong fields")] if untold > 0 else []
+        more = error.error_count() - MOST_PROBLEMS
+        rest = [FieldProblem(prefix, f"holds {more} more wrong fields")] if more > 0 else []
         raise InvalidSpec([*problems, *rest]) from error
 
 

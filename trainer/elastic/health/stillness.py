@@ -116,13 +116,13 @@ class Stillness:
         self._every_s = min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, self._limit_s / _LOOKS))
         self._tracks: dict[int, _Track] = {}
         self._looked_s = 0.0
-        self._told = False
+        self._reported = False
         self._agreed_s: float | None = None
 
     def begin(self, now_s: float) -> None:
         """A generation has been started."""
         self._tracks, self._looked_s = {}, now_s
-        self._told, self._agreed_s = False, None
+        self._reported, self._agreed_s = False, None
 
     def look(self, running: Mapping[int, Worker], now_s: float) -> Impasse | None:
         """The verdict, if this agent has to act on it. `running` are its workers by rank."""
@@ -139,9 +139,9 @@ class Stillness:
             self._note_stacks(running)
             return None
         still_s = now_s - max(track.still_since_s for track in self._tracks.values())
-        if still_s >= self._limit_s and not self._told:
+        if still_s >= self._limit_s and not self._reported:
             self._tell(running, now_s)
-        return self._agree(still_s, now_s) if self._told else None
+        return self._agree(still_s, now_s) if self._reported else None
 
     def _follow(self, running: Mapping[int, Worker], now_s: float, since_s: float) -> None:
         """Compare each worker with what it was at the look before."""
@@ -190,7 +190,7 @@ class Stillness:
             )
         if len(standings) == len(running):
             self._board.report_stillness(render_standings(standings))
-            self._told = True
+            self._reported = True
 
     def _is_idle(self, track: _Track, stack: Sequence[Frame], pid: int, now_s: float) -> bool:
         """The last signs of a rank that stands still by all others: it has hardly woken up, and its GPU is idle."""
@@ -201,23 +201,23 @@ class Stillness:
         return (loads_data(stack) or wakes <= allowed) and not self._uses_gpu(pid)
 
     def _withdraw(self) -> None:
-        if self._told:
+        if self._reported:
             self._board.report_stillness(None)
         for track in self._tracks.values():
             track.stack = None
-        self._told, self._agreed_s = False, None
+        self._reported, self._agreed_s = False, None
 
     def _agree(self, still_s: float, now_s: float) -> Impasse | None:
         """Wait for the other nodes, and for one more look in which they can withdraw."""
-        told = self._board.find_stillness()
-        if told is None:
+        reported = self._board.find_stillness()
+        if reported is None:
             self._agreed_s = None
             return None
         if self._agreed_s is None:
             self._agreed_s = now_s
         if now_s - self._agreed_s < self._every_s:
             return None
-        standings = sorted((each for text in told for each in parse_standings(text)), key=lambda each: each.rank)
+        standings = sorted((each for text in reported for each in parse_standings(text)), key=lambda each: each.rank)
         if self._needs_waiter and not any(each.waits or each.loads for each in standings):
             return None
         impasse = judge(standings, silent_s=still_s, limit_s=self._limit_s)

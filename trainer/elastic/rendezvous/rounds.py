@@ -193,8 +193,8 @@ def report_stillness(round_: Round, number: int, node: str, words: str | None) -
 
 def find_stillness(round_: Round) -> tuple[str, ...] | None:
     """The reports of all members whose workers still run; None while one of them has none."""
-    told = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
-    return tuple(told.values()) if told and told.keys() == round_.nodes - round_.finished else None
+    reported = {node: words for node, words in round_.still if round_.has(node) and node not in round_.finished}
+    return tuple(reported.values()) if reported and reported.keys() == round_.nodes - round_.finished else None
 
 
 def close(round_: Round, reason: str) -> Round:

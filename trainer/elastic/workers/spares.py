@@ -77,17 +77,17 @@ class Spares:
 
     def take_in(self) -> dict[int, int]:
         """Who is ready by now, with the memory in bytes that is its own alone."""
-        told = {}
+        reported = {}
         for pid, end in list(self._rising.items()):
             if select.select([end], [], [], 0)[0]:
                 messages = end.receive()
                 if messages:
-                    told[pid] = int(str(messages[0]["bytes"]))
+                    reported[pid] = int(str(messages[0]["bytes"]))
                     self._ready[pid] = self._rising.pop(pid)
                 else:
                     self._rising.pop(pid).close()  # it failed, and said why
                     self.wanted = 0
-        return told
+        return reported
 
     def stand_still(self) -> None:
         """Whoever rehearses leaves the processors to the group that starts."""

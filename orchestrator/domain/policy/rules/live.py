@@ -154,8 +154,8 @@ def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str 
     if pause_reason is None and now - (heard_at or started_at) <= UNHEARD_AFTER:
         return None
     since = "no report yet" if heard_at is None else f"last report {heard_at:%Y-%m-%d %H:%M:%S} UTC"
-    told = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if pause_reason is None else f"{_PAUSED}: {pause_reason}"
-    return f"{told}; {since}"
+    detail = f"{_UNKNOWN}: {live.seen.sighting.evidence}" if pause_reason is None else f"{_PAUSED}: {pause_reason}"
+    return f"{detail}; {since}"
 
 
 def _stand(live: Watched) -> str:

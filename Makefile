@@ -42,7 +42,7 @@ test-browser: $(VENV)/.installed ## the pages of a real service in Debian's Chro
 	@$(BIN)/python -m pytest -q tests/browser/live
 
 test-api: $(VENV)/.installed ## every operation as callers of each role, by Schemathesis (ARGS="--examples 200", ARGS=--help)
-	@$(BIN)/python -m deploy.dev.conformance $(ARGS)
+	@$(BIN)/python -m pytest -v -s tests/api/live $(ARGS)
 
 mutate: $(VENV)/.installed ## take each guard and each policy rule out in turn: some test must notice (ARGS="--only rules")
 	@$(BIN)/python -m deploy.dev.mutate $(ARGS)

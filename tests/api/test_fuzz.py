@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.dev.conformance.streams import streaming_paths
 from tests.api.conftest import World
+from tests.api.openapi import streaming_paths
 from tests.examples import examples
 
 FUZZ = settings(

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.dev.conformance.tool import CLIENT_GENERATOR, NoTool, install_tool
 from deploy.dev.service import ThrowawayService
+from tests.api.tools import CLIENT_GENERATOR, NoTool, install_tool
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -1,8 +1,13 @@
-"""Operations that answer with a stream, whose end Schemathesis would wait for: here only their begin is."""
+"""What the OpenAPI document and the service's own numbers tell beside Schemathesis.
+
+Schemathesis would wait for the end of operations that answer with a stream: here only their begin is looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -10,6 +15,10 @@ import httpx
 MEDIA_TYPE = "text/event-stream"
 _WORDS = ("", "0", "1", "-1", "999999999999999999", "1" * 19, "x", "0x1", "1e3", "'", "1,2", "1 2")
 _ANSWER_S = 30.0
+_COUNTED = re.compile(
+    r'^orchestrator_requests_total\{method="([A-Z]+)",route="([^"]+)",status="2\d\d"\} (\S+)$', re.MULTILINE
+)
+_ASKED_BY_US = ("GET", "/metrics")
 
 
 def streaming_paths(document: Mapping[str, Any]) -> list[str]:
@@ -67,3 +76,27 @@ def fault_of(answer: httpx.Response, operation: Mapping[str, Any]) -> str | None
     if kind == MEDIA_TYPE and not next(answer.iter_lines(), "").startswith(("retry:", "id:", ":", "event:")):
         return "begins with a line that is none of a stream of events"
     return None
+
+
+def unknown_parameters(document: Mapping[str, Any], known: Container[str]) -> list[str]:
+    """Parameters of paths without a value that leads somewhere: nothing would be proved behind them."""
+    names = {part[1:-1] for path in document["paths"] for part in path.split("/") if part.startswith("{")}
+    return sorted(name for name in names if name not in known)
+
+
+def closed_operations(document: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Those that take a token, by method and path; but for the one that tells how often each was answered."""
+    return {
+        (method.upper(), path)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if "security" in operation
+    } - {_ASKED_BY_US}
+
+
+def count_good_answers(metrics: str) -> Counter[tuple[str, str]]:
+    """Answers of 2xx by method and path, from Prometheus' text."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for method, path, value in _COUNTED.findall(metrics):
+        counted[method, path] += int(float(value))
+    return counted

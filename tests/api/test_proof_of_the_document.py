@@ -7,8 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.dev.conformance.document import closed_operations, count_good_answers, unknown_parameters
-from deploy.dev.conformance.streams import fault_of, requests_for, streaming_paths
+from tests.api.openapi import (
+    closed_operations,
+    count_good_answers,
+    fault_of,
+    requests_for,
+    streaming_paths,
+    unknown_parameters,
+)
 
 STREAM = {"200": {"content": {"text/event-stream": {}}}, "404": {"content": {"application/problem+json": {}}}}
 OPERATION: dict[str, Any] = {"responses": STREAM, "parameters": [{"name": "last-event-id", "in": "header"}]}

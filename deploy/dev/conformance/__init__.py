@@ -1,1 +1,0 @@
-"""Holds a real service to its own OpenAPI document, by Schemathesis: `python -m deploy.dev.conformance --help`."""

@@ -11,17 +11,16 @@ import gc
 import os
 import time
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass, field
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainer.contract.config import TrainerConfig, parse_interval
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.data.feeder import Feeder
 from trainer.data.source import BadSample
 from trainer.errors import DataError, SnapshotError
 from trainer.loop.beginning import Sight, agree, look_ahead, tell_beginning, write_values
@@ -29,12 +28,12 @@ from trainer.loop.evaluation import evaluate
 from trainer.loop.mfu import find_ideal_step_s
 from trainer.loop.microbatches import assign_microbatches, open_feeder
 from trainer.loop.observer import Observer
-from trainer.loop.step import StepRequest, StepResult, take_step
+from trainer.loop.step import Stepper, StepRequest, StepResult
 from trainer.loop.task import Task, open_task
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.cadence import Cadence, estimate_mtbf_s
-from trainer.snapshot.lineage import Beginning, fence_of, snapshots_of
+from trainer.snapshot.lineage import Beginning, fence_of
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Saver
 from trainer.worker.agreement import Outcome, attempt, on_every_rank
@@ -42,6 +41,7 @@ from trainer.worker.barrier import Barrier
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.malloc import keep_freed_memory
+from trainer.worker.run import Run
 from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 from trainer.worker.waits import Waits
@@ -65,209 +65,176 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
     with process_group(place, waits) as device:
         if device.type == "cpu":
             keep_freed_memory(os.environ)
+        own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
         # A function of its own: what it made of the group must be gone when the group is destroyed.
-        return _run_in_group(config, place, task, sight, device, heartbeat, waits, stop)
+        return _run_in_group(own, task, sight, stop)
 
 
-def _run_in_group(
-    config: TrainerConfig,
-    place: WorkerPlace,
-    task: Task,
-    sight: Outcome[Sight],
-    device: torch.device,
-    heartbeat: Heartbeat,
-    waits: Waits,
-    stop: StopFlag,
-) -> int:
-    beginning = agree(sight, place, heartbeat, waits)
-    heartbeat.beat(Phase.RESTORE)
-    fence = fence_of(place)
-    state = RunState(LossScale(config.precision))
-    trainee, ideal_step_s = _build(config, place, task, beginning, state, device, heartbeat, waits)
-    tell_beginning(beginning, config, task, trainee.notices, heartbeat)
-    saver = Saver(
-        directory=snapshots_of(place),
-        beginning=beginning,
-        fence=fence,
-        config=config,
-        strategy=trainee.layout.strategy,
-        data=task.source.fingerprint,
-        place=place,
-        device=device,
-        heartbeat=heartbeat,
-        waits=waits,
-    )
-    trainee.on_backward_done(waits.begin)
+def _run_in_group(run: Run, task: Task, sight: Outcome[Sight], stop: StopFlag) -> int:
+    beginning = agree(run, sight)
+    run.heartbeat.beat(Phase.RESTORE)
+    state = RunState(LossScale(run.config.precision))
+    trainee, ideal_step_s = _build(run, task, beginning, state)
+    tell_beginning(run, task, beginning, trainee.notices)
+    saver = Saver(run, beginning, strategy=trainee.layout.strategy, data=task.source.fingerprint)
+    trainee.on_backward_done(run.waits.begin)
     trainee.optimizer.register_step_pre_hook(saver.before_update)
-    requests = SnapshotRequests(desired_of(place), answered=saver.answered_requests)
-    heartbeat.beat(Phase.STEP)
-    cadence = Cadence(
-        parse_interval(config.snapshot_interval),
-        started_at=time.monotonic(),
-        cost=saver.cost,
-        read_mtbf_s=lambda: estimate_mtbf_s(fence.begun_at(), time.time(), place.world_size // place.local_world_size),
+    run.heartbeat.beat(Phase.STEP)
+    observer = Observer(run, task, trainee, saver.cost, ideal_step_s)
+    feeder = open_feeder(run, task, state)
+    loop = _Loop(
+        run=run,
+        task=task,
+        trainee=trainee,
+        state=state,
+        stepper=Stepper(run, task, trainee, feeder, state),
+        saver=saver,
+        cadence=_open_cadence(run, saver),
+        requests=SnapshotRequests(desired_of(run.place), answered=saver.answered_requests),
+        observer=observer,
+        stop=stop,
     )
-    feeder = open_feeder(config, task, place, state, device)
-    observer = Observer(config, task, trainee, place, saver.cost, heartbeat, ideal_step_s)
     with closing(feeder), observer, saver:
-        return _train(
-            config,
-            task,
-            trainee,
-            feeder,
-            state,
-            saver,
-            cadence,
-            requests,
-            observer,
-            heartbeat,
-            waits,
-            stop,
-            place.notice_s,
-        )
+        return loop.train()
 
 
-def _build(
-    config: TrainerConfig,
-    place: WorkerPlace,
-    task: Task,
-    beginning: Beginning,
-    state: RunState,
-    device: torch.device,
-    heartbeat: Heartbeat,
-    waits: Waits,
-) -> tuple[Trainee, float | None]:
+def _build(run: Run, task: Task, beginning: Beginning, state: RunState) -> tuple[Trainee, float | None]:
     """The model with its values, and on rank 0 `find_ideal_step_s`.
 
     A function of its own: the draft holds a model that was built on the CPU, whole, and must not outlive this.
     """
     draft = task.draft()
-    ideal_step_s = find_ideal_step_s(config, task, draft.model, device, heartbeat) if place.rank == 0 else None
-    trainee = build_trainee(
-        config,
-        model=draft.model,
-        place=place,
-        device=device,
-        waits=waits,
-        write_values=partial(write_values, config, task, draft, beginning, state, waits),
-        own_optimizer=task.optimizer,
-        wrap=task.wrap,
+    ideal_step_s = find_ideal_step_s(run, task, draft.model) if run.is_first else None
+
+    def write(model: nn.Module, optimizer: Optimizer) -> None:
+        state.attach(model, optimizer)
+        write_values(run, task, draft, beginning, state)
+
+    return build_trainee(run, draft.model, write, own_optimizer=task.optimizer, wrap=task.wrap), ideal_step_s
+
+
+def _open_cadence(run: Run, saver: Saver) -> Cadence:
+    fence, nodes = fence_of(run.place), run.place.world_size // run.place.local_world_size
+    return Cadence(
+        parse_interval(run.config.snapshot_interval),
+        started_at=time.monotonic(),
+        cost=saver.cost,
+        read_mtbf_s=lambda: estimate_mtbf_s(fence.begun_at(), time.time(), nodes),
     )
-    return trainee, ideal_step_s
 
 
-def _train(
-    config: TrainerConfig,
-    task: Task,
-    trainee: Trainee,
-    feeder: Feeder,
-    state: RunState,
-    saver: Saver,
-    cadence: Cadence,
-    requests: SnapshotRequests,
-    observer: Observer,
-    heartbeat: Heartbeat,
-    waits: Waits,
-    stop: StopFlag,
-    notice_s: float | None,
-) -> int:
-    is_first = dist.get_rank() == 0
-    bad: dict[int, BadSample] = {}
-    barrier = None if task.evaluation is None else Barrier(waits)
-    while state.step < config.steps:
-        own_times = observer.before(state.step + 1)
-        started, now = time.perf_counter(), time.monotonic()
-        is_busy = saver.is_busy
-        save_due = is_first and (
-            cadence.is_due(state.step + 1, now, is_busy=is_busy) or (not is_busy and requests.is_due(now))
-        )
-        too_late = is_first and not cadence.fits(notice_s, is_busy=saver.is_writing)
-        request = StepRequest(stop=stop.is_set, save=save_due, too_late=too_late, own_times=own_times)
-        result = take_step(config, task, trainee, feeder, state, waits, request)
-        step_s = time.perf_counter() - started
-        feeder.look(step_s)
-        waits.expect(step_s)
-        saver.look_around()
-        observer.after(state, result, step_s)
-        if barrier is not None:
-            _evaluate(config, task, trainee, state, barrier, heartbeat, waits)
-        if result.skipped:
-            _note_skipped(config, result, bad, heartbeat, waits)
-        if result.save or state.step == config.steps:
-            _save(saver, state, cadence, requests, heartbeat, is_end=state.step == config.steps, is_stop=result.stop)
-        elif result.stop and is_first:
-            sentence = f"stopped at step {state.step} without a snapshot: none fits into {notice_s:g} s"
-            heartbeat.tell(EventKind.SNAPSHOT_SKIPPED, sentence, {"step": state.step, "notice_s": notice_s})
-        if result.stop and state.step < config.steps:
-            return STOPPED_EXIT_CODE
-    if saver.saved_step != state.step:
-        heartbeat.beat(Phase.SNAPSHOT, state.step)
-    if not saver.save(state, requests=requests.answer()):
-        raise SnapshotError(f"training ended at step {state.step}, and its last snapshot could not be written")
-    heartbeat.beat(Phase.DONE, state.step)
-    return 0
+@dataclass(frozen=True, kw_only=True)
+class _Loop:
+    """The steps of one generation, and what takes part in them."""
 
+    run: Run
+    task: Task
+    trainee: Trainee
+    state: RunState
+    stepper: Stepper
+    saver: Saver
+    cadence: Cadence  # asked by rank 0 alone, as are the requests
+    requests: SnapshotRequests
+    observer: Observer
+    stop: StopFlag
+    unreadable: dict[int, BadSample] = field(default_factory=dict)  # by their index
 
-def _evaluate(
-    config: TrainerConfig,
-    task: Task,
-    trainee: Trainee,
-    state: RunState,
-    barrier: Barrier,
-    heartbeat: Heartbeat,
-    waits: Waits,
-) -> None:
-    """After every `evaluate_every` steps, and after the last one. Collective."""
-    every = config.evaluate_every
-    is_due = state.step == config.steps or (every is not None and state.step % every == 0)
-    if task.evaluation is None or not is_due:
-        return
-    heartbeat.beat(Phase.EVALUATION, state.step)
-    barrier.meet(f"the evaluation after step {state.step}", timeout_s=_EVALUATION_MEETING_S)
-    shares = assign_microbatches(dist.get_rank(), dist.get_world_size(), task.evaluation.num_microbatches)
+    def train(self) -> int:
+        """Step until the last step or a stop, and return the exit code. Collective."""
+        state, config = self.state, self.run.config
+        barrier = None if self.task.evaluation is None else Barrier(self.run.waits)
+        while state.step < config.steps:
+            own_times = self.observer.before(state.step + 1)
+            started = time.perf_counter()
+            result = self.stepper.take(self._request(own_times))
+            step_s = time.perf_counter() - started
+            self.stepper.feeder.look(step_s)
+            self.run.waits.expect(step_s)
+            self.saver.look_around()
+            self.observer.after(state, result, step_s)
+            if barrier is not None:
+                self._evaluate(barrier)
+            if result.skipped:
+                self._note_skipped(result)
+            is_end = state.step == config.steps
+            if result.save or is_end:
+                self._save(is_end=is_end, is_stop=result.stop)
+            elif result.stop:
+                self._tell_no_snapshot()
+            if result.stop and not is_end:
+                return STOPPED_EXIT_CODE
+        self._finish()
+        return 0
 
-    def loss_of(batch: object, count: int) -> tuple[Tensor, Tensor | float]:
-        if trainee.exchanges_throughout:
-            waits.begin()
-        with trainee.autocast():
-            return task.loss(trainee.forward, batch, count)
+    def _request(self, own_times: tuple[float, ...]) -> StepRequest:
+        """What this rank asks for after the next step: a stop, and rank 0 a snapshot."""
+        if not self.run.is_first:
+            return StepRequest(stop=self.stop.is_set, own_times=own_times)
+        now, is_busy = time.monotonic(), self.saver.is_busy
+        is_due = self.cadence.is_due(self.state.step + 1, now, is_busy=is_busy)
+        save = is_due or (not is_busy and self.requests.is_due(now))
+        too_late = not self.cadence.fits(self.run.place.notice_s, is_busy=self.saver.is_writing)
+        return StepRequest(stop=self.stop.is_set, save=save, too_late=too_late, own_times=own_times)
 
-    weighted = [(share.microbatch, share.weight) for share in shares]
-    loss = evaluate(task.evaluation, weighted, loss_of, trainee.forward, trainee.device, waits)
-    heartbeat.beat(Phase.STEP, state.step, {"evaluation_loss": loss} if dist.get_rank() == 0 else None)
+    def _evaluate(self, barrier: Barrier) -> None:
+        """After every `evaluate_every` steps, and after the last one. Collective."""
+        config, step, heartbeat = self.run.config, self.state.step, self.run.heartbeat
+        evaluation, every = self.task.evaluation, config.evaluate_every
+        is_due = step == config.steps or (every is not None and step % every == 0)
+        if evaluation is None or not is_due:
+            return
+        heartbeat.beat(Phase.EVALUATION, step)
+        barrier.meet(f"the evaluation after step {step}", timeout_s=_EVALUATION_MEETING_S)
+        shares = assign_microbatches(dist.get_rank(), dist.get_world_size(), evaluation.num_microbatches)
 
+        def loss_of(batch: object, count: int) -> tuple[Tensor, Tensor | float]:
+            if self.trainee.exchanges_throughout:
+                self.run.waits.begin()
+            with self.trainee.autocast():
+                return self.task.loss(self.trainee.forward, batch, count)
 
-def _save(
-    saver: Saver,
-    state: RunState,
-    cadence: Cadence,
-    requests: SnapshotRequests,
-    heartbeat: Heartbeat,
-    *,
-    is_end: bool,
-    is_stop: bool,
-) -> None:
-    """In the background while training goes on; before an end, the last thing that is done."""
-    heartbeat.beat(Phase.SNAPSHOT, state.step)
-    if is_end or is_stop:
-        saver.save(state, requests=requests.answer(), keep_all=is_stop)
-    else:
-        saver.begin(state, requests=requests.answer())
-    if dist.get_rank() == 0:  # who decides for all
-        cadence.saved(time.monotonic())
-    heartbeat.beat(Phase.STEP, state.step)
+        weighted = [(share.microbatch, share.weight) for share in shares]
+        loss = evaluate(self.run, evaluation, weighted, loss_of, self.trainee.forward)
+        heartbeat.beat(Phase.STEP, step, {"evaluation_loss": loss} if self.run.is_first else None)
 
+    def _save(self, *, is_end: bool, is_stop: bool) -> None:
+        """In the background while training goes on; before an end, the last thing that is done."""
+        self.run.heartbeat.beat(Phase.SNAPSHOT, self.state.step)
+        if is_end or is_stop:
+            self.saver.save(self.state, requests=self.requests.answer(), keep_all=is_stop)
+        else:
+            self.saver.begin(self.state, requests=self.requests.answer())
+        if self.run.is_first:
+            self.cadence.saved(time.monotonic())
+        self.run.heartbeat.beat(Phase.STEP, self.state.step)
 
-def _note_skipped(
-    config: TrainerConfig, result: StepResult, bad: dict[int, BadSample], heartbeat: Heartbeat, waits: Waits
-) -> None:
-    """Tell each unreadable sample once. Raises DataError, on all ranks, when there are too many. Collective."""
-    found = [sample for part in on_every_rank(lambda: result.own_skipped, waits) for sample in part]
-    for sample in found:
-        if sample.index not in bad and dist.get_rank() == 0:
-            evidence = {"index": sample.index, "position": sample.position, "error": sample.error}
-            heartbeat.tell(EventKind.SAMPLE_SKIPPED, f"{sample}; the next one stands in for it", evidence)
-        bad.setdefault(sample.index, sample)
-    if len(bad) > config.skip_bad_samples:
-        allowed = f"skip_bad_samples = {config.skip_bad_samples}"
-        raise DataError(f"{len(bad)} samples could not be read, more than {allowed}; the events name them")
+    def _tell_no_snapshot(self) -> None:
+        if self.run.is_first:
+            step, notice_s = self.state.step, self.run.place.notice_s
+            sentence = f"stopped at step {step} without a snapshot: none fits into {notice_s:g} s"
+            self.run.heartbeat.tell(EventKind.SNAPSHOT_SKIPPED, sentence, {"step": step, "notice_s": notice_s})
+
+    def _note_skipped(self, result: StepResult) -> None:
+        """Tell each unreadable sample once. Raises DataError, on all ranks, when there are too many. Collective."""
+        found = [sample for part in on_every_rank(lambda: result.own_skipped, self.run.waits) for sample in part]
+        for sample in found:
+            if sample.index not in self.unreadable and self.run.is_first:
+                evidence = {"index": sample.index, "position": sample.position, "error": sample.error}
+                sentence = f"{sample}; the next one stands in for it"
+                self.run.heartbeat.tell(EventKind.SAMPLE_SKIPPED, sentence, evidence)
+            self.unreadable.setdefault(sample.index, sample)
+        limit = self.run.config.skip_bad_samples
+        if len(self.unreadable) > limit:
+            allowed = f"skip_bad_samples = {limit}"
+            raise DataError(
+                f"{len(self.unreadable)} samples could not be read, more than {allowed}; the events name them"
+            )
+
+    def _finish(self) -> None:
+        """The last step has its snapshot, or the run has failed."""
+        step = self.state.step
+        if self.saver.saved_step != step:
+            self.run.heartbeat.beat(Phase.SNAPSHOT, step)
+        if not self.saver.save(self.state, requests=self.requests.answer()):
+            raise SnapshotError(f"training ended at step {step}, and its last snapshot could not be written")
+        self.run.heartbeat.beat(Phase.DONE, step)

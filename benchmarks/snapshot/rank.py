@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,12 +36,13 @@ from trainer.model.decoder import Decoder, build_initial
 from trainer.parallel.materialize import initialise
 from trainer.parallel.precision import LossScale
 from trainer.parallel.trainee import Trainee, build_trainee
-from trainer.snapshot.lineage import Beginning, Fence
+from trainer.snapshot.lineage import Beginning
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.saver import Flight, Saver
 from trainer.snapshot.writing import Values
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
 _VOCABULARY = 256
@@ -227,23 +228,21 @@ def build(setting: Setting, device: torch.device, heartbeat: Heartbeat, waits: W
         state.attach(model, optimizer)
         initialise(model, partial(build_initial, seed=0, layers=shape.layers))
 
-    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
+    own = Run(
+        config=config,
+        place=replace(place, job_dir=None, snapshot_dir=str(folder)),
+        device=device,
+        heartbeat=heartbeat,
+        waits=waits,
+    )
+    trainee = build_trainee(own, model, write_values)
     savers = {}
     kinds = {STAGED: (StagingSaver, "async"), ASYNC: (Saver, "async"), SYNC: (Saver, "sync")}
     for number, name in enumerate((name for name in setting.kinds if name in kinds), start=1):
         kind, mode = kinds[name]
-        savers[name] = kind(
-            directory=folder,
-            beginning=Beginning(term=Term(1, number), restore=None),
-            fence=Fence(None),
-            config=TrainerConfig(preset=config.preset, snapshot_mode=mode, snapshot_keep=1000),
-            strategy=trainee.layout.strategy,
-            data={},
-            place=place,
-            device=trainee.device,
-            heartbeat=heartbeat,
-            waits=waits,
-        )
+        saved = replace(own, config=TrainerConfig(preset=config.preset, snapshot_mode=mode, snapshot_keep=1000))
+        beginning = Beginning(term=Term(1, number), restore=None)
+        savers[name] = kind(saved, beginning, strategy=trainee.layout.strategy, data={})
     return Bench(setting, trainee, state, savers, folder)
 
 

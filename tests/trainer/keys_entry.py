@@ -18,7 +18,7 @@ from tests.trainer.strategies_entry import SHORT
 from trainer.contract.config import TrainerConfig, parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.loop.microbatches import open_feeder
-from trainer.loop.step import JobRequest, take_step
+from trainer.loop.step import Stepper, StepRequest
 from trainer.loop.task import open_task
 from trainer.model.decoder import build_initial
 from trainer.parallel import communication as exchange
@@ -28,6 +28,7 @@ from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.run_state import RunState
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
 _LARGE = 10_000  # elements: more than anything but gradients has
@@ -56,7 +57,7 @@ REDUCE, ALL_REDUCE = exchange._reduce, dist.all_reduce
 
 
 def take_one_step(
-    config: TrainerConfig, place: WorkerPlace, device: torch.device, waits: Waits
+    config: TrainerConfig, place: WorkerPlace, device: torch.device, heartbeat: Heartbeat
 ) -> tuple[Trainee, Counts]:
     """The model has a buffer that holds its rank before the step."""
     state, task, counts = RunState(LossScale(config.precision)), open_task(config), Counts()
@@ -69,13 +70,14 @@ def take_one_step(
         initialise(model, partial(build_initial, seed=config.seed, layers=4))
         model.rank.fill_(float(place.rank))
 
-    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
-    feeder = open_feeder(config, task, place, state, device)
+    run = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=Waits(heartbeat))
+    trainee = build_trainee(run, model, write_values)
+    stepper = Stepper(run, task, trainee, open_feeder(run, task, state), state)
     if isinstance(trainee.forward, DistributedDataParallel):
         trainee.forward.register_comm_hook(None, counts.count_bucket)
     exchange._reduce, dist.all_reduce = counts.count_shards, counts.count_copies
     try:
-        take_step(config, task, trainee, feeder, state, waits, JobRequest())
+        stepper.take(StepRequest())
     finally:
         exchange._reduce, dist.all_reduce = REDUCE, ALL_REDUCE
     return trainee, counts
@@ -85,10 +87,10 @@ def main() -> None:
     place = parse_place(os.environ)
     cases: dict[str, dict] = json.loads(sys.argv[2])["cases"]
     found: dict[str, dict] = {}
-    waits = Waits(Heartbeat(place, 1))
-    with process_group(place, waits) as device:
+    heartbeat = Heartbeat(place, 1)
+    with process_group(place, Waits(heartbeat)) as device:
         for name, options in cases.items():
-            trainee, counts = take_one_step(parse_config({**SHORT, **options}), place, device, waits)
+            trainee, counts = take_one_step(parse_config({**SHORT, **options}), place, device, heartbeat)
             buffers: list[float] = [0.0] * place.world_size
             dist.all_gather_object(buffers, trainee.model.rank.item())
             found[name] = {**vars(counts), "buffers": buffers}

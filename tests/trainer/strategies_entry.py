@@ -16,7 +16,7 @@ from trainer.contract.config import parse_config
 from trainer.contract.env import WorkerPlace, parse_place
 from trainer.errors import TrainerError
 from trainer.loop.microbatches import open_feeder
-from trainer.loop.step import JobRequest, take_step
+from trainer.loop.step import Stepper, StepRequest
 from trainer.loop.task import open_task
 from trainer.model.decoder import build_initial
 from trainer.parallel.materialize import initialise
@@ -26,6 +26,7 @@ from trainer.parallel.trainee import Trainee, build_trainee
 from trainer.snapshot.run_state import RunState
 from trainer.worker.group import process_group
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
 SHORT = {
@@ -40,7 +41,7 @@ SHORT = {
 }
 
 
-def train(options: dict, place: WorkerPlace, device: torch.device, waits: Waits) -> dict:
+def train(options: dict, place: WorkerPlace, device: torch.device, heartbeat: Heartbeat) -> dict:
     # Keys that begin with "_" are not the trainer's: what else the case does.
     config = parse_config({**SHORT, **{name: value for name, value in options.items() if name[0] != "_"}})
     state, task = RunState(LossScale(config.precision)), open_task(config)
@@ -53,11 +54,12 @@ def train(options: dict, place: WorkerPlace, device: torch.device, waits: Waits)
         state.attach(model, optimizer)
         initialise(model, partial(build_initial, seed=config.seed, layers=4))
 
-    trainee = build_trainee(config, model=model, place=place, device=device, waits=waits, write_values=write_values)
+    run = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=Waits(heartbeat))
+    trainee = build_trainee(run, model, write_values)
     if "_loss_scale" in options:
         state.loss_scale.factor = options["_loss_scale"]
-    feeder = open_feeder(config, task, place, state, device)
-    results = [take_step(config, task, trainee, feeder, state, waits, JobRequest()) for _ in range(config.steps)]
+    stepper = Stepper(run, task, trainee, open_feeder(run, task, state), state)
+    results = [stepper.take(StepRequest()) for _ in range(config.steps)]
     return {
         "losses": [result.loss for result in results],
         "grad_norms": [result.grad_norm for result in results],
@@ -83,11 +85,11 @@ def main() -> None:
     place = parse_place(os.environ)
     cases: dict[str, dict] = json.loads(sys.argv[2])["cases"]
     found: dict[str, dict] = {}
-    waits = Waits(Heartbeat(place, 1))
-    with process_group(place, waits) as device:
+    heartbeat = Heartbeat(place, 1)
+    with process_group(place, Waits(heartbeat)) as device:
         for name, options in cases.items():
             try:
-                found[name] = train(options, place, device, waits)
+                found[name] = train(options, place, device, heartbeat)
             except TrainerError as error:
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
     if place.rank == 0:

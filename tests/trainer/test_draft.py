@@ -12,7 +12,7 @@ from trainer.model import initial
 @pytest.mark.parametrize("own_init", [False, True], ids=["on meta", "on the CPU"])
 def test_no_first_values_are_kept_while_training(tmp_path, monkeypatch, own_init):
     drafts, alive = [], []
-    make, loop = initial.Draft, train._train
+    make, loop = initial.Draft, train._Loop.train
 
     def draft(*arguments):
         made = make(*arguments)
@@ -20,11 +20,11 @@ def test_no_first_values_are_kept_while_training(tmp_path, monkeypatch, own_init
         drafts.append(weakref.ref(made.write))
         return made
 
-    def look_and_train(*arguments):
+    def look_and_train(own):
         alive.extend(each() for each in drafts)
-        return loop(*arguments)
+        return loop(own)
 
     monkeypatch.setattr(initial, "Draft", draft)
-    monkeypatch.setattr(train, "_train", look_and_train)
+    monkeypatch.setattr(train._Loop, "train", look_and_train)
     train_alone(tmp_path, steps=1, task_config={"width": 8, "own_init": own_init})
     assert alive == [None, None]

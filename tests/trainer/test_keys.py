@@ -17,6 +17,7 @@ from trainer.parallel.strategy import Layout
 from trainer.parallel.trainee import build_trainee
 from trainer.worker import group
 from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
 PLACE = parse_place({})
@@ -47,8 +48,9 @@ def build(model: nn.Module, config: TrainerConfig, device: torch.device) -> para
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
 
-    waits = Waits(Heartbeat(PLACE, 1))
-    return build_trainee(config, model=model, place=PLACE, device=device, waits=waits, write_values=write_values)
+    heartbeat = Heartbeat(PLACE, 1)
+    run = Run(config=config, place=PLACE, device=device, heartbeat=heartbeat, waits=Waits(heartbeat))
+    return build_trainee(run, model, write_values)
 
 
 def test_batchnorm_becomes_that_of_all_ranks_and_keeps_its_names():

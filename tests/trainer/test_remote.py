@@ -8,7 +8,6 @@ import pickle
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -22,8 +21,7 @@ from trainer.contract.fence import Term, TermRecord
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError
 from trainer.snapshot import Remote, lineage, parse_location
-from trainer.snapshot.committer import Committer
-from trainer.snapshot.committer import Draft as CommitDraft
+from trainer.snapshot.committer import Committer, PendingSnapshot
 from trainer.snapshot.retention import Retention
 from trainer.snapshot.staging import Stager
 
@@ -180,9 +178,9 @@ def test_a_snapshot_that_cannot_be_removed_is_told_all_the_same(monkeypatch):
     told = []
     monkeypatch.setattr(snapshot, "remove", refuse)
     committer = object.__new__(Committer)
-    committer._heartbeat = SimpleNamespace(tell=lambda kind, sentence, evidence: told.append(sentence))
-    draft = CommitDraft(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, requests=0)
-    committer.give_up(draft, OSError("no room"))
+    committer._tell = lambda kind, sentence, evidence: told.append(sentence)
+    pending = PendingSnapshot(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, requests=0)
+    committer.give_up(pending, OSError("no room"))
     assert told == ["snapshot of step 4 failed, training goes on: no room"]
 
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from trainer import snapshot
 from trainer.contract.config import TrainerConfig
@@ -27,8 +25,7 @@ from trainer.snapshot.lineage import Beginning, Restore, Tell, begin_term, fence
 from trainer.snapshot.run_state import RunState, read_state
 from trainer.snapshot.verification import TooLarge, choose_together, verify_small
 from trainer.worker.agreement import Outcome, on_every_rank, share
-from trainer.worker.heartbeat import Heartbeat
-from trainer.worker.waits import Waits
+from trainer.worker.run import Run
 
 
 @dataclass(frozen=True)
@@ -59,13 +56,13 @@ def describe_program(config: TrainerConfig) -> dict[str, object]:
     return {**{f"version of {name}": version for name, version in versions.items()}, **asdict(config)}
 
 
-def agree(sight: Outcome[Sight], place: WorkerPlace, heartbeat: Heartbeat, waits: Waits) -> Beginning:
+def agree(run: Run, sight: Outcome[Sight]) -> Beginning:
     """Give all ranks rank 0's beginning, once they have verified the snapshot together if it is large. Collective.
 
     Raises on all ranks what failed on one, StrategyError when one of them runs something else than rank 0, and
     DataError when it sees other data.
     """
-    sights = share(sight, waits)
+    sights = share(sight, run.waits)
     for rank, seen in enumerate(sights):
         difference = describe_difference(seen.program, sights[0].program)
         if difference is not None:
@@ -75,32 +72,25 @@ def agree(sight: Outcome[Sight], place: WorkerPlace, heartbeat: Heartbeat, waits
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
     if sights[0].beginning is not None:
         return sights[0].beginning
-    heartbeat.beat(Phase.RESTORE)
-    directory, fence = snapshots_of(place), fence_of(place)
-    return choose_together(lambda verify: begin_term(place, directory, fence, heartbeat.tell, verify), waits)
+    run.heartbeat.beat(Phase.RESTORE)
+    directory, fence = snapshots_of(run.place), fence_of(run.place)
+    return choose_together(
+        lambda verify: begin_term(run.place, directory, fence, run.heartbeat.tell, verify), run.waits
+    )
 
 
-def write_values(
-    config: TrainerConfig,
-    task: Task,
-    draft: Draft,
-    beginning: Beginning,
-    state: RunState,
-    waits: Waits,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Fill model and optimizer, and attach them to `state`. Collective. Raises SnapshotError, DataError, TaskError."""
-    state.attach(model, optimizer)
+def write_values(run: Run, task: Task, draft: Draft, beginning: Beginning, state: RunState) -> None:
+    """Fill the model and the optimizer of `state`. Collective. Raises SnapshotError, DataError and TaskError."""
+    model = state.model
     names = named_tensors(model).keys()
     if beginning.restore is None:
         digests = draft.write(model, names)
-        if config.task is not None:
-            refuse_different(on_every_rank(lambda: digests, waits))
+        if run.config.task is not None:
+            refuse_different(on_every_rank(lambda: digests, run.waits))
         return
-    _refuse_other_run(config, task, beginning.restore)
+    _refuse_other_run(run.config, task, beginning.restore)
     draft.write(model, names - model.state_dict().keys())  # buffers that no snapshot holds
-    read_state(state, beginning.restore, waits)
+    read_state(state, beginning.restore, run.waits)
 
 
 def refuse_different(digests: Sequence[Digests]) -> None:
@@ -147,21 +137,20 @@ def _refuse_unwritable(directory: Place, name: str) -> None:
         raise SnapshotError(f"snapshots cannot be written to {directory}: {error.strerror}") from error
 
 
-def tell_beginning(
-    beginning: Beginning, config: TrainerConfig, task: Task, notices: tuple[str, ...], heartbeat: Heartbeat
-) -> None:
+def tell_beginning(run: Run, task: Task, beginning: Beginning, notices: tuple[str, ...]) -> None:
     """Rank 0 journals what was restored, what the configuration asks for in vain, and a batch that has changed."""
-    if dist.get_rank() != 0:
+    if not run.is_first:
         return
     for notice in notices:
-        heartbeat.tell(EventKind.SETTING_IGNORED, notice, {})
+        run.heartbeat.tell(EventKind.SETTING_IGNORED, notice, {})
     restore = beginning.restore
     if restore is None:
         return
-    tell_restored(restore, dist.get_world_size(), heartbeat.tell)
+    tell_restored(restore, run.place.world_size, run.heartbeat.tell)
     saved = restore.manifest.details.get("config")
     if not (restore.is_own and isinstance(saved, dict)):
         return
-    advice = advise_batch(saved, config, has_own_rate=task.optimizer is not None)
+    advice = advise_batch(saved, run.config, has_own_rate=task.optimizer is not None)
     if advice is not None:
-        heartbeat.tell(EventKind.BATCH_CHANGED, f"since {restore.path.name} {advice}", {"name": restore.path.name})
+        sentence = f"since {restore.path.name} {advice}"
+        run.heartbeat.tell(EventKind.BATCH_CHANGED, sentence, {"name": restore.path.name})

@@ -13,7 +13,7 @@ from torch import nn
 from trainer.data.feeder import send
 from trainer.data.source import Request, Source
 from trainer.errors import DataError
-from trainer.worker.waits import Waits
+from trainer.worker.run import Run
 
 
 @dataclass(frozen=True)
@@ -34,31 +34,30 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
+    run: Run,
     evaluation: Evaluation,
     shares: Iterable[tuple[int, float]],
     loss_of: Callable[[object, int], tuple[torch.Tensor, torch.Tensor | float]],
     model: nn.Module,
-    device: torch.device,
-    waits: Waits,
 ) -> float:
     """The mean over all samples. `shares` are this rank's microbatches, with weight 0 for dummies. Collective.
 
     Raises DataError for a sample that cannot be read.
     """
-    sums_2 = torch.zeros(2, dtype=torch.float64, device=device)
+    sums_2 = torch.zeros(2, dtype=torch.float64, device=run.device)
     model.eval()
     for microbatch, counts in shares:
-        waits.end()
+        run.waits.end()
         request = evaluation.request(microbatch)
         read = evaluation.source.read(request)
         if read.failure is not None:
             raise DataError(f"evaluate: {read.failure}")
-        loss, weight = loss_of(send(read, device).batch, request.count)
+        loss, weight = loss_of(send(read, run.device).batch, request.count)
         sums_2[0] += loss * counts
         sums_2[1] += weight * counts
     model.train()
-    waits.begin()
+    run.waits.begin()
     dist.all_reduce(sums_2)
     total, weight_sum = sums_2.tolist()
-    waits.end()
+    run.waits.end()
     return float(total / weight_sum)

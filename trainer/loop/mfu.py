@@ -15,17 +15,15 @@ from trainer.data.feeder import move
 from trainer.data.source import Request
 from trainer.loop.flops import peak_flops
 from trainer.loop.task import Task
-from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 
 
-def find_ideal_step_s(
-    config: TrainerConfig, task: Task, model: nn.Module, device: torch.device, heartbeat: Heartbeat
-) -> float | None:
+def find_ideal_step_s(run: Run, task: Task, model: nn.Module) -> float | None:
     """Seconds. None where no peak is known: on a CPU without `peak_tflops`, or on a device that the table lacks.
 
     `model` lies on the meta device, whole; all devices are taken to be as this one. Call it on rank 0.
     """
-    peak = find_peak_flops(config, device)
+    peak = find_peak_flops(run.config, run.device)
     if peak is None:
         return None
     flops = task.flops_per_sample
@@ -35,9 +33,9 @@ def find_ideal_step_s(
         except Exception as error:  # whatever the user's model does on the meta device: MFU is worth no run
             reason = (str(error).strip() or "no message").splitlines()[0]
             sentence = f"no MFU: the model's operations cannot be counted: {type(error).__name__}: {reason}"
-            heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
+            run.heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
             return None
-    return config.global_batch * flops / (peak * dist.get_world_size())
+    return run.config.global_batch * flops / (peak * dist.get_world_size())
 
 
 def find_peak_flops(config: TrainerConfig, device: torch.device) -> float | None:

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 
 from trainer.contract.config import TrainerConfig, parse_workers
-from trainer.contract.env import WorkerPlace
 from trainer.data.feeder import Feeder, cores_of
 from trainer.data.source import Request
 from trainer.loop.task import Task
 from trainer.snapshot.run_state import RunState
+from trainer.worker.run import Run
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,15 @@ def own_shares(config: TrainerConfig, task: Task) -> list[Share]:
     return assign_microbatches(dist.get_rank(), dist.get_world_size(), config.global_batch // task.source.micro_batch)
 
 
-def open_feeder(config: TrainerConfig, task: Task, place: WorkerPlace, state: RunState, device: torch.device) -> Feeder:
+def open_feeder(run: Run, task: Task, state: RunState) -> Feeder:
     """This rank's microbatches from the state's step on."""
-    wanted = parse_workers(config.data_workers)
+    wanted = parse_workers(run.config.data_workers)
     return Feeder(
         task.source,
-        _requests(config, task, state),
+        _requests(run.config, task, state),
         workers=task.source.workers if wanted is None else wanted,
-        device=device,
-        cores=cores_of(place.local_world_size),
+        device=run.device,
+        cores=cores_of(run.place.local_world_size),
     )
 
 

@@ -7,46 +7,38 @@ from pathlib import Path
 from types import TracebackType
 
 from trainer.contract import layout
-from trainer.contract.config import TrainerConfig, parse_profile
+from trainer.contract.config import parse_profile
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
 from trainer.loop.profiling import Profile, Profiler
 from trainer.loop.step import StepResult
-from trainer.loop.step_metrics import SnapshotTime, describe_step
+from trainer.loop.step_metrics import SnapshotTime, StepMetrics
 from trainer.loop.stragglers import OwnTimes, Stragglers, rank_standings
 from trainer.loop.task import Task
 from trainer.loop.tensorboard_files import FOLDER, Board
 from trainer.parallel.trainee import Trainee
 from trainer.snapshot.cadence import Cost
 from trainer.snapshot.run_state import RunState
-from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 
 
 class Observer:
     """`ideal_step_s` is the step that MFU compares with, None where it is not known."""
 
-    def __init__(
-        self,
-        config: TrainerConfig,
-        task: Task,
-        trainee: Trainee,
-        place: WorkerPlace,
-        cost: Cost,
-        heartbeat: Heartbeat,
-        ideal_step_s: float | None,
-    ) -> None:
-        self._config, self._task, self._trainee = config, task, trainee
-        self._heartbeat, self._ideal_step_s = heartbeat, ideal_step_s
-        self._is_first = place.rank == 0
+    def __init__(self, run: Run, task: Task, trainee: Trainee, cost: Cost, ideal_step_s: float | None) -> None:
+        config, place = run.config, run.place
+        self._heartbeat, self._is_first = run.heartbeat, run.is_first
+        self._metrics = StepMetrics(config, task, trainee, ideal_step_s)
         self._snapshots = SnapshotTime(cost)
         self._own_times = OwnTimes(place.rank, place.world_size if trainee.exchange.is_known else 1)
         self._stragglers = Stragglers()
+        self._profiled = config.profile
         window = None if config.profile is None else parse_profile(config.profile)
         self._profiler = Profiler(window, _profile_path(place), self._tell_profile, self._ignore)
         self._board = Board(Path(place.job_dir or "", FOLDER), self._ignore) if config.tensorboard else None
         if self._board is not None and self._is_first:
-            heartbeat.listen(self._board.write)
+            run.heartbeat.listen(self._board.write)
 
     def before(self, step: int) -> tuple[float, ...]:
         """Step `step`, from 1, is about to begin: what this rank tells all in it."""
@@ -60,7 +52,7 @@ class Observer:
         if not self._is_first:
             self._heartbeat.beat(Phase.STEP, state.step)
         else:
-            metrics = describe_step(self._config, self._task, self._trainee, state, result, split, self._ideal_step_s)
+            metrics = self._metrics.describe(state, result, split)
             self._heartbeat.beat(Phase.STEP, state.step, {**metrics, **self._look_for_stragglers(state, result)})
         self._profiler.after(state.step)
 
@@ -84,7 +76,7 @@ class Observer:
 
     def _tell_profile(self, profile: Profile, path: Path) -> None:
         sentence = (
-            f"profiled steps {self._config.profile}: rank 0 communicated {profile.communication:.0%} of the time, "
+            f"profiled steps {self._profiled}: rank 0 communicated {profile.communication:.0%} of the time, "
             f"and in {profile.exposed:.0%} computed nothing meanwhile; each rank's trace is its {layout.PROFILE}"
         )
         if self._is_first:

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.contract.config import TrainerConfig
 from trainer.data.feeder import Feeder
 from trainer.data.seeds import seed_of
 from trainer.data.source import BadSample
@@ -19,6 +18,7 @@ from trainer.loop.task import Task
 from trainer.parallel.optim import clip_gradients, gather_gradients, learning_rate_at, measure_norm, set_learning_rate
 from trainer.parallel.trainee import Trainee
 from trainer.snapshot.run_state import RunState
+from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
 
@@ -48,88 +48,102 @@ class StepResult:
     own_exchange_s: float | None  # exchange.Exchange
 
 
-def take_step(
-    config: TrainerConfig,
-    task: Task,
-    trainee: Trainee,
-    feeder: Feeder,
-    state: RunState,
-    waits: Waits,
-    request: StepRequest,
-) -> StepResult:
-    """One optimizer step on the next global batch. Raises NonFiniteLoss and DataError, before anything is changed."""
-    shares, world_size = own_shares(config, task), dist.get_world_size()
-    scale = state.loss_scale
-    expected = config.global_batch * task.sample_weight
-    skipped: list[BadSample] = []
-    feeder.waited_s = 0.0
-    trainee.exchange.take_s()  # an evaluation's
-    sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # of losses and of weights
-    for position, share in enumerate(shares):
-        waits.end()
-        read = feeder.next()
-        trainee.synchronise(is_last=position == len(shares) - 1)
-        loss, weight = _microbatch_loss(config, task, trainee, read.batch, state, share, waits)
-        loss = loss * (share.weight / expected)
-        sums_2[0] += loss.detach()
-        sums_2[1] += weight * share.weight
-        skipped += read.skipped if share.weight else ()
-        if position == len(shares) - 1:
-            # What ranks request travels with the loss, and both while gradients are computed: agreeing costs nothing.
-            flags = (request.stop, request.save, request.too_late)
-            rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
-            totals = torch.cat((sums_2, rest))
-            agreement = dist.all_reduce(totals, async_op=True)
-        # Every strategy averages over ranks: undo it.
-        (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
-        trainee.exchange.end()
-    waits.begin()
-    trainee.refuse_unused()
-    trainee.exchange.begin()
-    agreement.wait()
-    trainee.exchange.end()
-    gradients = gather_gradients(trainee.parameters.values())
-    norm = measure_norm(gradients)
-    loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates, *times, norm_read = _read(totals, norm)
-    waits.end()
-    if not weight_sum > 0:
-        raise DataError(f"the batch of step {state.step + 1} weighs {weight_sum:g}: there is nothing to learn from it")
-    scaled_by = scale.factor * (weight_sum / expected)  # the loss, so far: the batch's weight is known only now
-    loss_sum, grad_norm = loss_sum * (expected / weight_sum), norm_read / scaled_by
-    if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
-        found = f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}"
-        whose = "" if math.isfinite(loss_sum) else _blame(float(sums_2[0]), trainee.device, waits)
-        raise NonFiniteLoss(f"{found}{whose or _tell_once()}")
-    clip_gradients(gradients, norm, config.grad_clip, loss_scale=scaled_by)
-    _set_rates(config, task, trainee, state.step)
-    if scale.accepts(grad_norm):
-        trainee.optimizer.step()
-    trainee.optimizer.zero_grad(set_to_none=True)
-    state.step += 1
-    state.samples_seen += config.global_batch
-    return StepResult(
-        loss=loss_sum,
-        grad_norm=grad_norm,
-        stop=stops > 0,
-        save=not too_lates if stops else saves > 0,
-        data_s=waited_s / world_size,
-        skipped=round(skips),
-        times=tuple(times),
-        own_skipped=tuple(skipped),
-        own_data_s=feeder.waited_s,
-        own_exchange_s=trainee.exchange.take_s(),
-    )
+class Stepper:
+    """Makes the steps of one generation. Every rank calls `take` for the same step."""
 
+    def __init__(self, run: Run, task: Task, trainee: Trainee, feeder: Feeder, state: RunState) -> None:
+        self.feeder = feeder
+        self._run, self._task, self._trainee, self._state = run, task, trainee, state
 
-def _microbatch_loss(
-    config: TrainerConfig, task: Task, trainee: Trainee, batch: object, state: RunState, share: Share, waits: Waits
-) -> tuple[Tensor, Tensor | float]:
-    if task.is_random:
-        torch.manual_seed(seed_of("dropout", config.seed, state.step, share.microbatch))
-    if trainee.exchanges_throughout:
+    def take(self, request: StepRequest) -> StepResult:
+        """One optimizer step on the next global batch. Raises NonFiniteLoss and DataError before anything changes."""
+        config, trainee, feeder, state, waits = (
+            self._run.config,
+            self._trainee,
+            self.feeder,
+            self._state,
+            self._run.waits,
+        )
+        shares, world_size = own_shares(config, self._task), dist.get_world_size()
+        scale = state.loss_scale
+        expected = config.global_batch * self._task.sample_weight
+        skipped: list[BadSample] = []
+        feeder.waited_s = 0.0
+        trainee.exchange.take_s()  # an evaluation's
+        sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # of losses and of weights
+        for position, share in enumerate(shares):
+            waits.end()
+            read = feeder.next()
+            trainee.synchronise(is_last=position == len(shares) - 1)
+            loss, weight = self._microbatch_loss(read.batch, share)
+            loss = loss * (share.weight / expected)
+            sums_2[0] += loss.detach()
+            sums_2[1] += weight * share.weight
+            skipped += read.skipped if share.weight else ()
+            if position == len(shares) - 1:
+                # What ranks request travels with the loss, and both while gradients are computed: it costs nothing.
+                flags = (request.stop, request.save, request.too_late)
+                rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
+                totals = torch.cat((sums_2, rest))
+                agreement = dist.all_reduce(totals, async_op=True)
+            # Every strategy averages over ranks: undo it.
+            (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
+            trainee.exchange.end()
         waits.begin()
-    with trainee.autocast():
-        return task.loss(trainee.forward, batch, task.source.micro_batch)
+        trainee.refuse_unused()
+        trainee.exchange.begin()
+        agreement.wait()
+        trainee.exchange.end()
+        gradients = gather_gradients(trainee.parameters.values())
+        norm = measure_norm(gradients)
+        loss_sum, weight_sum, waited_s, skips, stops, saves, too_lates, *times, norm_read = _read(totals, norm)
+        waits.end()
+        if not weight_sum > 0:
+            found = f"the batch of step {state.step + 1} weighs {weight_sum:g}"
+            raise DataError(f"{found}: there is nothing to learn from it")
+        scaled_by = scale.factor * (weight_sum / expected)  # the loss, so far: the batch's weight is known only now
+        loss_sum, grad_norm = loss_sum * (expected / weight_sum), norm_read / scaled_by
+        if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
+            found = f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}"
+            whose = "" if math.isfinite(loss_sum) else _blame(float(sums_2[0]), trainee.device, waits)
+            raise NonFiniteLoss(f"{found}{whose or _tell_once()}")
+        clip_gradients(gradients, norm, config.grad_clip, loss_scale=scaled_by)
+        self._set_rates()
+        if scale.accepts(grad_norm):
+            trainee.optimizer.step()
+        trainee.optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        state.samples_seen += config.global_batch
+        return StepResult(
+            loss=loss_sum,
+            grad_norm=grad_norm,
+            stop=stops > 0,
+            save=not too_lates if stops else saves > 0,
+            data_s=waited_s / world_size,
+            skipped=round(skips),
+            times=tuple(times),
+            own_skipped=tuple(skipped),
+            own_data_s=feeder.waited_s,
+            own_exchange_s=trainee.exchange.take_s(),
+        )
+
+    def _microbatch_loss(self, batch: object, share: Share) -> tuple[Tensor, Tensor | float]:
+        if self._task.is_random:
+            torch.manual_seed(seed_of("dropout", self._run.config.seed, self._state.step, share.microbatch))
+        if self._trainee.exchanges_throughout:
+            self._run.waits.begin()
+        with self._trainee.autocast():
+            return self._task.loss(self._trainee.forward, batch, self._task.source.micro_batch)
+
+    def _set_rates(self) -> None:
+        """A schedule is a factor of each group's own rate; an optimizer of the user's without one keeps its rates."""
+        optimizer, step = self._trainee.optimizer, self._state.step
+        if self._task.schedule is not None:
+            factor = self._task.schedule(step)
+            for group in optimizer.param_groups:
+                group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+        elif self._task.optimizer is None:
+            set_learning_rate(optimizer, learning_rate_at(step, self._run.config))
 
 
 def _blame(own_loss: float, device: torch.device, waits: Waits) -> str:
@@ -158,13 +172,3 @@ def _read(totals: Tensor, norm: Tensor) -> list[float]:
     """Both at once: each reading waits for the device."""
     values: list[float] = torch.cat((totals, norm.reshape(1).to(totals))).tolist()
     return values
-
-
-def _set_rates(config: TrainerConfig, task: Task, trainee: Trainee, step: int) -> None:
-    """A schedule is a factor of each group's own rate; an optimizer of the user's without one keeps its rates."""
-    if task.schedule is not None:
-        factor = task.schedule(step)
-        for group in trainee.optimizer.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-    elif task.optimizer is None:
-        set_learning_rate(trainee.optimizer, learning_rate_at(step, config))

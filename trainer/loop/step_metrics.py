@@ -53,35 +53,36 @@ class SnapshotTime:
         return split
 
 
-def describe_step(
-    config: TrainerConfig,
-    task: Task,
-    trainee: Trainee,
-    state: RunState,
-    result: StepResult,
-    split: Split,
-    ideal_step_s: float | None,
-) -> dict[str, float]:
-    """Loss, gradient and `data_s` are of all ranks, the rest of the split and memory this rank's."""
-    tokens = task.tokens_per_sample
-    metrics = {
-        "loss": result.loss,
-        "samples_per_s" if tokens is None else "tokens_per_s": config.global_batch * (tokens or 1) / split.step_s,
-        "learning_rate": float(trainee.optimizer.param_groups[0]["lr"]),
-        "step_s": split.step_s,
-        "data_s": result.data_s,
-        "compute_s": split.compute_s,
-        "snapshot_s": split.stall_s,
-    }
-    if split.exchange_s is not None:
-        metrics["communication_s"] = split.exchange_s
-    if ideal_step_s is not None:
-        metrics["mfu"] = ideal_step_s / split.step_s
-    if math.isfinite(result.grad_norm):
-        metrics["grad_norm"] = result.grad_norm
-    if state.loss_scale.is_on:
-        metrics["loss_scale"] = state.loss_scale.factor
-    return {**metrics, **_memory(trainee.device)}
+@dataclass(frozen=True)
+class StepMetrics:
+    """`ideal_step_s` is the step that MFU compares with, None where it is not known."""
+
+    config: TrainerConfig
+    task: Task
+    trainee: Trainee
+    ideal_step_s: float | None
+
+    def describe(self, state: RunState, result: StepResult, split: Split) -> dict[str, float]:
+        """Loss, gradient and `data_s` are of all ranks, the rest of the split and memory this rank's."""
+        samples, tokens = self.config.global_batch, self.task.tokens_per_sample
+        metrics = {
+            "loss": result.loss,
+            "samples_per_s" if tokens is None else "tokens_per_s": samples * (tokens or 1) / split.step_s,
+            "learning_rate": float(self.trainee.optimizer.param_groups[0]["lr"]),
+            "step_s": split.step_s,
+            "data_s": result.data_s,
+            "compute_s": split.compute_s,
+            "snapshot_s": split.stall_s,
+        }
+        if split.exchange_s is not None:
+            metrics["communication_s"] = split.exchange_s
+        if self.ideal_step_s is not None:
+            metrics["mfu"] = self.ideal_step_s / split.step_s
+        if math.isfinite(result.grad_norm):
+            metrics["grad_norm"] = result.grad_norm
+        if state.loss_scale.is_on:
+            metrics["loss_scale"] = state.loss_scale.factor
+        return {**metrics, **_memory(self.trainee.device)}
 
 
 def _memory(device: torch.device) -> dict[str, float]:

@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_strategy, parse_wrap
-from trainer.contract.env import WorkerPlace
 from trainer.errors import UnusedParameters
 from trainer.parallel.blocks import count_parameters, find_blocks
 from trainer.parallel.communication import Exchange, build_exchange
@@ -32,7 +31,7 @@ from trainer.parallel.sharding import shard
 from trainer.parallel.strategy import Layout, choose_layout
 from trainer.worker.agreement import on_every_rank
 from trainer.worker.group import find_device_bytes
-from trainer.worker.waits import Waits
+from trainer.worker.run import Run
 
 _NAMES_SHOWN = 5
 
@@ -103,13 +102,10 @@ class Trainee:
 
 
 def build_trainee(
-    config: TrainerConfig,
-    *,
+    run: Run,
     model: nn.Module,
-    place: WorkerPlace,
-    device: torch.device,
-    waits: Waits,
     write_values: Callable[[nn.Module, Optimizer], None],
+    *,
     own_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
     wrap: tuple[type[nn.Module], ...] | None = None,
 ) -> Trainee:
@@ -122,6 +118,7 @@ def build_trainee(
     and sharded outside; memory comes after sharding, so that no rank ever holds the whole; the optimizer keeps the
     parameters it is given, and a wrapper or a compiler wants a model that is final.
     """
+    config, device = run.config, run.device
     model = model.double() if PRECISIONS[config.precision].parameters == torch.float64 else model
     if config.sync_batchnorm and device.type != "cpu":
         model = convert_batchnorm(model)
@@ -129,8 +126,8 @@ def build_trainee(
         config,
         parameters=count_parameters(model),
         world_size=dist.get_world_size(),
-        ranks_per_node=_ranks_per_node(config, place, waits),
-        device_bytes=_smallest_device(config, device, waits),
+        ranks_per_node=_ranks_per_node(run),
+        device_bytes=_smallest_device(run),
     )
     blocks = find_blocks(model, parse_wrap(config.wrap), wrap)
     recompute(blocks, parse_checkpointing(config.activation_checkpointing))
@@ -150,19 +147,19 @@ def build_trainee(
     return Trainee(config, model, forward, optimizer, layout, device, exchange, tuple(notices))
 
 
-def _ranks_per_node(config: TrainerConfig, place: WorkerPlace, waits: Waits) -> int | None:
+def _ranks_per_node(run: Run) -> int | None:
     """None where nodes differ. Only hsdp asks, so only it pays for the exchange."""
-    if parse_strategy(config.strategy) != "hsdp":
+    if parse_strategy(run.config.strategy) != "hsdp":
         return None
-    sizes = set(on_every_rank(lambda: place.local_world_size, waits))
+    sizes = set(on_every_rank(lambda: run.place.local_world_size, run.waits))
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _smallest_device(config: TrainerConfig, device: torch.device, waits: Waits) -> int | None:
+def _smallest_device(run: Run) -> int | None:
     """The memory on which `auto` decides: all ranks must decide alike, and devices may differ."""
-    if parse_strategy(config.strategy) != "auto" or device.type == "cpu":
+    if parse_strategy(run.config.strategy) != "auto" or run.device.type == "cpu":
         return None
-    sizes = on_every_rank(lambda: find_device_bytes(device), waits)
+    sizes = on_every_rank(lambda: find_device_bytes(run.device), run.waits)
     return min((size for size in sizes if size is not None), default=None)
 
 

@@ -11,21 +11,20 @@ import torch.distributed as dist
 
 from trainer import snapshot
 from trainer.contract.clock import render_time
-from trainer.contract.config import TrainerConfig
 from trainer.contract.exit_record import EventKind
 from trainer.contract.manifest import CONTIGUOUS, Manifest, SnapshotName
 from trainer.errors import StaleTerm
 from trainer.snapshot import Place
 from trainer.snapshot.events import tell_committed
-from trainer.snapshot.lineage import Beginning, Fence
+from trainer.snapshot.lineage import Beginning, fence_of, snapshots_of
 from trainer.snapshot.provenance import Provenance
 from trainer.snapshot.run_state import RunState
 from trainer.snapshot.writing import Part, Plan, write_metadata
-from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class PendingSnapshot:
     """A snapshot that is being made. `requests` counts those of the service that have got one by now."""
 
     path: Place
@@ -41,67 +40,60 @@ class Draft:
 
 class Committer:
     def __init__(
-        self,
-        *,
-        directory: Place,
-        beginning: Beginning,
-        fence: Fence,
-        config: TrainerConfig,
-        strategy: str,
-        data: dict[str, object],
-        heartbeat: Heartbeat,
-        provenance: Provenance,
+        self, run: Run, beginning: Beginning, provenance: Provenance, *, strategy: str, data: dict[str, object]
     ) -> None:
-        self._directory, self._term, self._fence = directory, beginning.term, fence
+        self._directory, self._term, self._fence = snapshots_of(run.place), beginning.term, fence_of(run.place)
         self._parent = None if beginning.restore is None else beginning.restore.path.name
-        self._config, self._strategy, self._data = config, strategy, data
-        self._heartbeat, self._provenance = heartbeat, provenance
+        self._config, self._strategy, self._data = run.config, strategy, data
+        self._tell, self._provenance = run.heartbeat.tell, provenance
 
-    def draft(self, state: RunState, requests: int) -> Draft:
+    def plan(self, state: RunState, requests: int) -> PendingSnapshot:
         path = self._directory / str(SnapshotName(state.step, self._term))
-        return Draft(path=path, step=state.step, samples_seen=state.samples_seen, requests=requests)
+        return PendingSnapshot(path=path, step=state.step, samples_seen=state.samples_seen, requests=requests)
 
-    def open(self, draft: Draft) -> None:
+    def open(self, pending: PendingSnapshot) -> None:
         """Make the directory. Raises StaleTerm, and OSError: FileExistsError when another writes this snapshot."""
         self._fence.check(self._term)
-        snapshot.claim(draft.path)
+        snapshot.claim(pending.path)
 
-    def commit(self, draft: Draft, plan: Plan, parts: list[Part]) -> None:
+    def commit(self, pending: PendingSnapshot, plan: Plan, parts: list[Part]) -> None:
         """When all parts are on disk; until the end nothing of it counts. Raises StaleTerm and OSError."""
-        files = write_metadata(plan, parts, draft.path)
+        files = write_metadata(plan, parts, pending.path)
         manifest = Manifest(
-            step=draft.step,
+            step=pending.step,
             attempt=self._term.attempt,
             generation=self._term.generation,
             parent=self._parent,
             at=render_time(datetime.now(timezone.utc)),
             world_size=dist.get_world_size(),
             strategy=self._strategy,
-            samples_seen=draft.samples_seen,
+            samples_seen=pending.samples_seen,
             files=files,
             versions=self._provenance.versions,
             details={
                 **CONTIGUOUS,
                 "data": self._data,
                 "config": asdict(self._config),
-                "wishes": draft.requests,
+                "wishes": pending.requests,
                 "job": self._provenance.job_id,
                 "provenance": self._provenance.document(),
             },
         )
         self._fence.check(self._term)
-        snapshot.commit(draft.path, manifest)
-        tell_committed(draft.path, manifest, draft.age_s, self._heartbeat.tell)
+        snapshot.commit(pending.path, manifest)
+        tell_committed(pending.path, manifest, pending.age_s, self._tell)
 
-    def give_up(self, draft: Draft, error: Exception, *, is_opened: bool = True) -> None:
+    def give_up(self, pending: PendingSnapshot, error: Exception, *, is_opened: bool = True) -> None:
         """Remove what was written, unless it is somebody else's, and tell why."""
         if is_opened:
             with suppress(OSError):  # of a store that is away; the next generation sweeps what is left
-                snapshot.remove(draft.path)
-        sentence = f"snapshot of step {draft.step} failed, training goes on: {error}"
+                snapshot.remove(pending.path)
+        sentence = f"snapshot of step {pending.step} failed, training goes on: {error}"
         if isinstance(error, StaleTerm):
-            sentence = f"snapshot of step {draft.step} was refused: {error}"
+            sentence = f"snapshot of step {pending.step} was refused: {error}"
         elif isinstance(error, FileExistsError):
-            sentence = f"snapshot of step {draft.step} failed, training goes on: another process writes {draft.path}"
-        evidence: dict[str, object] = {"name": draft.path.name, "step": draft.step, "error": str(error)}
-        self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)
+            sentence = (
+                f"snapshot of step {pending.step} failed, training goes on: another process writes {pending.path}"
+            )
+        evidence: dict[str, object] = {"name": pending.path.name, "step": pending.step, "error": str(error)}
+        self._tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)

@@ -50,19 +50,24 @@ class RunState(Stateful):
         self._model, self._optimizer = model, optimizer
         self._parameters = dict(model.named_parameters())
 
+    @property
+    def model(self) -> nn.Module:
+        """The attached one."""
+        assert self._model is not None
+        return self._model
+
     def state_dict(self) -> dict[str, Any]:
         """The very tensors of model and optimizer: DCP reads them to save and writes into them to load.
 
         Raises StrategyError for a model that has other parameters than the optimizer was made for.
         """
-        assert self._model is not None
         assert self._optimizer is not None
-        tensors = self._model.state_dict()  # first: it shards again what an evaluation has left gathered
-        self._refuse_changed(self._model)
-        self._prepare(self._optimizer, self._model)
+        tensors = self.model.state_dict()  # first: it shards again what an evaluation has left gathered
+        self._refuse_changed(self.model)
+        self._prepare(self._optimizer, self.model)
         return {
             "model": tensors,
-            "optimizer": {name: self._moments(value) for name, value in self._model.named_parameters()},
+            "optimizer": {name: self._moments(value) for name, value in self.model.named_parameters()},
             "step": self.step,
             "samples_seen": self.samples_seen,
             "loss_scale": self.loss_scale.state_dict(),

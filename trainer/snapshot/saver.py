@@ -12,16 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
-import torch
 import torch.distributed as dist
 
-from trainer.contract.config import TrainerConfig
-from trainer.contract.env import WorkerPlace
 from trainer.errors import StaleTerm, TrainerError
-from trainer.snapshot import Place
 from trainer.snapshot.cadence import Cost
-from trainer.snapshot.committer import Committer, Draft
-from trainer.snapshot.lineage import Beginning, Fence, answered_requests
+from trainer.snapshot.committer import Committer, PendingSnapshot
+from trainer.snapshot.lineage import Beginning, answered_requests, fence_of, snapshots_of
 from trainer.snapshot.mailbox import Mailbox
 from trainer.snapshot.provenance import Provenance
 from trainer.snapshot.retention import Retention
@@ -30,8 +26,7 @@ from trainer.snapshot.staging import Stager
 from trainer.snapshot.writing import Abandoned, Part, Plan, Values, plan_writing, values_of, write_part
 from trainer.worker.agreement import on_rank_zero, through_rank_zero
 from trainer.worker.full_disk import meet_full_disk
-from trainer.worker.heartbeat import Heartbeat
-from trainer.worker.waits import Waits
+from trainer.worker.run import Run
 
 _LEAVES_WITHIN_S = 10.0  # the stager, once it knows that nobody wants its snapshot
 
@@ -40,7 +35,7 @@ _LEAVES_WITHIN_S = 10.0  # the stager, once it knows that nobody wants its snaps
 class Flight:
     """A snapshot in the background. The stager sets `failure` before `gathered`, and all of them before it is done."""
 
-    draft: Draft
+    pending: PendingSnapshot
     plan: Plan
     mailbox: Mailbox
     written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or not to be
@@ -52,47 +47,25 @@ class Flight:
 class Saver:
     """`begin`, `save` and `settle` are collective: all ranks call them at the same step."""
 
-    def __init__(
-        self,
-        *,
-        directory: Place,
-        beginning: Beginning,
-        fence: Fence,
-        config: TrainerConfig,
-        strategy: str,
-        data: dict[str, object],
-        place: WorkerPlace,
-        device: torch.device,
-        heartbeat: Heartbeat,
-        waits: Waits,
-    ) -> None:
-        restore = beginning.restore
-        self._place = place
-        self._provenance = Provenance(config, place, restore, heartbeat.tell)
-        self._committer = Committer(
-            directory=directory,
-            beginning=beginning,
-            fence=fence,
-            config=config,
-            strategy=strategy,
-            data=data,
-            heartbeat=heartbeat,
-            provenance=self._provenance,
-        )
+    def __init__(self, run: Run, beginning: Beginning, *, strategy: str, data: dict[str, object]) -> None:
+        config, restore, tell = run.config, beginning.restore, run.heartbeat.tell
+        self._place = run.place
+        self._provenance = Provenance(config, run.place, restore, tell)
+        self._committer = Committer(run, beginning, self._provenance, strategy=strategy, data=data)
         self._retention = Retention(
-            directory,
-            fence,
-            heartbeat.tell,
+            snapshots_of(run.place),
+            fence_of(run.place),
+            tell,
             keep=config.snapshot_keep,
             keep_every=config.snapshot_keep_every,
             verified=None if restore is None else restore.path,
         )
-        self._waits, self._in_background = waits, config.snapshot_mode == "async"
+        self._waits, self._in_background = run.waits, config.snapshot_mode == "async"
         self.answered_requests = answered_requests(restore)
         self.saved_step = restore.manifest.step if restore is not None and restore.is_own else None
         self.cost = Cost()
         self._plan: Plan | None = None
-        self._stager = Stager(device)
+        self._stager = Stager(run.device)
         self._begun = 0  # snapshots in the background
         self._in_flight: Flight | None = None
         self._is_abandoned = False
@@ -165,17 +138,17 @@ class Saver:
             flight.gathered.wait()
         self._stager.wait_until_done()
         if on_rank_zero(lambda: _is_committed(flight), self._waits):
-            self.saved_step = flight.draft.step
+            self.saved_step = flight.pending.step
 
     def _begin(self, state: RunState, requests: int) -> bool:
         self.settle()
         if self.saved_step == state.step:
             return False
-        draft = self._open(state, requests)
-        if draft is None:
+        pending = self._open(state, requests)
+        if pending is None:
             return False
         self._begun += 1
-        flight = Flight(draft, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
+        flight = Flight(pending, self._plan_for(state), Mailbox(f"snapshot/{self._begun}"))
         self._in_flight = flight
         self._stager.begin(values_of(state, flight.plan), state.is_steady, lambda staged: self._finish(flight, staged))
         return True
@@ -184,54 +157,56 @@ class Saver:
         self.settle()
         if self.saved_step == state.step:
             return True
-        draft = self._open(state, requests)
-        if draft is None:
+        pending = self._open(state, requests)
+        if pending is None:
             return False
         try:
-            self._write(state, draft)
+            self._write(state, pending)
         except (OSError, StaleTerm) as error:
             if dist.get_rank() == 0:
-                self._committer.give_up(draft, error)
+                self._committer.give_up(pending, error)
             if isinstance(error, StaleTerm):
                 raise
             return False
         self.saved_step = state.step
-        self.cost.duration_s = draft.age_s
+        self.cost.duration_s = pending.age_s
         if dist.get_rank() == 0 and not keep_all:
             self._retention.delete_old()
         return True
 
-    def _open(self, state: RunState, requests: int) -> Draft | None:
+    def _open(self, state: RunState, requests: int) -> PendingSnapshot | None:
         """A snapshot with a directory. None, and told, when there can be none."""
-        draft = self._committer.draft(state, requests)
+        pending = self._committer.plan(state, requests)
         try:
-            on_rank_zero(lambda: self._committer.open(draft), self._waits)
+            on_rank_zero(lambda: self._committer.open(pending), self._waits)
         except (OSError, StaleTerm) as error:
             if dist.get_rank() == 0:
-                self._committer.give_up(draft, error, is_opened=False)
+                self._committer.give_up(pending, error, is_opened=False)
             if isinstance(error, StaleTerm):
                 raise
             return None
-        return draft
+        return pending
 
     def _plan_for(self, state: RunState) -> Plan:
         if self._plan is None:
             self._plan = plan_writing(state, self._waits)
         return self._plan
 
-    def _write(self, state: RunState, draft: Draft) -> None:
+    def _write(self, state: RunState, pending: PendingSnapshot) -> None:
         plan = self._plan_for(state)
         values = values_of(state, plan)
 
         def commit(parts: list[Part]) -> list[None]:
-            self._committer.commit(draft, plan, parts)
+            self._committer.commit(pending, plan, parts)
             return [None] * len(parts)
 
-        through_rank_zero(lambda: self._write_part(plan, values, draft), commit, self._waits)
+        through_rank_zero(lambda: self._write_part(plan, values, pending), commit, self._waits)
 
-    def _write_part(self, plan: Plan, values: Values, draft: Draft, go_on: Callable[[], bool] = lambda: True) -> Part:
-        meet_full_disk(self._place, str(draft.path))
-        return write_part(plan, values, draft.path, go_on)
+    def _write_part(
+        self, plan: Plan, values: Values, pending: PendingSnapshot, go_on: Callable[[], bool] = lambda: True
+    ) -> Part:
+        meet_full_disk(self._place, str(pending.path))
+        return write_part(plan, values, pending.path, go_on)
 
     def _finish(self, flight: Flight, staged: Values | Exception) -> None:
         """What the stager does with the copies: write them, and on rank 0 commit what all ranks have written."""
@@ -239,11 +214,11 @@ class Saver:
             self._write_staged(flight, staged)
             if dist.get_rank() == 0:
                 self._commit_gathered(flight)
-                self.cost.duration_s = flight.draft.age_s
+                self.cost.duration_s = flight.pending.age_s
         except Exception as error:  # whatever it is, training does not end for it
             flight.failure = error
             if dist.get_rank() == 0 and not isinstance(error, Abandoned):
-                self._committer.give_up(flight.draft, error)
+                self._committer.give_up(flight.pending, error)
         else:
             flight.closed.set()
             if dist.get_rank() == 0:
@@ -258,7 +233,7 @@ class Saver:
         try:
             if isinstance(staged, Exception):
                 raise staged
-            part: Part | Exception = self._write_part(flight.plan, staged, flight.draft, self._goes_on)
+            part: Part | Exception = self._write_part(flight.plan, staged, flight.pending, self._goes_on)
         except Abandoned:
             raise
         except Exception as error:
@@ -269,7 +244,7 @@ class Saver:
     def _commit_gathered(self, flight: Flight) -> None:
         parts = flight.mailbox.collect(self._goes_on)
         flight.gathered.set()
-        self._committer.commit(flight.draft, flight.plan, parts)
+        self._committer.commit(flight.pending, flight.plan, parts)
 
     def _goes_on(self) -> bool:
         return not self._is_abandoned

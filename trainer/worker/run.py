@@ -1,0 +1,28 @@
+"""A run: what stays the same from the start of a generation to its end, and what most of its parts need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from trainer.contract.config import TrainerConfig
+from trainer.contract.env import WorkerPlace
+from trainer.worker.heartbeat import Heartbeat
+from trainer.worker.waits import Waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One worker of one generation, once its process group has formed."""
+
+    config: TrainerConfig
+    place: WorkerPlace
+    device: torch.device
+    heartbeat: Heartbeat
+    waits: Waits
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 decides for all, and speaks for all."""
+        return self.place.rank == 0

@@ -50,8 +50,8 @@ from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from deploy.dev.postgres import postgres_server
 from deploy.dev.service import ThrowawayService
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.jobs import JobOrder
 from orchestrator.store.engine import Database
+from orchestrator.store.records import JobOrder
 from trainer.contract.progress import render_progress
 
 PARTS = ("submissions", "reads", "pages", "reports", "passes")

@@ -23,7 +23,7 @@ from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.cluster import Backend
 from orchestrator.rundir import LocalRunDirectories
 from orchestrator.store.engine import Database
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
@@ -85,7 +85,7 @@ def measure_passes(folder: Path, url: str, count: int) -> Figures:
     figures["a line from each"] = time_calls(
         reconciler.reconcile, _PASSES, before=lambda: write_lines(journals, next(steps))
     )
-    told = SqlJobReader(database).standing(ids[-1])
+    told = JobReader(database).standing(ids[-1])
     assert (told.training.step, told.job.state) == (_PASSES, JobState.RUNNING), told
     database.dispose()
     return figures
@@ -97,7 +97,7 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
     lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
     assert lease is not None
     store = SqlSupervisorStore(database, lease)
-    intake = Intake(SqlJournalStore(database), SqlJobReader(database), clock, partial(JobFolder, root))
+    intake = Intake(SqlJournalStore(database), JobReader(database), clock, partial(JobFolder, root))
     site = Site(
         root=root, python="python", child="child.py", rendezvous_host="127.0.0.1", gpus_per_node=0, report_url=None,
         stop_timeout_s=10, log_limit_bytes=1 << 20,

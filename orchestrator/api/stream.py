@@ -15,8 +15,8 @@ from orchestrator.api.errors import RETRY_AFTER_S, HttpProblem
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.logs.feed import EVERY_S, Listener
-from orchestrator.ports.happenings import Happening
 from orchestrator.queries.tail import Tail
+from orchestrator.store.records import Happening
 from orchestrator.wire.job_views import JobChange
 
 _POLL_S = 0.25

@@ -19,24 +19,23 @@ from orchestrator.identity.vault import Vault
 from orchestrator.identity.workers import Workers
 from orchestrator.settings import Settings
 from orchestrator.store.engine import Database
-from orchestrator.store.job_reader import SqlJobReader
-from orchestrator.store.secret_store import SqlSecretStore
-from orchestrator.store.token_store import SqlTokenStore
+from orchestrator.store.place_reader import PlaceReader
+from orchestrator.store.secret_store import SecretStore
+from orchestrator.store.token_store import TokenStore
 
 _CALLER_PER_S, _OPEN_PER_S = 100.0, 2000.0  # requests of one caller; the second is more than a service can answer
 
 
-def build_identity(
-    settings: Settings, database: Database, reader: SqlJobReader, clock: SystemClock, keys: Sequence[bytes]
-) -> Identity:
+def build_identity(settings: Settings, database: Database, clock: SystemClock, keys: Sequence[bytes]) -> Identity:
     first = None if settings.token is None else settings.token.get_secret_value()
-    tokens, places = Tokens(SqlTokenStore(database), clock, first=first), JobPlaces(reader)
+    reader = PlaceReader(database)
+    tokens, places = Tokens(TokenStore(database), clock, first=first), JobPlaces(reader)
     return Identity(
         gate=Gate(tokens, is_open=is_open(settings), proxy=_proxy(settings)),
         tokens=tokens,
         places=places,
         workers=Workers(reader, clock, [derive_worker_key(key) for key in keys]),
-        vault=Vault(SqlSecretStore(database), places, clock, keys),
+        vault=Vault(SecretStore(database), places, clock, keys),
         stream_limit=StreamLimit(settings.streams_per_caller),
         rate_limit=RateLimit(settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S)),
     )

@@ -42,7 +42,7 @@ from orchestrator.identity.vault import Vault
 from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.jobfolder.removal import LocalJobFolders
+from orchestrator.jobfolder.removal import JobFolders
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.queries.accounts import Accounts
@@ -51,22 +51,22 @@ from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
 from orchestrator.queries.usage import Usage
 from orchestrator.settings import Settings
-from orchestrator.store.change_marks import SqlChangeMarks
-from orchestrator.store.chronicle_reader import SqlChronicleReader
-from orchestrator.store.cluster_reader import SqlClusterReader
-from orchestrator.store.deletion_store import SqlDeletionStore
+from orchestrator.store.change_marks import ChangeMarks
+from orchestrator.store.chronicle_reader import ChronicleReader
+from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.deletion_store import DeletionStore
 from orchestrator.store.engine import Database
-from orchestrator.store.event_reader import SqlHappeningReader
-from orchestrator.store.history_reader import SqlHistoryReader
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.event_reader import EventReader
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.node_records import SqlNodeStore
-from orchestrator.store.outbox_store import SqlOutboxStore
-from orchestrator.store.retention_store import SqlRetentionStore
+from orchestrator.store.node_records import NodeStore
+from orchestrator.store.outbox_store import OutboxStore
+from orchestrator.store.retention_store import RetentionStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
-from orchestrator.store.webhook_store import SqlWebhookStore
+from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.metered import MeteredBackend
@@ -112,16 +112,16 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     clusters = {place.cluster.name: place.cluster for place in places}
     version = importlib.metadata.version("elastic-orchestrator")
     metrics = Metrics(version=version, clusters=clusters)
-    reader, history = SqlJobReader(database), SqlHistoryReader(database)
+    reader, history = JobReader(database), HistoryReader(database)
     traces = [] if settings.otlp_url is None else [_traces(settings.otlp_url, reader, history, metrics, version)]
     for hear in (Tally(metrics).hear, *(each.hear for each in traces)):
         database.listen(hear)
     leases, limits = SqlLeaseStore(database), limits_of(settings)
-    identity = build_identity(settings, database, reader, clock, keys)
+    identity = build_identity(settings, database, clock, keys)
     vault = identity.vault
     vault.reseal()
     hooks = Hooks(
-        SqlWebhookStore(database),
+        WebhookStore(database),
         vault,
         clock,
         configured=[endpoint.webhook for endpoint in endpoints_of(settings)],
@@ -155,7 +155,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         for supervisor in supervisors:
             supervisor.wake()
 
-    outbox = Outbox(SqlOutboxStore(database), endpoints_of(settings), metrics, made=hooks.endpoints)
+    outbox = Outbox(OutboxStore(database), endpoints_of(settings), metrics, made=hooks.endpoints)
     closing = threading.Event()
     logs = Logs(reader, history, clusters, mask_of=vault.mask_of_project)
     jobs = SqlJobStore(database)
@@ -165,10 +165,10 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         webhooks=hooks,
         secrets=vault.names,
         private_hosts=settings.private_storage_hosts,
-        deleted=SqlDeletionStore(database),
+        deleted=DeletionStore(database),
     )
     inventory = Inventory(
-        SqlClusterReader(database),
+        ClusterReader(database),
         leases,
         clusters,
         clock,
@@ -176,24 +176,22 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         node_cooldown_s=settings.node_cooldown_s,
     )
     services = Services(
-        deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, wake),
+        deletions=Deletions(DeletionStore(database), jobs, reader, clusters, clock, wake),
         nodes=NodeRecords(
-            SqlNodeStore(database), SqlClusterReader(database), clock, wake, cooldown_s=settings.node_cooldown_s
+            NodeStore(database), ClusterReader(database), clock, wake, cooldown_s=settings.node_cooldown_s
         ),
         commands=Commands(jobs, reader, checks, clock, wake, history=history),
         plans=Plans(reader, checks),
-        queries=Queries(reader, history, SqlChangeMarks(database)),
-        accounts=Accounts(
-            SqlChronicleReader(database), logs, clock, prices_of(settings), exclusions=inventory.exclusions
-        ),
-        usage=Usage(SqlChronicleReader(database), clock, prices_of(settings)),
+        queries=Queries(reader, history, ChangeMarks(database)),
+        accounts=Accounts(ChronicleReader(database), logs, clock, prices_of(settings), exclusions=inventory.exclusions),
+        usage=Usage(ChronicleReader(database), clock, prices_of(settings)),
         inventory=inventory,
         identity=identity,
         intake=reception,
         logs=logs,
         feeds=Feeds(logs),
         ready=lambda: _readiness(supervisors),
-        tail=Tail(SqlHappeningReader(database)),
+        tail=Tail(EventReader(database)),
         metrics=metrics,
         version=version,
         hooks=hooks,
@@ -208,7 +206,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     return Service(app, threads, closing, identity.gate.is_open, identity.tokens.any_admin)
 
 
-def _traces(url: str, jobs: SqlJobReader, history: SqlHistoryReader, metrics: Metrics, version: str) -> Traces:
+def _traces(url: str, jobs: JobReader, history: HistoryReader, metrics: Metrics, version: str) -> Traces:
     """Raises ConfigurationError where OpenTelemetry is not installed."""
     try:
         otlp = importlib.import_module("orchestrator.telemetry.otlp")
@@ -230,8 +228,8 @@ def _supervision(
 ) -> Callable[[Lease, Callable[[], None]], Reconciler]:
     """How passes over one cluster are made under a lease."""
     cluster, backend = place.cluster, MeteredBackend(place.cluster.backend, metrics, place.cluster.name)
-    journals, reader = SqlJournalStore(database), SqlJobReader(database)
-    folders, removable = rundir.LocalRunDirectories(cluster.job_root), LocalJobFolders(cluster.job_root)
+    journals, reader = SqlJournalStore(database), JobReader(database)
+    folders, removable = rundir.LocalRunDirectories(cluster.job_root), JobFolders(cluster.job_root)
     terms = Terms(
         limits=replace(limits, gpus_per_node=cluster.gpus, max_jobs=cluster.max_jobs),
         stop_timeout_s=place.stop_timeout_s + _AGENT_GRACE_S,
@@ -258,7 +256,7 @@ def _supervision(
         actor = Actor(
             store, backend, folders, place.site, ports=cluster.ports, require_lease=require_lease, secrets=vault
         )
-        sweeper = Sweeper(cluster.name, SqlDeletionStore(database), removable, require_lease=require_lease)
+        sweeper = Sweeper(cluster.name, DeletionStore(database), removable, require_lease=require_lease)
         return Reconciler(store, observer, actor, clock, terms, sweep=sweeper.sweep, repeats=repeats)
 
     return supervise
@@ -270,5 +268,4 @@ def _readiness(supervisors: Sequence[SupervisorLoop]) -> tuple[bool, str]:
 
 
 def _housekeeper(place: Place, database: Database, clock: SystemClock, keep: Keep) -> Housekeeper:
-    store = SqlRetentionStore(database)
-    return Housekeeper(place.cluster.name, place.cluster.job_root, store, store, clock, keep)
+    return Housekeeper(place.cluster.name, place.cluster.job_root, RetentionStore(database), clock, keep)

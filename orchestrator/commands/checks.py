@@ -14,8 +14,8 @@ from orchestrator.domain.access.url_policy import why_no_store, why_out_of_bound
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.ports.endings import DeletionStore
 from orchestrator.ports.jobs import JobStore
+from orchestrator.store.deletion_store import DeletionStore
 from trainer.contract.location import is_url
 
 

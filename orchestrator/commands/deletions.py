@@ -12,8 +12,8 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.deletion import Deletion, bury, require_deletable
 from orchestrator.domain.job.dependents import relying_on
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.endings import DeletionStore
-from orchestrator.ports.jobs import JobReader, JobStore
+from orchestrator.ports.jobs import JobLookup, JobStore
+from orchestrator.store.deletion_store import DeletionStore
 from trainer.contract.location import join
 
 log = structlog.get_logger()
@@ -26,7 +26,7 @@ class Deletions:
         self,
         store: DeletionStore,
         jobs: JobStore,
-        reader: JobReader,
+        reader: JobLookup,
         clusters: Mapping[str, Cluster],
         clock: Clock,
         wake: Callable[[], None],

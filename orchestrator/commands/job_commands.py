@@ -35,8 +35,8 @@ from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.time_limit import list_limit_warnings
 from orchestrator.domain.specs.validation import leaves, merge_patch, parse_spec
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.history import HistoryReader
-from orchestrator.ports.jobs import JobReader, JobStore
+from orchestrator.ports.jobs import JobLookup, JobStore
+from orchestrator.store.history_reader import HistoryReader
 from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksRequest
 from trainer.contract.location import is_url
 from trainer.contract.manifest import parse_snapshot_name
@@ -51,7 +51,7 @@ class Commands:
     def __init__(
         self,
         jobs: JobStore,
-        reader: JobReader,
+        reader: JobLookup,
         checks: Checks,
         clock: Clock,
         wake: Callable[[], None],

@@ -10,7 +10,8 @@ from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.observation.node import record_begins
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.clusters import ClusterReader, NodeStore
+from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.node_records import NodeStore
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from orchestrator.commands.submission import find_cluster
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.ports.jobs import JobReader
+from orchestrator.ports.jobs import JobLookup
 from orchestrator.wire.plans import MemoryView, PlanView
 from trainer.contract.advice import Rung
 
@@ -18,7 +18,7 @@ from trainer.contract.advice import Rung
 class Plans:
     """A plan is refused where the submission would be."""
 
-    def __init__(self, reader: JobReader, checks: Checks) -> None:
+    def __init__(self, reader: JobLookup, checks: Checks) -> None:
         self._reader = reader
         self._checks = checks
 

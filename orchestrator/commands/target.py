@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from orchestrator.domain.job.dependents import relying_on
 from orchestrator.domain.job.faults import Target
-from orchestrator.ports.history import HistoryReader, StoredReplica
-from orchestrator.ports.jobs import JobReader
+from orchestrator.ports.jobs import JobLookup
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.records import StoredReplica
 
 _PAGE = 200
 
 
-def find_target(jobs: JobReader, history: HistoryReader | None, job_id: str) -> Target:
+def find_target(jobs: JobLookup, history: HistoryReader | None, job_id: str) -> Target:
     """Raises NotFound, StoreUnavailable."""
     standing = jobs.standing(job_id)
     lives = [] if history is None else _lives(history, job_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from orchestrator.ports.history import MetricPoint
+from orchestrator.store.records import MetricPoint
 from orchestrator.wire.history_views import SnapshotView
 
 MAX_POINTS = 2000

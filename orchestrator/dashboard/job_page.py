@@ -26,9 +26,9 @@ from orchestrator.domain.errors import InvalidSpec, LaunchRefused, NotFound
 from orchestrator.domain.explanation.why import tell_beginning
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.history import Mark
 from orchestrator.queries.accounts import Accounts
 from orchestrator.queries.job_queries import Queries
+from orchestrator.store.records import ChangeMark
 from orchestrator.wire.history_views import SnapshotView
 from orchestrator.wire.job_views import JobView, name_replicas
 from trainer.contract.chaos import Fault
@@ -113,7 +113,9 @@ class JobPage:
             plan, trouble = None, str(error)
         return answer_page(asked, "launch.html", job=job, spec=render_spec(job), plan=plan, trouble=trouble)
 
-    def _build(self, job_id: str, mark: Mark, now: datetime, asked: Asked, tag: str, look: Look | None) -> Response:
+    def _build(
+        self, job_id: str, mark: ChangeMark, now: datetime, asked: Asked, tag: str, look: Look | None
+    ) -> Response:
         job = self.queries.job(job_id)
 
         def build() -> Past:
@@ -199,7 +201,7 @@ def render_spec(job: JobView) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _bucket(job_id: str, mark: Mark, now: datetime) -> int:
+def _bucket(job_id: str, mark: ChangeMark, now: datetime) -> int:
     """Changes every few seconds while the job does anything; of another job at another moment."""
     if mark.rests:
         return 0

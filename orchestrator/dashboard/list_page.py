@@ -17,10 +17,9 @@ from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.job.job import JobState
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.history import Lifespan
-from orchestrator.ports.jobs import JobFilter, JobOrder
 from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.usage import Usage
+from orchestrator.store.records import JobFilter, JobOrder, Lifespan
 from orchestrator.wire.job_views import JobView
 
 JOBS_SHOWN = 50

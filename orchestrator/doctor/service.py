@@ -28,7 +28,7 @@ from orchestrator.store import schema
 from orchestrator.store.engine import Database, parse_url, sqlite_file
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.store_clock import store_time
-from orchestrator.store.token_store import SqlTokenStore
+from orchestrator.store.token_store import TokenStore
 
 SERVICE = "service"
 _CLOCKS_S = 2.0  # leases and agents' times are compared with it
@@ -198,7 +198,7 @@ def _has_admin(settings: Settings) -> bool:
         return False
     database, now = Database(url), datetime.now(UTC)
     try:
-        tokens = SqlTokenStore(database).tokens()
+        tokens = TokenStore(database).tokens()
         return any(token.principal().may_everywhere(Role.ADMIN) and token.lives(now) for token in tokens)
     except StoreUnavailable:
         return False

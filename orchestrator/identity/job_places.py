@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from orchestrator.domain.access.route_roles import JobPlace
-from orchestrator.ports.identity import PlaceReader
+from orchestrator.store.place_reader import PlaceReader
 
 _MOST = 100_000  # jobs that are remembered
 

@@ -26,7 +26,7 @@ from orchestrator.domain.access.identity import (
 from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec, NotFound
 from orchestrator.identity.short_memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.identity import TokenStore
+from orchestrator.store.token_store import TokenStore
 
 log = structlog.get_logger()
 

@@ -19,7 +19,8 @@ from orchestrator.domain.job.masking import MIN_SECRET_LENGTH, NOTHING, Mask
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.short_memory import ShortMemory
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.secrets import SealedSecret, SecretStore
+from orchestrator.store.records import SealedSecret
+from orchestrator.store.secret_store import SecretStore
 
 log = structlog.get_logger()
 

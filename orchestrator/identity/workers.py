@@ -11,7 +11,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import AttemptStay, is_genuine, is_over
 from orchestrator.identity.short_memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.identity import PlaceReader
+from orchestrator.store.place_reader import PlaceReader
 
 _KEEP_S = 5.0  # how late an attempt's end may be noticed here
 _KNOWN_S = 3600.0  # how long a token that was genuine once is no stranger's

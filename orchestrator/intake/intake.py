@@ -14,7 +14,7 @@ from orchestrator.domain.job.requests import desired_of_attempt
 from orchestrator.intake.reading import Reading
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.jobs import JobReader, Requested
+from orchestrator.ports.jobs import JobLookup, Requested
 from orchestrator.ports.journals import JournalBatch, JournalStore
 from orchestrator.wire.reports import DesiredView, ReportBody
 from trainer.contract.exit_record import ExitRecord, parse_exit_record
@@ -36,7 +36,7 @@ class Intake:
     def __init__(
         self,
         journals: JournalStore,
-        jobs: JobReader,
+        jobs: JobLookup,
         clock: Clock,
         folder: Callable[[str], JobFolder],
         *,

@@ -20,12 +20,14 @@ GoOn = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class LocalJobFolders:
-    """Implements ports.JobFolders on a file system that the service mounts."""
+class JobFolders:
+    """The folders of a cluster's jobs, on a file system that the service mounts."""
 
     root: Path
 
     def remove(self, job_id: str, snapshot_dir: str | None, go_on: GoOn) -> bool:
+        """Remove a deleted job's folder, and the one that it had in `snapshot_dir`, for as long as `go_on` says so;
+        whether all is gone. Raises OSError. Idempotent; what was cut off is gone on with by the next call."""
         parents = [self.root]
         if snapshot_dir is not None and not is_url(snapshot_dir):
             parents.append(Path(snapshot_dir))

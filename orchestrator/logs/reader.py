@@ -29,8 +29,9 @@ from orchestrator.logs.files import (
 )
 from orchestrator.logs.output import find_last_output
 from orchestrator.logs.places import Place, find_places
-from orchestrator.ports.history import HistoryReader, StoredWorker
-from orchestrator.ports.jobs import CourseReader, JobCourse
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
+from orchestrator.store.records import JobCourse, StoredWorker
 from trainer.contract import layout
 from trainer.contract.exit_record import EventKind
 
@@ -79,7 +80,7 @@ class Logs:
 
     def __init__(
         self,
-        jobs: CourseReader,
+        jobs: JobReader,
         history: HistoryReader,
         clusters: Mapping[str, Cluster],
         *,

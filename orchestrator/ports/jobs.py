@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import JobSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
-    state: JobState | None = None
-    project: str | None = None
-    cluster: str | None = None
-    label: tuple[str, str] | None = None
-    query: str | None = None  # free text in id, name and reason
-    projects: Collection[str] | None = None  # none but these; None: every one
-
-
-class JobOrder(StrEnum):
-    """Orders that a list of any length can be walked in: each is an index's. Among equals, by submission."""
-
-    NEWEST = "newest"
-    OLDEST = "oldest"
-    UPDATED = "updated"  # the ones that changed longest ago first, as the column's name says
-    UPDATED_DOWN = "-updated"
-    NAME = "name"
-    NAME_DOWN = "-name"
-    STATE = "state"
-    STATE_DOWN = "-state"
-    PROJECT = "project"
-    PROJECT_DOWN = "-project"
-    CLUSTER = "cluster"
-    CLUSTER_DOWN = "-cluster"
-    PRIORITY = "priority"
-    PRIORITY_DOWN = "-priority"  # the highest first
 
 
 class JobStore(Protocol):
@@ -85,30 +55,8 @@ class Requested:
     stopping: bool  # whether that one was asked to end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCourse:
-    """As much of a job as says where its logs are and whether there will be more of them."""
-
-    project: str
-    cluster: str
-    newest: int | None  # the number of the newest attempt
-    rests: bool  # it has ended and no retry is requested
-
-
-class CourseReader(Protocol):
-    """Asked each second for each log that is followed: one question, and no spec is parsed for it."""
-
-    def course(self, job_id: str) -> JobCourse:
-        """Raises NotFound."""
-
-
-class JobReader(Protocol):
-    """Pages of jobs. A page is (rows, cursor of the next page or None); a foreign cursor raises Refused."""
-
-    def standings(
-        self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
-    ) -> tuple[Sequence[JobStanding], str | None]:
-        """Pages stay stable while jobs are added."""
+class JobLookup(Protocol):
+    """What commands and intake ask about single jobs. Raises StoreUnavailable."""
 
     def standing(self, job_id: str) -> JobStanding:
         """Raises NotFound."""
@@ -121,6 +69,3 @@ class JobReader(Protocol):
 
     def awaiting(self, job_id: str) -> str | None:
         """The first job, by name, that is not at rest and names this one in `after`."""
-
-    def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
-        """How many jobs there are in each state; a state without jobs may be left out. None: of every project."""

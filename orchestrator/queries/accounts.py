@@ -19,7 +19,7 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.observation.node import Exclusion, describe
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.history import ChronicleReader
+from orchestrator.store.chronicle_reader import ChronicleReader
 from orchestrator.wire.insight import (
     CauseView,
     ChaosView,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.jobs import JobReader
+from orchestrator.store.job_reader import JobReader
 
 MANY = 10_000  # jobs: fewer are counted anew each time
 KEEP_S = 1.0

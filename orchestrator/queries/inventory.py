@@ -16,8 +16,8 @@ from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admi
 from orchestrator.domain.queueing.lease import LeaseStanding
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.clusters import ClusterReader
 from orchestrator.ports.leases import LeaseStore
+from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.wire.cluster_views import (
     ClusterView,
     LeaseView,

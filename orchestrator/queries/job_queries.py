@@ -12,9 +12,12 @@ from orchestrator.domain.job.requests import pending_requests
 from orchestrator.domain.job.stacks import newest_stacks
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import Budgets
-from orchestrator.ports.history import AttemptStanding, ChangeMarks, HistoryReader, Mark, MetricPoint, StoredEvent
-from orchestrator.ports.jobs import JobFilter, JobOrder, JobReader, JobStanding
+from orchestrator.ports.jobs import JobStanding
 from orchestrator.queries.census import Census
+from orchestrator.store.change_marks import ChangeMarks
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
+from orchestrator.store.records import AttemptStanding, ChangeMark, JobFilter, JobOrder, MetricPoint, StoredEvent
 from orchestrator.wire.answers import Page
 from orchestrator.wire.history_views import JobNodeView, MetricsView, SnapshotView, StacksView, WorkerView
 from orchestrator.wire.job_views import AttemptView, EventView, FailureView, JobView
@@ -45,7 +48,7 @@ class Queries:
     def job(self, job_id: str) -> JobView:
         return view_of_job(self._jobs.standing(job_id))
 
-    def mark(self, job_id: str) -> Mark:
+    def mark(self, job_id: str) -> ChangeMark:
         """What differs once anything of the job has changed."""
         return self._change_marks.mark(job_id)
 

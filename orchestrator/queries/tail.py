@@ -7,7 +7,8 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from orchestrator.ports.happenings import Happening, HappeningReader
+from orchestrator.store.event_reader import EventReader
+from orchestrator.store.records import Happening
 
 _EVERY_S = 0.5
 _KEPT = 5000  # events; who is farther behind asks the store himself
@@ -19,7 +20,7 @@ class Tail:
 
     def __init__(
         self,
-        reader: HappeningReader,
+        reader: EventReader,
         *,
         every_s: float = _EVERY_S,
         kept: int = _KEPT,

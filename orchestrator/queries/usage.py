@@ -21,7 +21,8 @@ from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.domain.job.job import Job
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.history import ChronicleReader, Lifespan
+from orchestrator.store.chronicle_reader import ChronicleReader
+from orchestrator.store.records import Lifespan
 from orchestrator.wire.insight import SharesView, ShareView
 
 MOST_JOBS = 5000  # of one answer

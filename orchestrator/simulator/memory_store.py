@@ -6,20 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from orchestrator.domain.errors import Conflict, NotFound, Refused, StoreUnavailable
+from orchestrator.domain.errors import Conflict, NotFound, StoreUnavailable
 from orchestrator.domain.explanation.row_limits import Launch
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.ports.jobs import JobFilter, JobOrder, JobStanding, Requested
+from orchestrator.ports.jobs import JobStanding, Requested
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.simulator.tables import Tables, ingest
 
 
 class MemoryStore:
-    """Implements ports.JournalStore, JobStore, JobReader and NodeStore. `available` False: it does not answer."""
+    """Implements ports.JournalStore, JobStore and JobLookup. `available` False: it does not answer."""
 
     def __init__(self) -> None:
         self.tables = Tables()
@@ -86,16 +86,6 @@ class MemoryStore:
         tables.events.append((job_id, event))
         return True
 
-    def standings(
-        self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
-    ) -> tuple[Sequence[JobStanding], str | None]:
-        """One page with all of them; of the filter, state and cluster count."""
-        if cursor is not None or order is not JobOrder.NEWEST:
-            raise Refused("the simulator has one page only, the newest job first")
-        jobs = sorted(self.answering().jobs.values(), key=lambda job: (job.created_at, job.id), reverse=True)
-        wanted = [job for job in jobs if where.state in (None, job.state) and where.cluster in (None, job.spec.cluster)]
-        return [self.standing(job.id) for job in wanted[:limit]], None
-
     def standing(self, job_id: str) -> JobStanding:
         tables = self.answering()
         attempt = tables.attempt_of(job_id)
@@ -122,11 +112,6 @@ class MemoryStore:
     def awaiting(self, job_id: str) -> str | None:
         jobs = self.answering().jobs.values()
         return min((job.id for job in jobs if job_id in job.spec.after and not job.state.terminal), default=None)
-
-    def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
-        jobs = self.answering().jobs.values()
-        states = [job.state for job in jobs if projects is None or job.spec.project in projects]
-        return {state: states.count(state) for state in set(states)}
 
     def attempts_of(self, job_id: str) -> list[Attempt]:
         """Oldest first."""

@@ -10,10 +10,10 @@ from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.node import NodeFailure
-from orchestrator.domain.observation.observation import RankWord, Training, parse_replicas
+from orchestrator.domain.observation.observation import Training, parse_replicas
 from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.supervision import Change, Supervised
+from orchestrator.ports.supervision import Change, Journalled, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.tables import Tables, exits_of
 from trainer.contract.exit_record import EventKind
@@ -59,7 +59,7 @@ class MemoryLeaseStore:
 
 
 class MemorySupervisorStore:
-    """Implements ports.SupervisorStore under one lease."""
+    """Implements ports.SupervisorReader, and ports.SupervisorWriter under one lease."""
 
     def __init__(self, store: MemoryStore, clock: Clock, lease: Lease) -> None:
         self._store = store
@@ -109,18 +109,14 @@ class MemorySupervisorStore:
         jobs = self._store.answering().jobs
         return {job_id: jobs[job_id].state for job_id in job_ids if job_id in jobs}
 
-    def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
-        return list(self._store.answering().ranks.get(key, {}).values())
-
-    def missed(self, key: AttemptKey) -> frozenset[int]:
-        events = [
-            one for job_id, one in self._store.answering().events if (job_id, one.attempt) == (key.job_id, key.number)
-        ]
+    def journalled(self, key: AttemptKey) -> Journalled:
+        tables = self._store.answering()
+        events = [one for job_id, one in tables.events if (job_id, one.attempt) == (key.job_id, key.number)]
         started = [one.generation or 0 for one in events if one.kind == EventKind.GENERATION_STARTED.value]
         newest = max(started, default=0)
-        return parse_replicas(
-            one.evidence for one in events if one.kind == EventKind.PEER_LOST.value and (one.generation or 0) >= newest
-        )
+        lost = [one for one in events if one.kind == EventKind.PEER_LOST.value and (one.generation or 0) >= newest]
+        ranks = list(tables.ranks.get(key, {}).values())
+        return Journalled(ranks=ranks, missed=parse_replicas(one.evidence for one in lost))
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         tables = self._store.answering()

@@ -11,29 +11,32 @@ from sqlalchemy import BigInteger, BindParameter, Select, Text, and_, bindparam,
 
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.history import Mark
 from orchestrator.store.engine import Database
+from orchestrator.store.records import ChangeMark
 from orchestrator.store.tables import EventRow, JobRow, JournalRow, MetricRow
 
 
-class SqlChangeMarks:
-    """Implements ports.ChangeMarks."""
+class ChangeMarks:
+    """Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def mark(self, job_id: str) -> Mark:
-        """Status and requests by their row, what the supervisor did by its events, what agents told by their bytes."""
+    def mark(self, job_id: str) -> ChangeMark:
+        """Status and requests by their row, what the supervisor did by its events, what agents report by its bytes.
+        Raises NotFound."""
         with self._database.read() as session:
             found = session.execute(_MARK, {"job_id": job_id}).one_or_none()
         if found is None:
             raise NotFound(f"there is no job {job_id}")
-        *actions, retried, reports = found
+        *actions, retried, reported = found
         rests = JobState(found.state).terminal and retried
-        return Mark(actions=hashlib.sha256(repr(actions).encode()).hexdigest()[:16], reports=str(reports), rests=rests)
+        digest = hashlib.sha256(repr(actions).encode()).hexdigest()[:16]
+        return ChangeMark(actions=digest, reports=str(reported), rests=rests)
 
     def losses(self, ends: Mapping[str, int], *, points: int) -> Mapping[str, Sequence[float]]:
-        """One search in an index for each point: a job of a million steps costs what one of a hundred does."""
+        """Of each job up to its last step (`ends`), the losses of about so many steps, oldest first. A job without any
+        is left out. One search in an index for each point: a million steps cost what a hundred do."""
         if not ends:
             return {}
         # Each value costs as much to compile as a row to find: the steps are reckoned in the database.

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 from orchestrator.domain.accounting import chronicle
 from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.explanation import why
-from orchestrator.ports.history import Lifespan
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import attempt_of, job_of, stored_event_of
 from orchestrator.store.metric_sums import read_kept
+from orchestrator.store.records import Lifespan
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
 
 _KINDS = chronicle.KINDS | why.KINDS
@@ -30,13 +30,14 @@ _THERE = (
 )
 
 
-class SqlChronicleReader:
-    """Implements ports.ChronicleReader."""
+class ChronicleReader:
+    """Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def chronicle(self, job_id: str) -> Chronicle:
+        """All that a job's life is read from, at one moment. Raises NotFound, StoreUnavailable."""
         with self._database.read() as session:
             job = job_of(require_job(session, job_id))
             attempts = session.scalars(
@@ -59,6 +60,8 @@ class SqlChronicleReader:
     def lived(
         self, *, since: datetime, until: datetime, projects: Collection[str] | None, limit: int
     ) -> Sequence[Lifespan]:
+        """Jobs of these projects (None: of every one) that lived between two moments, the newest first. Raises
+        StoreUnavailable."""
         query = select(JobRow.id, JobRow.updated_at, JobRow.finished_at).where(
             JobRow.created_at < until, or_(JobRow.finished_at.is_(None), JobRow.finished_at > since)
         )

@@ -10,22 +10,23 @@ from sqlalchemy import Select, func, select
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.queueing.admission import Claimant
-from orchestrator.ports.clusters import ClusterAges
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import attempt_of, job_of
 from orchestrator.store.node_records import read_reports
+from orchestrator.store.records import ClusterAges
 from orchestrator.store.tables import AttemptRow, JobRow, NodeFailureRow, SnapshotRow
 
 _LIVE = tuple(state.value for state in JobState if not state.terminal)
 
 
-class SqlClusterReader:
-    """Implements ports.ClusterReader."""
+class ClusterReader:
+    """What the clusters hold. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claimants(self, cluster: str) -> Sequence[Claimant]:
+        """The cluster's jobs that are not terminal, each with its newest attempt; the suspended ones included."""
         here = (JobRow.cluster == cluster) & JobRow.state.in_(_LIVE)
         newest = (
             select(AttemptRow.job_id, func.max(AttemptRow.number).label("number"))
@@ -47,10 +48,12 @@ class SqlClusterReader:
             ]
 
     def node_failures(self, *, since: datetime) -> Sequence[NodeFailure]:
+        """What stands in the records of the nodes of every cluster."""
         with self._database.read() as session:
             return read_reports(session, NodeFailureRow.at >= since)
 
     def ages(self) -> Sequence[ClusterAges]:
+        """Of every cluster that has any."""
         with self._database.read() as session:
             queued = dict(session.execute(_QUEUED_SINCE).all())
             snapshots = {name: at for name, at in session.execute(_SNAPSHOT_AT) if at is not None}

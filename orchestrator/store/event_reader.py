@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import bindparam, func, select
 
-from orchestrator.ports.happenings import Happening
 from orchestrator.store.engine import Database
+from orchestrator.store.records import Happening
 from orchestrator.store.tables import EventRow, JobRow
 
 _NEWEST = select(func.coalesce(func.max(EventRow.id), 0))
@@ -20,17 +20,19 @@ _AFTER = (
 )
 
 
-class SqlHappeningReader:
-    """Implements ports.HappeningReader."""
+class EventReader:
+    """The events of all jobs. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def newest(self) -> int:
+        """The id of the newest event; 0: there is none."""
         with self._database.read() as session:
             return session.scalar(_NEWEST) or 0
 
     def after(self, event_id: int, *, limit: int) -> Sequence[Happening]:
+        """Those above that id, in order. Ids become visible in rising order: none is missed."""
         with self._database.read() as session:
             rows = session.execute(_AFTER, {"after": event_id, "limit": limit}).all()
             return [

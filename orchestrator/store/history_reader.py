@@ -8,14 +8,6 @@ from typing import TypeVar
 
 from sqlalchemy import BigInteger, ColumnElement, Select, column, func, select, values
 
-from orchestrator.ports.history import (
-    AttemptStanding,
-    MetricPoint,
-    StoredEvent,
-    StoredReplica,
-    StoredSnapshot,
-    StoredWorker,
-)
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import (
@@ -29,6 +21,14 @@ from orchestrator.store.mapping import (
     training_of,
 )
 from orchestrator.store.paging import Key, Listing
+from orchestrator.store.records import (
+    AttemptStanding,
+    MetricPoint,
+    StoredEvent,
+    StoredReplica,
+    StoredSnapshot,
+    StoredWorker,
+)
 from orchestrator.store.tables import AttemptRow, EventRow, JournalRow, MetricRow, SnapshotRow, TrainingRow, WorkerRow
 from trainer.contract.exit_record import EventKind
 
@@ -51,13 +51,15 @@ _REPLICAS = (Key(JournalRow.replica, int), Key(JournalRow.incarnation, int))
 _WORKERS = (Key(WorkerRow.attempt, int, descending=True), Key(WorkerRow.replica, int), Key(WorkerRow.local_rank, int))
 
 
-class SqlHistoryReader:
-    """Implements ports.HistoryReader. A cursor belongs to one list of one job."""
+class HistoryReader:
+    """What a job left behind. A page is (rows, cursor of the next page or None); a cursor belongs to one list of one
+    job. Raises NotFound for an unknown job, Refused for a foreign cursor, StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def attempts(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[AttemptStanding], str | None]:
+        """Oldest first."""
         attempts, behind = self._page(AttemptRow, _ATTEMPTS, attempt_of, job_id, limit, cursor)
         numbers = [attempt.key.number for attempt in attempts]
         with self._database.read() as session:
@@ -68,22 +70,27 @@ class SqlHistoryReader:
     def events(
         self, job_id: str, *, limit: int, cursor: str | None, newest_first: bool = False
     ) -> tuple[Sequence[StoredEvent], str | None]:
+        """In the order of arrival, or against it."""
         order = _EVENTS_NEWEST if newest_first else _EVENTS
         return self._page(EventRow, order, stored_event_of, job_id, limit, cursor)
 
     def snapshots(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredSnapshot], str | None]:
+        """Newest step first."""
         return self._page(SnapshotRow, _SNAPSHOTS, stored_snapshot_of, job_id, limit, cursor)
 
     def has_snapshot(self, job_id: str, name: str) -> bool:
+        """Whether the job has committed a snapshot of this name that was neither quarantined nor deleted since."""
         with self._database.read() as session:
             require_job(session, job_id)
             row = session.get(SnapshotRow, (job_id, name))
             return row is not None and row.state == "committed"
 
     def workers(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredWorker], str | None]:
+        """Of the newest attempt first, then by replica and local rank."""
         return self._page(WorkerRow, _WORKERS, stored_worker_of, job_id, limit, cursor)
 
     def replicas(self, job_id: str, *, limit: int, cursor: str | None) -> tuple[Sequence[StoredReplica], str | None]:
+        """Of the newest attempt, by replica, then by incarnation."""
         with self._database.read() as session:
             require_job(session, job_id)
             newest = session.scalar(select(func.max(AttemptRow.number)).where(AttemptRow.job_id == job_id))
@@ -105,6 +112,7 @@ class SqlHistoryReader:
     def newest_of_kind(
         self, job_id: str, kind: str, *, limit: int, attempt: int | None = None
     ) -> Sequence[StoredEvent]:
+        """Events of one kind, the newest first; of one attempt where it is named."""
         with self._database.read() as session:
             require_job(session, job_id)
             wanted = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == kind)
@@ -115,7 +123,8 @@ class SqlHistoryReader:
     def metrics(
         self, job_id: str, *, since_step: int, points: int, until_step: int | None = None
     ) -> Sequence[MetricPoint]:
-        """Oldest step first. Of n steps, each n/points-th counted back from the newest."""
+        """At most `points` of the steps above `since_step` and not above `until_step`, oldest first. Of n steps, each
+        n/points-th counted back from the newest."""
         points = max(1, points)
         wanted = (MetricRow.job_id == job_id) & (MetricRow.step > since_step)
         if until_step is not None:

@@ -10,17 +10,15 @@ from typing import Any
 from sqlalchemy import JSON, Select, bindparam, func, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.worker_token import AttemptStay
-from orchestrator.ports.jobs import JobCourse, JobFilter, JobOrder, JobStanding, Requested
+from orchestrator.ports.jobs import JobStanding, Requested
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import attempt_of, desired_of, job_of, training_of
 from orchestrator.store.paging import Key, Listing
-from orchestrator.store.tables import AttemptRow, DeletionRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
+from orchestrator.store.records import JobCourse, JobFilter, JobOrder
+from orchestrator.store.tables import AttemptRow, JobLabelRow, JobRow, SnapshotRow, TrainingRow
 
 _UP = (Key(JobRow.created_at, datetime), Key(JobRow.id, str))
 _DOWN = (Key(JobRow.created_at, datetime, descending=True), Key(JobRow.id, str, descending=True))
@@ -52,8 +50,9 @@ _FEW = 2000  # jobs with one label, which are sorted in no time
 _IN_ONE_QUESTION = 500  # job ids
 
 
-class SqlJobReader:
-    """Implements ports.JobReader, CourseReader, PlaceReader. A page costs three queries, and one more for a label."""
+class JobReader:
+    """Implements ports.JobLookup, and reads pages. A page is (rows, cursor of the next page or None) and costs three
+    queries, and one more for a label; a foreign cursor raises Refused. Every method raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -61,6 +60,7 @@ class SqlJobReader:
     def standings(
         self, where: JobFilter, *, limit: int, cursor: str | None, order: JobOrder = JobOrder.NEWEST
     ) -> tuple[Sequence[JobStanding], str | None]:
+        """Pages stay stable while jobs are added."""
         with self._database.read() as session:
             rows, behind = _LISTINGS[order].page(
                 session, _matching(session, where), _itself, limit=limit, cursor=cursor
@@ -68,10 +68,12 @@ class SqlJobReader:
             return _standings(session, rows), behind
 
     def standing(self, job_id: str) -> JobStanding:
+        """Raises NotFound."""
         with self._database.read() as session:
             return _standings(session, [require_job(session, job_id)])[0]
 
     def course(self, job_id: str) -> JobCourse:
+        """Raises NotFound."""
         with self._database.read() as session:
             row = session.execute(_COURSE, {"job_id": job_id}).one_or_none()
         if row is None:
@@ -79,6 +81,7 @@ class SqlJobReader:
         return JobCourse(project=row.project, cluster=row.cluster, newest=row.newest, rests=not row.at_work)
 
     def requested(self, job_ids: Collection[str]) -> Mapping[str, Requested]:
+        """What is requested of these jobs; one that does not exist is left out."""
         found: dict[str, Requested] = {}
         ids = sorted(job_ids)
         with self._database.read() as session:
@@ -89,6 +92,7 @@ class SqlJobReader:
         return found
 
     def sources(self) -> Mapping[str, str]:
+        """Of each job that is not at rest and goes on from another one's snapshot, where that is (`snapshot.from`)."""
         with self._database.read() as session:
             return {job_id: source for job_id, source in session.execute(_SOURCES) if source}
 
@@ -99,28 +103,12 @@ class SqlJobReader:
             return min((name for name, spec in waiting if job_id in spec.get("after", ())), default=None)
 
     def count_by_state(self, projects: Collection[str] | None = None) -> Mapping[JobState, int]:
+        """How many jobs there are in each state; a state without jobs may be left out. None: of every project."""
         query = select(JobRow.state, func.count()).group_by(JobRow.state)
         if projects is not None:
             query = query.where(JobRow.project.in_(sorted(projects)))
         with self._database.read() as session:
             return {JobState(state): count for state, count in session.execute(query).all()}
-
-    def places(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
-        ids, found = sorted(job_ids), dict[str, JobPlace]()
-        with self._database.read() as session:
-            for start in range(0, len(ids), _IN_ONE_QUESTION):
-                rows: Iterable[Any] = session.execute(_PLACES, {"ids": ids[start : start + _IN_ONE_QUESTION]})
-                found.update({row.id: JobPlace(project=row.project, owner=row.owner) for row in rows})
-            missing = [each for each in ids if each not in found]
-            for start in range(0, len(missing), _IN_ONE_QUESTION):
-                deleted: Iterable[Any] = session.execute(_DELETED, {"ids": missing[start : start + _IN_ONE_QUESTION]})
-                found.update({row.job_id: JobPlace(project=row.project, owner=row.owner) for row in deleted})
-        return found
-
-    def stay(self, key: AttemptKey) -> AttemptStay | None:
-        with self._database.read() as session:
-            row = session.execute(_STAY, {"job_id": key.job_id, "number": key.number}).one_or_none()
-            return None if row is None else AttemptStay(nonce=row.nonce, ended_at=row.ended_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +232,3 @@ _COURSE = select(
 _WAITING = select(JobRow.id, JobRow.spec).where(_AT_WORK)
 _SOURCE = type_coerce(JobRow.spec, JSON)[("snapshot", "from")].as_string()
 _SOURCES = select(JobRow.id, _SOURCE).where(_AT_WORK, _SOURCE.is_not(None))
-_PLACES = select(JobRow.id, JobRow.project, JobRow.owner).where(JobRow.id.in_(bindparam("ids", expanding=True)))
-_DELETED = select(DeletionRow.job_id, DeletionRow.project, DeletionRow.owner).where(
-    DeletionRow.job_id.in_(bindparam("ids", expanding=True))
-)
-_STAY = select(AttemptRow.nonce, AttemptRow.ended_at).where(
-    AttemptRow.job_id == bindparam("job_id"), AttemptRow.number == bindparam("number")
-)

@@ -15,7 +15,7 @@ from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, 
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, Training
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.ports.history import MetricPoint, StoredEvent, StoredReplica, StoredSnapshot, StoredWorker
+from orchestrator.store.records import MetricPoint, StoredEvent, StoredReplica, StoredSnapshot, StoredWorker
 from orchestrator.store.tables import (
     AttemptRow,
     EventRow,

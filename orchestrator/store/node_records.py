@@ -16,13 +16,14 @@ from orchestrator.store.store_clock import is_postgres
 from orchestrator.store.tables import AttemptRow, NodeClearingRow, NodeFailureRow
 
 
-class SqlNodeStore:
-    """Implements ports.NodeStore."""
+class NodeStore:
+    """The records of nodes, as people change them. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def clear(self, cluster: str, node: str, *, at: datetime, by: str) -> None:
+        """Reports about the node until `at` no longer count against it. Idempotent."""
         said = {"cleared_at": at, "cleared_by": by}
         with self._database.write() as session:
             insert = postgresql.insert(NodeClearingRow) if is_postgres(session) else sqlite.insert(NodeClearingRow)

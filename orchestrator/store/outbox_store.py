@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, aliased
 
 from orchestrator.domain.access.webhook import Webhook, webhooks_for
 from orchestrator.domain.job.event import Event
-from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import stored_event_of
+from orchestrator.store.records import Delivery
 from orchestrator.store.store_clock import store_time
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow
 
@@ -44,13 +44,17 @@ def owe(session: Session, events: Sequence[tuple[int, str, Event]], subscription
         session.connection().execute(insert(DeliveryRow), rows)
 
 
-class SqlOutboxStore:
-    """Implements ports.OutboxStore. Times are the database's."""
+class OutboxStore:
+    """Times are the database's own. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claim(self, webhook: str, *, limit: int, hold_s: float) -> Sequence[Delivery]:
+        """Deliveries that are due; nobody else gets them for `hold_s`, then they are due again.
+
+        Of a job only the earliest that is owed, unless that one has failed for ten minutes.
+        """
         if self.oldest_due_s(webhook) is None:
             return []  # without a turn to write
         with self._database.write() as session:
@@ -90,11 +94,13 @@ class SqlOutboxStore:
             return [_delivery(row, *events[row.event_id], age_s=(now - row.created_at).total_seconds()) for row in rows]
 
     def delivered(self, delivery: Delivery) -> None:
+        """It is owed no more."""
         with self._database.write() as session:
             values = {"due_at": None, "delivered_at": store_time(session), "last_error": None}
             session.execute(update(DeliveryRow).where(DeliveryRow.id == delivery.id).values(values))
 
     def failed(self, delivery: Delivery, error: str, *, retry_in_s: float | None) -> None:
+        """Owed again later; None: given up. One that was claimed again since is left alone."""
         with self._database.write() as session:
             due_at = None if retry_in_s is None else store_time(session) + timedelta(seconds=retry_in_s)
             # Another one may have claimed it since, if we were asleep: then its word counts.
@@ -103,6 +109,7 @@ class SqlOutboxStore:
             session.execute(update(DeliveryRow).where(DeliveryRow.id == delivery.id, mine).values(values))
 
     def oldest_due_s(self, webhook: str) -> float | None:
+        """The age of the oldest that is due now; None: nothing is."""
         with self._database.read() as session:
             now = store_time(session)
             due = (DeliveryRow.webhook == webhook) & (DeliveryRow.due_at <= now)
@@ -110,6 +117,7 @@ class SqlOutboxStore:
             return None if oldest is None else max(0.0, (now - oldest).total_seconds())
 
     def sweep(self, *, owed_s: float) -> int:
+        """Forget what is still owed after `owed_s`: nobody delivers for a webhook that is gone. Returns how many."""
         with self._database.write() as session:
             limit = store_time(session) - timedelta(seconds=owed_s)
             stale = DeliveryRow.due_at.is_not(None) & (DeliveryRow.created_at < limit)

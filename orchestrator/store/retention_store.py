@@ -12,11 +12,11 @@ from orchestrator.domain.accounting import chronicle
 from orchestrator.domain.explanation import why
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.endings import EndedJob
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events
 from orchestrator.store.mapping import stored_event_of
 from orchestrator.store.metric_sums import MOST_SUMS, SUMS, read_rows, read_sums, render_sums
+from orchestrator.store.records import EndedJob
 from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, SnapshotRow
 
 _TERMINAL = tuple(state.value for state in JobState if state.terminal)
@@ -25,8 +25,13 @@ _SPEC = type_coerce(JobRow.spec, JSON)
 _STAY = chronicle.KINDS | why.KINDS | {EventKind.JOB_SUBMITTED.value, EventKind.REMOVED.value}
 
 
-class SqlRetentionStore:
-    """Implements ports.RetentionStore."""
+class RetentionStore:
+    """Which jobs have ended, what they left in the store, and whether their folders are needed still. Raises
+    StoreUnavailable.
+
+    `forget_*` removes at most `limit` rows at once and returns how many; of a job that is not at rest nothing.
+    Idempotent.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -34,6 +39,7 @@ class SqlRetentionStore:
     def ended(
         self, cluster: str, *, before: datetime, behind: tuple[datetime, str] | None, limit: int
     ) -> Sequence[EndedJob]:
+        """Jobs at rest that ended before a moment, the longest ended first, behind (its end, its id) of one."""
         query = select(JobRow.id, JobRow.finished_at).where(
             JobRow.cluster == cluster, _AT_REST, JobRow.finished_at < before
         )
@@ -44,6 +50,7 @@ class SqlRetentionStore:
             return [EndedJob(job_id=job_id, finished_at=at) for job_id, at in session.execute(query) if at is not None]
 
     def is_needed(self, job_id: str) -> bool:
+        """Whether the job is not at rest, or a job that is not begins from its snapshots."""
         source = _SPEC["snapshot"]["from"].as_string()
         with self._database.read() as session:
             rests = session.scalar(select(func.count()).where(JobRow.id == job_id, _AT_REST))
@@ -51,10 +58,12 @@ class SqlRetentionStore:
             return not rests or bool(used)
 
     def tell(self, job_id: str, event: Event) -> None:
+        """Append an event."""
         with self._database.write() as session:
             append_events(session, [(job_id, event)])
 
     def forget_metrics(self, job_id: str, event: Event, *, limit: int) -> int:
+        """What accounts need of them is written with the event first."""
         with self._database.write() as session:
             first = select(MetricRow.step, MetricRow.attempt).where(MetricRow.job_id == job_id).order_by(MetricRow.step)
             found = session.execute(first.limit(limit)).all() if _rests(session, job_id) else []
@@ -66,6 +75,7 @@ class SqlRetentionStore:
             return len(found)
 
     def forget_events(self, job_id: str, *, limit: int) -> int:
+        """But those that `why` and the accounts are read from."""
         with self._database.write() as session:
             if not _rests(session, job_id):
                 return 0
@@ -75,10 +85,12 @@ class SqlRetentionStore:
             return len(ids)
 
     def forget_snapshots(self, job_id: str) -> None:
+        """Note that its snapshots are gone."""
         with self._database.write() as session:
             session.execute(update(SnapshotRow).where(SnapshotRow.job_id == job_id).values(state="deleted"))
 
     def forget_deliveries(self, *, before: datetime, limit: int) -> int:
+        """What webhooks were told, or were given up on, before a moment."""
         with self._database.write() as session:
             over = (DeliveryRow.due_at.is_(None)) & (DeliveryRow.created_at < before)
             ids = session.scalars(select(DeliveryRow.id).where(over).order_by(DeliveryRow.id).limit(limit)).all()
@@ -86,10 +98,12 @@ class SqlRetentionStore:
             return len(ids)
 
     def oldest_live(self) -> datetime | None:
+        """When the oldest job of any cluster that is not at rest was submitted."""
         with self._database.read() as session:
             return session.scalar(select(func.min(JobRow.created_at)).where(~_AT_REST))
 
     def workdirs(self, *, since: datetime) -> Collection[str]:
+        """The working folders of the jobs that are not at rest, and of those that ended since."""
         workdir = _SPEC["run"]["workdir"].as_string()
         recent = ~_AT_REST | (JobRow.finished_at >= since)
         with self._database.read() as session:

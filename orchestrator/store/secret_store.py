@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 
-from orchestrator.ports.secrets import SealedSecret
 from orchestrator.store.engine import Database
+from orchestrator.store.records import SealedSecret
 from orchestrator.store.tables import SecretRow
 
 
-class SqlSecretStore:
-    """Implements ports.SecretStore."""
+class SecretStore:
+    """Sealed secrets by project and name. Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def put(self, secret: SealedSecret) -> bool:
+        """Insert or replace; whether it is new."""
         if self._replace(secret):
             return False
         try:
@@ -30,16 +31,19 @@ class SqlSecretStore:
             return False
 
     def remove(self, project: str, name: str) -> bool:
+        """Whether it was there."""
         mine = (SecretRow.project == project) & (SecretRow.name == name)
         with self._database.write() as session:
             return session.scalar(delete(SecretRow).where(mine).returning(SecretRow.name)) is not None
 
     def of_project(self, project: str) -> Sequence[SealedSecret]:
+        """By name."""
         with self._database.read() as session:
             query = select(SecretRow).where(SecretRow.project == project).order_by(SecretRow.name)
             return [_secret_of(row) for row in session.scalars(query)]
 
     def all(self) -> Sequence[SealedSecret]:
+        """By project and name."""
         with self._database.read() as session:
             query = select(SecretRow).order_by(SecretRow.project, SecretRow.name)
             return [_secret_of(row) for row in session.scalars(query)]

@@ -17,7 +17,7 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
-from orchestrator.ports.supervision import Change, Supervised
+from orchestrator.ports.supervision import Change, Journalled, Supervised
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import require_lease
 from orchestrator.store.lookups import append_events, require_job
@@ -55,7 +55,7 @@ _NOTE = (
 
 
 class SqlSupervisorStore:
-    """Implements ports.SupervisorStore under one lease."""
+    """Implements ports.SupervisorReader, and ports.SupervisorWriter under one lease."""
 
     def __init__(self, database: Database, lease: Lease) -> None:
         self._database = database
@@ -108,26 +108,9 @@ class SqlSupervisorStore:
                     found[job_id] = JobState(state)
         return found
 
-    def ranks(self, key: AttemptKey) -> Sequence[RankWord]:
+    def journalled(self, key: AttemptKey) -> Journalled:
         with self._database.read() as session:
-            mine = (WorkerRow.job_id == key.job_id) & (WorkerRow.attempt == key.number)
-            newest: dict[int, RankWord] = {}
-            for row in session.scalars(select(WorkerRow).where(mine).order_by(WorkerRow.generation)):
-                newest[row.rank] = rank_word_of(row)  # a rank may have moved to another worker since
-            return list(newest.values())
-
-    def missed(self, key: AttemptKey) -> frozenset[int]:
-        mine = (EventRow.job_id == key.job_id) & (EventRow.attempt == key.number)
-        with self._database.read() as session:
-            newest = session.scalar(
-                select(func.max(EventRow.generation)).where(mine, EventRow.kind == EventKind.GENERATION_STARTED.value)
-            )
-            rows = session.scalars(
-                select(EventRow.evidence).where(
-                    mine, EventRow.kind == EventKind.PEER_LOST.value, EventRow.generation >= (newest or 0)
-                )
-            )
-            return parse_replicas(rows)
+            return Journalled(ranks=_read_ranks(session, key), missed=_read_missed(session, key))
 
     def node_failures(self, cluster: str, *, since: datetime) -> Sequence[NodeFailure]:
         with self._database.read() as session:
@@ -150,6 +133,24 @@ class SqlSupervisorStore:
         with self._database.write() as session:
             require_lease(session, self._lease)
             yield session
+
+
+def _read_ranks(session: Session, key: AttemptKey) -> Sequence[RankWord]:
+    mine = (WorkerRow.job_id == key.job_id) & (WorkerRow.attempt == key.number)
+    newest: dict[int, RankWord] = {}
+    for row in session.scalars(select(WorkerRow).where(mine).order_by(WorkerRow.generation)):
+        newest[row.rank] = rank_word_of(row)  # a rank may have moved to another worker since
+    return list(newest.values())
+
+
+def _read_missed(session: Session, key: AttemptKey) -> frozenset[int]:
+    mine = (EventRow.job_id == key.job_id) & (EventRow.attempt == key.number)
+    started = select(func.max(EventRow.generation)).where(mine, EventRow.kind == EventKind.GENERATION_STARTED.value)
+    newest = session.scalar(started) or 0
+    lost = select(EventRow.evidence).where(
+        mine, EventRow.kind == EventKind.PEER_LOST.value, EventRow.generation >= newest
+    )
+    return parse_replicas(session.scalars(lost))
 
 
 def _write_attempt(session: Session, attempt: Attempt) -> None:

@@ -16,13 +16,14 @@ _TOKEN = select(TokenRow).where(TokenRow.id == bindparam("id"))
 _SESSION = select(SessionRow).where(SessionRow.digest == bindparam("digest"))
 
 
-class SqlTokenStore:
-    """Implements ports.TokenStore."""
+class TokenStore:
+    """Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add_token(self, token: Token) -> None:
+        """Its id is new."""
         row = TokenRow(
             id=token.id,
             name=token.name,
@@ -38,22 +39,26 @@ class SqlTokenStore:
             session.add(row)
 
     def token(self, token_id: str) -> Token | None:
+        """Revoked and expired ones too."""
         with self._database.read() as session:
             row = session.scalar(_TOKEN, {"id": token_id})
             return None if row is None else _token_of(row)
 
     def tokens(self) -> Sequence[Token]:
+        """All of them, the newest first."""
         with self._database.read() as session:
             query = select(TokenRow).order_by(TokenRow.created_at.desc(), TokenRow.id)
             return [_token_of(row) for row in session.scalars(query)]
 
     def revoke_token(self, token_id: str, *, by: str, at: datetime) -> None:
+        """It ends now, with its sessions. Idempotent: the first one counts."""
         alive = (TokenRow.id == token_id) & TokenRow.revoked_at.is_(None)
         with self._database.write() as session:
             session.execute(update(TokenRow).where(alive).values(revoked_at=at, revoked_by=by))
             session.execute(delete(SessionRow).where(SessionRow.token_id == token_id))
 
     def add_session(self, session: Session) -> None:
+        """Also forgets the sessions that are over."""
         row = SessionRow(
             digest=session.digest,
             token_id=session.token_id,
@@ -65,11 +70,13 @@ class SqlTokenStore:
             transaction.add(row)
 
     def session(self, digest: str) -> Session | None:
+        """One that is over may be left out."""
         with self._database.read() as session:
             row = session.scalar(_SESSION, {"digest": digest})
             return None if row is None else _session_of(row)
 
     def end_session(self, digest: str) -> None:
+        """Idempotent."""
         with self._database.write() as session:
             session.execute(delete(SessionRow).where(SessionRow.digest == digest))
 

@@ -8,18 +8,19 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from orchestrator.domain.access.webhook import Webhook
-from orchestrator.ports.webhooks import StoredWebhook
 from orchestrator.store.engine import Database
+from orchestrator.store.records import StoredWebhook
 from orchestrator.store.tables import DeliveryRow, WebhookRow
 
 
-class SqlWebhookStore:
-    """Implements ports.WebhookStore."""
+class WebhookStore:
+    """Raises StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, webhook: StoredWebhook) -> bool:
+        """False where there is one of that name."""
         columns = {
             "name": webhook.webhook.name,
             "host": webhook.host,
@@ -37,6 +38,7 @@ class SqlWebhookStore:
         return True
 
     def remove(self, name: str) -> bool:
+        """Whether it was there. What it was owed is given up."""
         with self._database.write() as session:
             gone = session.scalar(delete(WebhookRow).where(WebhookRow.name == name).returning(WebhookRow.name))
             owed = (DeliveryRow.webhook == name) & DeliveryRow.due_at.is_not(None)
@@ -45,10 +47,12 @@ class SqlWebhookStore:
             return gone is not None
 
     def all(self) -> Sequence[StoredWebhook]:
+        """By name."""
         with self._database.read() as session:
             return [_webhook_of(row) for row in session.scalars(select(WebhookRow).order_by(WebhookRow.name))]
 
     def seal_anew(self, name: str, *, old: str, new: str) -> None:
+        """Replace what is sealed, where nobody has in between."""
         mine = (WebhookRow.name == name) & (WebhookRow.sealed == old)
         with self._database.write() as session:
             session.execute(update(WebhookRow).where(mine).values(sealed=new))

@@ -42,9 +42,9 @@ from orchestrator.domain.policy.decision import (
 )
 from orchestrator.domain.policy.evidence import permits_end, weigh
 from orchestrator.domain.policy.situation import Situation
+from orchestrator.identity.vault import Vault
 from orchestrator.ports.cluster import Backend, RunDirectories, StrictBackend
-from orchestrator.ports.secrets import SecretReader
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.supervisor import account
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.launch import DesiredDocument, DesiredState
@@ -58,14 +58,14 @@ class Actor:
 
     def __init__(
         self,
-        store: SupervisorStore,
+        store: SupervisorWriter,
         backend: Backend,
         folders: RunDirectories,
         site: Site,
         *,
         ports: range,
         require_lease: Callable[[], None] = lambda: None,
-        secrets: SecretReader | None = None,
+        secrets: Vault | None = None,
     ) -> None:
         self._store = store
         self._backend = backend

@@ -15,7 +15,7 @@ from orchestrator.domain.observation.observation import Observation, Presence, S
 from orchestrator.domain.queueing.admission import dependencies_of
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.cluster import Backend, Journals
-from orchestrator.ports.supervision import Supervised, SupervisorStore
+from orchestrator.ports.supervision import Journalled, Supervised, SupervisorReader
 from orchestrator.supervisor.repeats import Repeats
 
 
@@ -50,7 +50,7 @@ class Observer:
     def __init__(
         self,
         cluster: str,
-        store: SupervisorStore,
+        store: SupervisorReader,
         backend: Backend,
         journals: Journals,
         clock: Clock,
@@ -117,16 +117,16 @@ class Observer:
             # Whoever does not let us look has not let us submit it either: no submission of it was taken.
             sighting = replace(sighting, presence=Presence.ABSENT, evidence=each.attempt.not_permitted)
         hang = suspect(each.training, each.job.spec.supervise, heard_since=since, now=now)
-        ranks = () if hang is None else tuple(self._store.ranks(key))
         may_be_cut_off = hang is not None or any(one.node_unreachable for one in sighting.replicas)
+        journalled = self._store.journalled(key) if may_be_cut_off else Journalled()
         return Observation(
             sighting=sighting,
             training=each.training,
             exits=each.exits,
             heard_since=since,
             unheard=self._unheard(each, now),
-            ranks=ranks,
-            missed=self._store.missed(key) if may_be_cut_off else frozenset(),
+            ranks=() if hang is None else tuple(journalled.ranks),
+            missed=journalled.missed,
         )
 
     def _unheard(self, each: Supervised, now: datetime) -> bool:

@@ -21,7 +21,7 @@ from orchestrator.domain.policy.rules.kinds import Rule
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Admission, Claimant, Limits, admit
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.supervision import Supervised, SupervisorStore
+from orchestrator.ports.supervision import Supervised, SupervisorWriter
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Facts, Observer
 from orchestrator.supervisor.repeats import Repeats
@@ -53,7 +53,7 @@ class Reconciler:
 
     def __init__(
         self,
-        store: SupervisorStore,
+        store: SupervisorWriter,
         observer: Observer,
         actor: Actor,
         clock: Clock,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
-from orchestrator.ports.endings import DeletionStore, JobFolders
+from orchestrator.jobfolder.removal import JobFolders
+from orchestrator.store.deletion_store import DeletionStore
 
 log = structlog.get_logger()
 

@@ -17,8 +17,9 @@ from orchestrator.domain.errors import NotFound, Unavailable
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.history import AttemptStanding, HistoryReader
-from orchestrator.ports.jobs import JobReader
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
+from orchestrator.store.records import AttemptStanding
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.spans import Span, render_attempt, render_first_step, render_job, render_queue, render_start
 

@@ -20,7 +20,8 @@ from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.specs.workdir import WORKSPACES
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.endings import EndedJob, EndedJobs, Forgetting
+from orchestrator.store.records import EndedJob
+from orchestrator.store.retention_store import RetentionStore
 from trainer.contract import layout
 
 log = structlog.get_logger()
@@ -36,13 +37,10 @@ _ROWS = 2000  # of one transaction
 class Housekeeper:
     """Of one cluster. `root` holds its jobs' folders as the service sees them. In one thread."""
 
-    def __init__(
-        self, cluster: str, root: Path, jobs: EndedJobs, forgetting: Forgetting, clock: Clock, keep: Keep
-    ) -> None:
+    def __init__(self, cluster: str, root: Path, store: RetentionStore, clock: Clock, keep: Keep) -> None:
         self._cluster = cluster
         self._root = root
-        self._jobs = jobs
-        self._forgetting = forgetting
+        self._store = store
         self._clock = clock
         self._keep = keep
         self._looked: dict[Left, tuple[datetime, str]] = {}  # up to whom there is nothing left, or was needed still
@@ -77,7 +75,7 @@ class Housekeeper:
         limit = before(days, now)
         if days is None or limit is None:
             return False
-        ended = self._jobs.ended(self._cluster, before=limit, behind=self._looked.get(left), limit=_JOBS)
+        ended = self._store.ended(self._cluster, before=limit, behind=self._looked.get(left), limit=_JOBS)
         for job in ended:
             event = Event(at=now, kind=EventKind.REMOVED.value, sentence=tell_removal(left, days))
             try:
@@ -93,34 +91,34 @@ class Housekeeper:
         """Whether the job is to be looked at again."""
         match left:
             case Left.METRICS:
-                return bool(self._forgetting.forget_metrics(job.job_id, event, limit=_ROWS))
+                return bool(self._store.forget_metrics(job.job_id, event, limit=_ROWS))
             case Left.EVENTS:
-                return bool(self._forgetting.forget_events(job.job_id, limit=_ROWS))
+                return bool(self._store.forget_events(job.job_id, limit=_ROWS))
             case Left.LOGS:
                 folder = Path(job.job_id)
                 self._discard(job, event, [layout.attempt_dir(folder, 1).parent, layout.cache_dir(folder)])
             case Left.FOLDER:
                 if self._discard(job, event, [Path(job.job_id)]):
-                    self._forgetting.forget_snapshots(job.job_id)
+                    self._store.forget_snapshots(job.job_id)
         return False
 
     def _discard(self, job: EndedJob, event: Event, paths: list[Path]) -> bool:
         with Folder.of(self._root) as root:
             there = [path for path in paths if root.status(path) is not None]
-            if not there or self._jobs.is_needed(job.job_id):
+            if not there or self._store.is_needed(job.job_id):
                 return False
-            self._jobs.tell(job.job_id, event)
+            self._store.tell(job.job_id, event)
             for path in there:
                 discard(root, path)
         return True
 
     def _tidy_shipped(self, now: datetime) -> bool:
-        limit = last_needed(self._keep.shipped_days, now, self._jobs.oldest_live())
+        limit = last_needed(self._keep.shipped_days, now, self._store.oldest_live())
         if limit is None:
             return False
         with Folder.of(self._root) as root:
             old = [path for name in SHIPPED for path in _unused(root, Path(name), limit)]
-            in_use = self._jobs.workdirs(since=limit) if old else ()
+            in_use = self._store.workdirs(since=limit) if old else ()
             for path in old[:_JOBS]:
                 if not any(Path(used).is_relative_to(self._root / path) for used in in_use):
                     try:
@@ -131,7 +129,7 @@ class Housekeeper:
 
     def _tidy_deliveries(self, now: datetime) -> bool:
         limit = before(self._keep.deliveries_days, now)
-        return limit is not None and bool(self._forgetting.forget_deliveries(before=limit, limit=_ROWS))
+        return limit is not None and bool(self._store.forget_deliveries(before=limit, limit=_ROWS))
 
 
 def discard(root: Folder, path: Path) -> None:

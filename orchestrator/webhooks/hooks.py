@@ -21,7 +21,8 @@ from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec, NotF
 from orchestrator.identity.short_memory import ShortMemory
 from orchestrator.identity.vault import Vault
 from orchestrator.ports.clock import Clock
-from orchestrator.ports.webhooks import StoredWebhook, WebhookStore
+from orchestrator.store.records import StoredWebhook
+from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.webhooks.outbox import Endpoint
 from orchestrator.wire.webhook_views import NewWebhookView, WebhookRequest, WebhookView
 

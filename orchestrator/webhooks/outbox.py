@@ -22,7 +22,8 @@ import structlog
 from orchestrator.domain.access.url_policy import why_inside
 from orchestrator.domain.access.webhook import GIVEN_UP_AFTER_S, Webhook, retry_in_s, sign
 from orchestrator.domain.errors import Unavailable
-from orchestrator.ports.webhooks import Delivery, OutboxStore
+from orchestrator.store.outbox_store import OutboxStore
+from orchestrator.store.records import Delivery
 from orchestrator.telemetry.metrics import Metrics
 from trainer.contract.clock import render_time
 

@@ -46,22 +46,23 @@ from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
 from orchestrator.queries.usage import Usage
 from orchestrator.store import schema
-from orchestrator.store.change_marks import SqlChangeMarks
-from orchestrator.store.chronicle_reader import SqlChronicleReader
-from orchestrator.store.cluster_reader import SqlClusterReader
-from orchestrator.store.deletion_store import SqlDeletionStore
+from orchestrator.store.change_marks import ChangeMarks
+from orchestrator.store.chronicle_reader import ChronicleReader
+from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.deletion_store import DeletionStore
 from orchestrator.store.engine import Database
-from orchestrator.store.event_reader import SqlHappeningReader
-from orchestrator.store.history_reader import SqlHistoryReader
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.event_reader import EventReader
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.node_records import SqlNodeStore
-from orchestrator.store.secret_store import SqlSecretStore
+from orchestrator.store.node_records import NodeStore
+from orchestrator.store.place_reader import PlaceReader
+from orchestrator.store.secret_store import SecretStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
-from orchestrator.store.token_store import SqlTokenStore
-from orchestrator.store.webhook_store import SqlWebhookStore
+from orchestrator.store.token_store import TokenStore
+from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
 from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
@@ -202,34 +203,34 @@ def build_world(
     backend, intake, clock = QuietBackend(), RecordingIntake(), StandingClock(NOW)
     woken: list[None] = []
     clusters = {"local": _build_cluster(root, backend)}
-    reader, history = SqlJobReader(database), SqlHistoryReader(database)
+    reader, history = JobReader(database), HistoryReader(database)
     identity = _build_identity(database, clock, is_open=is_open, first=first)
     logs = Logs(reader, history, clusters, mask_of=identity.vault.mask_of_project)
     jobs = SqlJobStore(database)
-    hooks = Hooks(SqlWebhookStore(database), identity.vault, clock, subscribe=database.subscribe)
+    hooks = Hooks(WebhookStore(database), identity.vault, clock, subscribe=database.subscribe)
     checks = Checks(
-        jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names, deleted=SqlDeletionStore(database)
+        jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names, deleted=DeletionStore(database)
     )
     inventory = Inventory(
-        SqlClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
+        ClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
     )
     services = Services(
         hooks=hooks,
-        deletions=Deletions(SqlDeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),
+        deletions=Deletions(DeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),
         nodes=NodeRecords(
-            SqlNodeStore(database), SqlClusterReader(database), clock, lambda: woken.append(None), cooldown_s=3600
+            NodeStore(database), ClusterReader(database), clock, lambda: woken.append(None), cooldown_s=3600
         ),
         commands=Commands(jobs, reader, checks, clock, lambda: woken.append(None), history=history),
         plans=Plans(reader, checks),
         identity=identity,
-        queries=Queries(reader, history, SqlChangeMarks(database)),
-        accounts=Accounts(SqlChronicleReader(database), logs, clock, PRICES, exclusions=inventory.exclusions),
-        usage=Usage(SqlChronicleReader(database), clock, PRICES),
+        queries=Queries(reader, history, ChangeMarks(database)),
+        accounts=Accounts(ChronicleReader(database), logs, clock, PRICES, exclusions=inventory.exclusions),
+        usage=Usage(ChronicleReader(database), clock, PRICES),
         inventory=inventory,
         intake=intake,
         logs=logs,
         feeds=Feeds(logs),
-        tail=Tail(SqlHappeningReader(database), every_s=0),
+        tail=Tail(EventReader(database), every_s=0),
         metrics=Metrics(),
         ready=lambda: (True, "all is well"),
         version="1.2.3",
@@ -242,14 +243,14 @@ def build_world(
 
 def _build_identity(database: Database, clock: StandingClock, *, is_open: bool, first: str | None) -> Identity:
     """As the service has it, but that nothing is remembered: a test sees at once what another hand has written."""
-    reader = SqlJobReader(database)
-    tokens, places = Tokens(SqlTokenStore(database), clock, first=first, keep_s=0), JobPlaces(reader)
+    reader = PlaceReader(database)
+    tokens, places = Tokens(TokenStore(database), clock, first=first, keep_s=0), JobPlaces(reader)
     return Identity(
         gate=Gate(tokens, is_open=is_open),
         tokens=tokens,
         places=places,
         workers=Workers(reader, clock, [WORKER_KEY], monotonic=_always_later()),
-        vault=Vault(SqlSecretStore(database), places, clock, [SEAL]),
+        vault=Vault(SecretStore(database), places, clock, [SEAL]),
         strangers=RateLimit(1e6),  # the tests of it have their own
     )
 

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.api import stream
 from orchestrator.api.stream import tell
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.ports.happenings import Happening
 from orchestrator.queries.tail import Tail
+from orchestrator.store.records import Happening
 from tests.api.conftest import World
 from tests.blocks import faults_of, parse_blocks, schema_of_blocks
 from tests.builders import NOW

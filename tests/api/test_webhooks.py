@@ -15,10 +15,10 @@ from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import Conflict, InvalidSpec
 from orchestrator.domain.job.job import JobState
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.job_store import SqlJobStore
-from orchestrator.store.outbox_store import SqlOutboxStore
-from orchestrator.store.webhook_store import SqlWebhookStore
+from orchestrator.store.outbox_store import OutboxStore
+from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.wire.webhook_views import WebhookRequest, WebhookView
 from tests.api.conftest import World
@@ -29,7 +29,7 @@ VIEW = WebhookView(name="pager", host="pager.example:8443", events=["job.state",
 
 def _configure(world: World, *names: str) -> None:
     """The service again, with other webhooks in its configuration."""
-    jobs, reader = SqlJobStore(world.database), SqlJobReader(world.database)
+    jobs, reader = SqlJobStore(world.database), JobReader(world.database)
     checks = replace(world.services.commands._checks, webhooks=names)
     commands = Commands(jobs, reader, checks, world.clock, lambda: None)
     world.client.close()
@@ -85,7 +85,7 @@ def test_a_webhook_is_made_named_by_a_job_owed_its_events_and_removed(world: Wor
     assert made == {"name": "pager", "host": "pager.example", "events": ["job.*"], "all_jobs": True}
     assert world.client.get("/api/v1/webhooks").json()["items"] == [made], "its secret is told no more"
     job_id = world.submit(notify=["pager"])
-    outbox = SqlOutboxStore(world.database)
+    outbox = OutboxStore(world.database)
     (owed,) = outbox.claim("pager", limit=9, hold_s=0)
     assert (owed.job["id"], owed.event.event.kind) == (job_id, "job.submitted")
     (endpoint,) = world.services.hooks.endpoints()
@@ -155,7 +155,7 @@ def test_a_webhook_that_a_proxy_would_carry_belongs_into_the_settings(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     vault, clock = world.services.identity.vault, world.clock
-    hooks = Hooks(SqlWebhookStore(world.database), vault, clock, is_proxied=is_proxied)
+    hooks = Hooks(WebhookStore(world.database), vault, clock, is_proxied=is_proxied)
     request = WebhookRequest(name="pager", url="https://pager.example/in")
     if not proxied:
         assert hooks.create(request, by=LOCAL).name == "pager"
@@ -169,7 +169,7 @@ def test_a_name_is_given_once_and_those_of_the_settings_stay(world: World) -> No
     assert make(world).status_code == 201
     assert make(world).status_code == 409
     hooks = Hooks(
-        SqlWebhookStore(world.database),
+        WebhookStore(world.database),
         world.services.identity.vault,
         world.clock,
         configured=[Webhook(name="ops")],

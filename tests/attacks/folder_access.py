@@ -22,7 +22,7 @@ from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.launch import build_plan
 from orchestrator.jobfolder.folder import Folder, JobFolder
-from orchestrator.jobfolder.removal import LocalJobFolders
+from orchestrator.jobfolder.removal import JobFolders
 from orchestrator.logs.files import find_agent_logs, find_worker_logs, open_log
 from orchestrator.logs.reader import LogRequest, Selection, tail
 from orchestrator.ports.cluster import Backend
@@ -136,7 +136,7 @@ CALLS: dict[str, Callable[[Ground], object]] = {
     ),
     "discard": _discard,
     "sweep the trash": lambda ground: TrashSweeper([ground.root]).sweep(),
-    "remove the folder": lambda ground: LocalJobFolders(ground.root).remove(JOB, None, lambda: True),
+    "remove the folder": lambda ground: JobFolders(ground.root).remove(JOB, None, lambda: True),
 }
 
 

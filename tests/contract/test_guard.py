@@ -11,14 +11,14 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.queueing.lease import Lease
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorReader, SupervisorWriter
 from tests.builders import NOW, at, make_attempt, make_event, make_job
-from tests.contract.worlds import World, acquire, add_job
+from tests.contract.worlds import SupervisorStore, World, acquire, add_job
 from trainer.contract.failure import FailureKind
 
 KEY = AttemptKey("job-1", 1)
 MARK = NodeFailure(cluster="local", node="n1", at=NOW, key=KEY, kind=FailureKind.NODE, sentence="the node died")
-READS = {"live", "supervised", "states", "ranks", "missed", "node_failures"}
+READS = {"live", "supervised", "states", "journalled", "node_failures"}
 
 
 def _apply(store: SupervisorStore) -> None:
@@ -58,7 +58,7 @@ LOSSES = [_taken_over, _expired, _given_up, _acquired_again]
 
 
 def test_every_write_of_the_port_is_in_this_suite() -> None:
-    port = {name for name in vars(SupervisorStore) if not name.startswith("_")}
+    port = {name for port in (SupervisorReader, SupervisorWriter) for name in vars(port) if not name.startswith("_")}
     assert port == READS | set(WRITES)
 
 
@@ -97,4 +97,4 @@ def test_reading_needs_no_lease(world: World) -> None:
     store = world.supervisor(lost)
     assert [one.job.id for one in store.supervised("local")] == ["job-1"]
     assert store.states(["job-1"]) == {"job-1": JobState.QUEUED}
-    assert (list(store.live("local")), list(store.ranks(KEY))) == ([], [])
+    assert (list(store.live("local")), list(store.journalled(KEY).ranks)) == ([], [])

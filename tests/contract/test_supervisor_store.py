@@ -10,7 +10,7 @@ from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.domain.observation.observation import Training
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change
 from tests.builders import (
     at,
     make_attempt,
@@ -22,7 +22,7 @@ from tests.builders import (
     make_progress,
     make_spec,
 )
-from tests.contract.worlds import World, acquire, add_job
+from tests.contract.worlds import SupervisorStore, World, acquire, add_job
 from trainer.contract.exit_record import EventKind, Outcome
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Phase
@@ -236,11 +236,11 @@ def test_every_rank_has_its_newest_word_wherever_it_lives_now(world: World, stor
     world.journals.ingest([make_batch(replica=2, progress=[(10, moved)])], arrived_at=at(5))
     late = [(10, make_progress(3, rank=1)), (20, make_progress(4, rank=1))]
     world.journals.ingest([make_batch(replica=1, progress=late)], arrived_at=at(9))
-    words = {word.rank: word for word in store.ranks(KEY)}
-    assert len(store.ranks(KEY)) == len(words) == 2
+    words = {word.rank: word for word in store.journalled(KEY).ranks}
+    assert len(store.journalled(KEY).ranks) == len(words) == 2
     assert (words[0].replica, words[0].step, words[0].generation, words[0].heard_at) == (0, 3, 1, at(0))
     assert (words[1].replica, words[1].step, words[1].phase, words[1].heard_at) == (2, 4, "data", at(5))
-    assert list(store.ranks(AttemptKey("job-1", 2))) == []
+    assert list(store.journalled(AttemptKey("job-1", 2)).ranks) == []
 
 
 def test_peers_are_missed_until_the_group_has_formed_again(world: World, store: SupervisorStore) -> None:
@@ -252,15 +252,15 @@ def test_peers_are_missed_until_the_group_has_formed_again(world: World, store: 
         world.journals.ingest([make_batch(replica=replica, events=[(offset, event)])], arrived_at=at(offset))
 
     journal(10, started, 1)
-    assert store.missed(KEY) == frozenset()
+    assert store.journalled(KEY).missed == frozenset()
     journal(20, lost, 1, replicas=[2, "1", True])
     journal(10, lost, 1, replica=1, replicas=[0])
-    assert store.missed(KEY) == {0, 2}
-    assert store.missed(AttemptKey("job-1", 2)) == frozenset()
+    assert store.journalled(KEY).missed == {0, 2}
+    assert store.journalled(AttemptKey("job-1", 2)).missed == frozenset()
     journal(30, started, 2)
-    assert store.missed(KEY) == frozenset()
+    assert store.journalled(KEY).missed == frozenset()
     journal(40, lost, 2, replicas="all")
-    assert store.missed(KEY) == frozenset()
+    assert store.journalled(KEY).missed == frozenset()
 
 
 def test_a_port_is_held_until_its_attempt_or_its_job_ends(world: World, store: SupervisorStore) -> None:

@@ -10,22 +10,25 @@ from sqlalchemy import select
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.lease import Lease
-from orchestrator.ports.clusters import NodeStore
 from orchestrator.ports.jobs import JobStore
 from orchestrator.ports.journals import JournalStore
 from orchestrator.ports.leases import LeaseStore
-from orchestrator.ports.supervision import SupervisorStore
+from orchestrator.ports.supervision import SupervisorReader, SupervisorWriter
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
 from orchestrator.store.engine import Database
-from orchestrator.store.history_reader import SqlHistoryReader
+from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.node_records import SqlNodeStore
+from orchestrator.store.node_records import NodeStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.store.tables import LeaseRow
 from tests.builders import NOW, make_event, make_job
+
+
+class SupervisorStore(SupervisorReader, SupervisorWriter, Protocol):
+    """What both stores are."""
 
 
 class World(Protocol):
@@ -74,13 +77,13 @@ class SqlWorld:
         self.leases = SqlLeaseStore(database)
         self.jobs = SqlJobStore(database)
         self.journals = SqlJournalStore(database)
-        self.nodes = SqlNodeStore(database)
+        self.nodes = NodeStore(database)
 
     def supervisor(self, lease: Lease) -> SqlSupervisorStore:
         return SqlSupervisorStore(self._database, lease)
 
     def events(self, job_id: str) -> list[Event]:
-        stored, _ = SqlHistoryReader(self._database).events(job_id, limit=100_000, cursor=None)
+        stored, _ = HistoryReader(self._database).events(job_id, limit=100_000, cursor=None)
         return [one.event for one in stored]
 
     def pass_time(self, seconds: float) -> None:

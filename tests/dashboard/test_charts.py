@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.dashboard.charts import draw_spark, find_takeovers, render_charts
-from orchestrator.ports.history import MetricPoint
+from orchestrator.store.records import MetricPoint
 from orchestrator.wire.history_views import SnapshotView
 from tests.api.conftest import World
 from tests.builders import NOW, make_batch, make_journal_event, make_progress

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.dashboard.list_page import Filters
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.jobs import JobOrder
+from orchestrator.store.records import JobOrder
 from tests.api.conftest import World
 from tests.builders import at
 from tests.dashboard.looks import Markup, make_trained_job, page

@@ -10,7 +10,7 @@ from orchestrator.domain.access.identity import Session, Token
 from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import AttemptStay
-from orchestrator.ports.secrets import SealedSecret
+from orchestrator.store.records import SealedSecret
 from tests.builders import NOW
 
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from orchestrator.domain.access.webhook import Webhook
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.ports.webhooks import Delivery
+from orchestrator.store.records import Delivery
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.outbox import Courier, Endpoint, Outbox
 from tests.builders import NOW, make_event

@@ -10,10 +10,10 @@ from sqlalchemy import delete
 from orchestrator.domain.errors import InvalidTransition
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.ports.supervision import Change
-from orchestrator.ports.webhooks import Delivery
 from orchestrator.store import sqlite
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events
+from orchestrator.store.records import Delivery
 from orchestrator.store.tables import JobRow
 from tests.builders import make_attempt, make_batch, make_event, make_journal_event
 from tests.outbox.conftest import HOOKS

@@ -10,11 +10,10 @@ from sqlalchemy import select
 
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired
-from orchestrator.ports.jobs import JobFilter
-from orchestrator.ports.webhooks import Delivery
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import append_events
-from orchestrator.store.outbox_store import SqlOutboxStore
+from orchestrator.store.outbox_store import OutboxStore
+from orchestrator.store.records import Delivery, JobFilter
 from orchestrator.store.tables import DeliveryRow
 from tests.builders import make_event, make_job, make_spec
 from tests.store.harness import Stores
@@ -23,7 +22,7 @@ from tests.store.harness import Stores
 class World(Stores):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.outbox = SqlOutboxStore(database)
+        self.outbox = OutboxStore(database)
 
     def submit(self, job_id: str = "job-1", *, notify: Sequence[str] = (), kind: str = "job.submitted") -> None:
         job = make_job(job_id, spec=make_spec(notify=list(notify)))

@@ -140,7 +140,7 @@ class _StruckLeases:
 
 
 class _StruckStore:
-    """ports.SupervisorStore whose writes can be struck; the ledger sees each one that was accepted."""
+    """A supervisor's store whose writes can be struck; the ledger sees each one that was accepted."""
 
     def __init__(self, world: Surroundings, store: MemorySupervisorStore, faults: Faults) -> None:
         tables, ledger = world.store.tables, world.ledger
@@ -152,7 +152,7 @@ class _StruckStore:
             ledger.check(job, attempt, change)
 
         self.live, self.supervised, self.states = store.live, store.supervised, store.states
-        self.ranks, self.missed, self.node_failures = store.ranks, store.missed, store.node_failures
+        self.journalled, self.node_failures = store.journalled, store.node_failures
         self.apply = faults.wrap(apply, StoreUnavailable)
         self.note: Callable[[str, str, datetime], None] = faults.wrap(store.note, StoreUnavailable)
         self.reserve_port = faults.wrap(store.reserve_port, StoreUnavailable)

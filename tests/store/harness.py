@@ -12,13 +12,14 @@ from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.ports.supervision import Change, Supervised
-from orchestrator.store.chronicle_reader import SqlChronicleReader
+from orchestrator.store.chronicle_reader import ChronicleReader
 from orchestrator.store.engine import Database
-from orchestrator.store.history_reader import SqlHistoryReader
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.place_reader import PlaceReader
 from orchestrator.store.supervisor_store import SqlSupervisorStore
 from tests.builders import NOW, make_attempt, make_event, make_job
 
@@ -31,9 +32,10 @@ class Stores:
         self.jobs = SqlJobStore(database)
         self.leases = SqlLeaseStore(database)
         self.journals = SqlJournalStore(database)
-        self.reader = SqlJobReader(database)
-        self.history = SqlHistoryReader(database)
-        self.chronicles = SqlChronicleReader(database)
+        self.reader = JobReader(database)
+        self.places = PlaceReader(database)
+        self.history = HistoryReader(database)
+        self.chronicles = ChronicleReader(database)
 
     @cached_property
     def supervisor(self) -> SqlSupervisorStore:

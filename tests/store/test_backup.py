@@ -12,10 +12,10 @@ import pytest
 
 from deploy.dev.databases import scratch_database
 from orchestrator.domain.errors import AlreadyRunning, ConfigurationError, SchemaMismatch, StoreUnavailable
-from orchestrator.ports.jobs import JobFilter
 from orchestrator.store import schema
 from orchestrator.store.backup import back_up, restore
 from orchestrator.store.engine import Database
+from orchestrator.store.records import JobFilter
 from orchestrator.store.sqlite import ServiceLock
 from tests.store.harness import Stores
 

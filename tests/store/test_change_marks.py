@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.errors import NotFound
-from orchestrator.store.change_marks import SqlChangeMarks
+from orchestrator.store.change_marks import ChangeMarks
 from tests.builders import make_batch, make_progress
 from tests.store.harness import Stores
 
@@ -21,7 +21,7 @@ def test_losses_of_many_jobs_come_with_one_question(stores: Stores) -> None:
     train(stores, "sparse", 10, 20, 95)
     train(stores, "young", 3)
     stores.add("silent")
-    marks = SqlChangeMarks(stores.database)
+    marks = ChangeMarks(stores.database)
     found = marks.losses({"dense": 100, "sparse": 95, "young": 3, "silent": 50}, points=4)
     assert found == {"dense": [25.0, 50.0, 75.0, 100.0], "sparse": [20.0, 95.0], "young": [3.0]}
     assert marks.losses({}, points=4) == {}
@@ -31,11 +31,11 @@ def test_a_step_without_a_loss_is_left_out(stores: Stores) -> None:
     stores.add_with_attempt("job-1")
     lines = [(1, make_progress(1, metrics={"loss": 4.0})), (2, make_progress(2, metrics={"accuracy": 0.5}))]
     stores.ingest(make_batch("job-1", progress=lines))
-    assert SqlChangeMarks(stores.database).losses({"job-1": 2}, points=2) == {"job-1": [4.0]}
+    assert ChangeMarks(stores.database).losses({"job-1": 2}, points=2) == {"job-1": [4.0]}
 
 
 def test_the_mark_changes_with_what_was_told_and_not_by_itself(stores: Stores) -> None:
-    marks = SqlChangeMarks(stores.database)
+    marks = ChangeMarks(stores.database)
     stores.add_with_attempt("job-1")
     stores.add("job-2")
     first = marks.mark("job-1")

@@ -11,8 +11,8 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.node import NodeFailure
 from orchestrator.ports.supervision import Change
-from orchestrator.store.cluster_reader import SqlClusterReader
-from orchestrator.store.node_records import SqlNodeStore
+from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.node_records import NodeStore
 from orchestrator.store.tables import NodeClearingRow
 from tests.builders import NOW, at, make_attempt, make_batch, make_journal_event, make_spec
 from tests.store.harness import Stores
@@ -27,7 +27,7 @@ def test_claimants_are_the_jobs_of_the_cluster_that_have_not_ended_each_with_its
     running = stores.jobs.get("running")
     stores.apply(running, make_attempt("running", 1, state=AttemptState.LOST, ended_at=NOW))
     stores.apply(running, make_attempt("running", 2, nodes="2", port=20001))
-    found = {each.job.id: each for each in SqlClusterReader(stores.database).claimants("local")}
+    found = {each.job.id: each for each in ClusterReader(stores.database).claimants("local")}
     assert found.keys() == {"queued", "starting", "running", "recovering", "suspended"}
     newest = found["running"].attempt
     assert newest is not None
@@ -44,7 +44,7 @@ def test_claimants_are_read_with_one_query_however_many_there_are(stores: Stores
         statements.append(statement)
 
     event.listen(stores.database.engine, "before_cursor_execute", note)
-    assert len(SqlClusterReader(stores.database).claimants("local")) == 20
+    assert len(ClusterReader(stores.database).claimants("local")) == 20
     assert len([text for text in statements if text.lstrip().startswith("SELECT")]) == 1
 
 
@@ -56,13 +56,13 @@ def test_records_of_nodes_are_read_for_all_clusters_from_a_moment_on(stores: Sto
         for node, when in (("late", 20), ("early", 0), ("middle", 10))
     ]
     stores.supervisor.apply(Change(job=job, attempt=attempt, events=(), node_failures=marks))
-    found = SqlClusterReader(stores.database).node_failures(since=at(10))
+    found = ClusterReader(stores.database).node_failures(since=at(10))
     assert [failure.node for failure in found] == ["middle", "late"]
 
 
 def test_a_record_may_be_cleared_by_several_at_once(stores: Stores) -> None:
     """A button that is pressed twice, and a colleague who does the same."""
-    nodes, together = SqlNodeStore(stores.database), Barrier(6, timeout=30)
+    nodes, together = NodeStore(stores.database), Barrier(6, timeout=30)
 
     def clear(_: int) -> None:
         for number in range(10):
@@ -101,7 +101,7 @@ def test_ages_are_those_of_the_oldest_of_each_cluster(stores: Stores) -> None:
             told = make_journal_event("snapshot.committed", at=render_time(at(seconds)), evidence=name)
             stores.ingest(make_batch(job_id, replica=step, events=[(50, told)]))
     stores.add("without", state=JobState.RUNNING)
-    found = {age.cluster: (age.queued_since, age.snapshot_at) for age in SqlClusterReader(stores.database).ages()}
+    found = {age.cluster: (age.queued_since, age.snapshot_at) for age in ClusterReader(stores.database).ages()}
     assert found == {"local": (at(20), at(60)), "other": (at(30), None)}
 
 
@@ -113,5 +113,5 @@ def test_a_snapshot_that_is_damaged_does_not_count(stores: Stores) -> None:
         name = {"name": f"step-{step:08d}-a1-g1"}
         told = make_journal_event(f"snapshot.{state}", at=render_time(at(seconds)), evidence=name)
         stores.ingest(make_batch(replica=replica, events=[(50, told)]))
-    (age,) = SqlClusterReader(stores.database).ages()
+    (age,) = ClusterReader(stores.database).ages()
     assert age.snapshot_at == at(10)

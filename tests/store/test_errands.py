@@ -10,7 +10,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.deletion import bury
 from orchestrator.domain.job.job import Desired, JobState, RequestedChaos, RequestedStacks
-from orchestrator.store.deletion_store import SqlDeletionStore
+from orchestrator.store.deletion_store import DeletionStore
 from tests.builders import NOW, at, make_attempt, make_batch, make_event, make_journal_event, make_spec
 from tests.store.harness import Stores
 from trainer.contract.chaos import Fault
@@ -71,7 +71,7 @@ def test_who_waits_for_a_job_or_goes_on_from_it_is_known_while_it_is_not_at_rest
 
 
 def test_a_job_is_deleted_once_it_has_ended_and_a_line_stays(stores: Stores) -> None:
-    deletions = SqlDeletionStore(stores.database)
+    deletions = DeletionStore(stores.database)
     job = stores.add(owner="alice")
     buried = bury(job, by="bob", at=at(5), files=True)
     assert not deletions.delete(buried, seen=0), "it has not ended"
@@ -87,7 +87,7 @@ def test_a_job_is_deleted_once_it_has_ended_and_a_line_stays(stores: Stores) -> 
     assert not deletions.delete(buried, seen=2)
     with pytest.raises(NotFound):
         stores.jobs.get("job-1")
-    place = stores.reader.places(["job-1", "job-9"])
+    place = stores.places.places(["job-1", "job-9"])
     assert {name: (each.project, each.owner) for name, each in place.items()} == {"job-1": ("default", "alice")}
     assert deletions.deletion("job-1") == buried
     assert (deletions.due("local"), deletions.due("elsewhere")) == ([buried], [])

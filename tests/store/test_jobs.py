@@ -9,7 +9,8 @@ import pytest
 from orchestrator.domain.errors import Conflict, NotFound
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.ports.jobs import JobFilter, Requested
+from orchestrator.ports.jobs import Requested
+from orchestrator.store.records import JobFilter
 from tests.builders import NOW, at, make_attempt, make_event, make_job, make_spec
 from tests.store.harness import Stores
 

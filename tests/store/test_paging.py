@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.domain.job.job import Job
-from orchestrator.ports.jobs import JobFilter, JobOrder
+from orchestrator.store.records import JobFilter, JobOrder
 from tests.builders import at, make_attempt, make_batch, make_journal_event, make_progress, make_spec
 from tests.examples import examples
 from tests.store.harness import Stores

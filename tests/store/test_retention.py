@@ -9,15 +9,15 @@ from sqlalchemy import event
 
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.store.retention_store import SqlRetentionStore
+from orchestrator.store.retention_store import RetentionStore
 from tests.builders import NOW, at, make_event, make_spec
 from tests.store.harness import Stores
 from tests.store.test_chronicles import kept, trained
 
 
 @pytest.fixture
-def retention(stores: Stores) -> SqlRetentionStore:
-    return SqlRetentionStore(stores.database)
+def retention(stores: Stores) -> RetentionStore:
+    return RetentionStore(stores.database)
 
 
 def end(stores: Stores, job: Job, when: float = 100) -> Job:
@@ -30,7 +30,7 @@ def removal() -> Event:
     return make_event(EventKind.REMOVED.value)
 
 
-def test_jobs_at_rest_are_found_by_their_end(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_jobs_at_rest_are_found_by_their_end(stores: Stores, retention: RetentionStore) -> None:
     for name, when in (("a", 30), ("b", 10), ("c", 10), ("late", 90)):
         end(stores, stores.add(name), when)
     stores.add("lives")
@@ -45,7 +45,7 @@ def test_jobs_at_rest_are_found_by_their_end(stores: Stores, retention: SqlReten
 
 
 def test_a_job_is_needed_while_it_lives_or_a_living_one_begins_from_it(
-    stores: Stores, retention: SqlRetentionStore
+    stores: Stores, retention: RetentionStore
 ) -> None:
     end(stores, stores.add("source"))
     assert not retention.is_needed("source")
@@ -59,7 +59,7 @@ def test_a_job_is_needed_while_it_lives_or_a_living_one_begins_from_it(
     assert retention.is_needed("source")
 
 
-def test_accounts_know_what_metrics_summed_up_to(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_accounts_know_what_metrics_summed_up_to(stores: Stores, retention: RetentionStore) -> None:
     job = stores.add_with_attempt()
     trained(stores, range(1, 11), generation=1)
     trained(stores, range(5, 8), generation=2, restored=4)
@@ -72,7 +72,7 @@ def test_accounts_know_what_metrics_summed_up_to(stores: Stores, retention: SqlR
     assert [event.kind for event in stores.events() if event.kind == EventKind.REMOVED] == [EventKind.REMOVED]
 
 
-def test_a_later_life_is_added_to_the_sums(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_a_later_life_is_added_to_the_sums(stores: Stores, retention: RetentionStore) -> None:
     job = stores.add_with_attempt()
     trained(stores, range(1, 4), generation=1)
     end(stores, job)
@@ -81,7 +81,7 @@ def test_a_later_life_is_added_to_the_sums(stores: Stores, retention: SqlRetenti
     assert retention.forget_metrics("job-1", removal(), limit=100) == 0
 
 
-def test_what_is_summed_up_is_not_summed_up_again(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_what_is_summed_up_is_not_summed_up_again(stores: Stores, retention: RetentionStore) -> None:
     """A long job's metrics go in hundreds of parts: to look at all the others for each takes hours."""
     job = stores.add_with_attempt()
     trained(stores, range(1, 11), generation=1)
@@ -99,9 +99,7 @@ def test_what_is_summed_up_is_not_summed_up_again(stores: Stores, retention: Sql
     assert sums == []
 
 
-def test_lesser_events_go_and_those_that_accounts_are_read_from_stay(
-    stores: Stores, retention: SqlRetentionStore
-) -> None:
+def test_lesser_events_go_and_those_that_accounts_are_read_from_stay(stores: Stores, retention: RetentionStore) -> None:
     job = stores.add_with_attempt()
     stores.apply(job, None, make_event("snapshot.committed"), make_event("job.state", evidence={"state": "RUNNING"}))
     stores.apply(job, None, make_event("profiled"), removal())
@@ -111,7 +109,7 @@ def test_lesser_events_go_and_those_that_accounts_are_read_from_stay(
     assert {event.kind for event in stores.events()} == {"job.submitted", "job.state", EventKind.REMOVED}
 
 
-def test_working_folders_are_of_jobs_that_live_or_ended_lately(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_working_folders_are_of_jobs_that_live_or_ended_lately(stores: Stores, retention: RetentionStore) -> None:
     def add(name: str, ended: float | None) -> None:
         run = {"script": "train.py", "workdir": f"/src/{name}"}
         job = stores.add(name, spec=make_spec(run=run), created_at=at(len(name)))
@@ -126,10 +124,10 @@ def test_working_folders_are_of_jobs_that_live_or_ended_lately(stores: Stores, r
     assert retention.oldest_live() == NOW
 
 
-def test_with_nobody_alive_there_is_no_oldest(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_with_nobody_alive_there_is_no_oldest(stores: Stores, retention: RetentionStore) -> None:
     assert retention.oldest_live() is None
 
 
-def test_snapshots_are_noted_as_gone(stores: Stores, retention: SqlRetentionStore) -> None:
+def test_snapshots_are_noted_as_gone(stores: Stores, retention: RetentionStore) -> None:
     retention.forget_snapshots("nobody")
     assert retention.forget_deliveries(before=NOW + timedelta(days=1), limit=5) == 0

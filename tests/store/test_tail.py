@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.store.event_reader import SqlHappeningReader
+from orchestrator.store.event_reader import EventReader
 from tests.builders import make_event, make_spec
 from tests.store.harness import Stores
 
 
 def test_events_of_all_jobs_come_in_order_and_none_twice(stores: Stores) -> None:
-    reader = SqlHappeningReader(stores.database)
+    reader = EventReader(stores.database)
     before = reader.newest()
     first = stores.add("job-1", spec=make_spec(project="research"))
     stores.add("job-2")

@@ -14,10 +14,9 @@ from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.worker_token import AttemptStay
-from orchestrator.ports.jobs import JobFilter
-from orchestrator.ports.secrets import SealedSecret
-from orchestrator.store.secret_store import SqlSecretStore
-from orchestrator.store.token_store import SqlTokenStore
+from orchestrator.store.records import JobFilter, SealedSecret
+from orchestrator.store.secret_store import SecretStore
+from orchestrator.store.token_store import TokenStore
 from tests.builders import NOW, at, make_attempt, make_event, make_spec
 from tests.store.harness import Stores
 
@@ -38,14 +37,14 @@ def a_session(digest: str = "s1", *, seconds: float = 60, created: float = 0, to
 
 
 @pytest.fixture
-def tokens(stores: Stores) -> Iterator[SqlTokenStore]:
-    yield SqlTokenStore(stores.database)
+def tokens(stores: Stores) -> Iterator[TokenStore]:
+    yield TokenStore(stores.database)
     _empty(stores)
 
 
 @pytest.fixture
-def secrets(stores: Stores) -> Iterator[SqlSecretStore]:
-    yield SqlSecretStore(stores.database)
+def secrets(stores: Stores) -> Iterator[SecretStore]:
+    yield SecretStore(stores.database)
     _empty(stores)
 
 
@@ -55,19 +54,19 @@ def _empty(stores: Stores) -> None:
             session.execute(text(f"DELETE FROM {table}"))
 
 
-def test_a_token_comes_back_as_it_was(tokens: SqlTokenStore) -> None:
+def test_a_token_comes_back_as_it_was(tokens: TokenStore) -> None:
     tokens.add_token(TOKEN)
     assert tokens.token("t1") == TOKEN
     assert tokens.token("t2") is None
 
 
-def test_tokens_are_listed_newest_first(tokens: SqlTokenStore) -> None:
+def test_tokens_are_listed_newest_first(tokens: TokenStore) -> None:
     for number in (1, 3, 2):
         tokens.add_token(replace(TOKEN, id=f"t{number}", created_at=at(number)))
     assert [token.id for token in tokens.tokens()] == ["t3", "t2", "t1"]
 
 
-def test_the_first_revocation_counts_and_ends_the_tokens_sessions(tokens: SqlTokenStore) -> None:
+def test_the_first_revocation_counts_and_ends_the_tokens_sessions(tokens: TokenStore) -> None:
     tokens.add_token(TOKEN)
     tokens.add_session(a_session())
     tokens.add_session(a_session("s2", token_id="another"))
@@ -79,7 +78,7 @@ def test_the_first_revocation_counts_and_ends_the_tokens_sessions(tokens: SqlTok
     assert tokens.session("s2") is not None
 
 
-def test_a_session_is_there_until_it_ends(tokens: SqlTokenStore) -> None:
+def test_a_session_is_there_until_it_ends(tokens: TokenStore) -> None:
     tokens.add_session(a_session())
     assert tokens.session("s1") == a_session()
     tokens.end_session("s1")
@@ -87,7 +86,7 @@ def test_a_session_is_there_until_it_ends(tokens: SqlTokenStore) -> None:
     assert tokens.session("s1") is None
 
 
-def test_sessions_that_are_over_are_swept_by_the_next(tokens: SqlTokenStore, stores: Stores) -> None:
+def test_sessions_that_are_over_are_swept_by_the_next(tokens: TokenStore, stores: Stores) -> None:
     tokens.add_session(a_session("old", seconds=5))
     tokens.add_session(a_session("lives", seconds=60))
     tokens.add_session(a_session("new", created=5))
@@ -96,7 +95,7 @@ def test_sessions_that_are_over_are_swept_by_the_next(tokens: SqlTokenStore, sto
     assert left == ["lives", "new"]
 
 
-def test_a_secret_is_replaced_in_its_place(secrets: SqlSecretStore) -> None:
+def test_a_secret_is_replaced_in_its_place(secrets: SecretStore) -> None:
     assert secrets.put(SECRET) is True
     assert secrets.put(replace(SECRET, sealed="again", updated_by="bob")) is False
     assert secrets.put(replace(SECRET, project="vision")) is True
@@ -110,7 +109,7 @@ def test_a_secret_is_replaced_in_its_place(secrets: SqlSecretStore) -> None:
 
 
 def test_a_secret_that_somebody_else_has_just_inserted_is_replaced(
-    secrets: SqlSecretStore, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets.put(SECRET)
     replace_it = secrets._replace
@@ -125,7 +124,7 @@ def test_a_secret_that_somebody_else_has_just_inserted_is_replaced(
     assert [each.sealed for each in secrets.all()] == ["later"]
 
 
-def test_a_secret_is_removed_once(secrets: SqlSecretStore) -> None:
+def test_a_secret_is_removed_once(secrets: SecretStore) -> None:
     secrets.put(SECRET)
     assert secrets.remove("research", "KEY") is True
     assert secrets.remove("research", "KEY") is False
@@ -134,22 +133,22 @@ def test_a_secret_is_removed_once(secrets: SqlSecretStore) -> None:
 def test_the_place_of_a_job_is_its_project_and_who_submitted_it(stores: Stores) -> None:
     stores.add("job-1", spec=make_spec(project="research"), owner="alice")
     stores.add("job-2", owner=None)
-    assert stores.reader.places(["job-1", "job-2", "job-3"]) == {
+    assert stores.places.places(["job-1", "job-2", "job-3"]) == {
         "job-1": JobPlace(project="research", owner="alice"),
         "job-2": JobPlace(project="default", owner=None),
     }
-    assert stores.reader.places([]) == {}
+    assert stores.places.places([]) == {}
     assert stores.jobs.get("job-1").owner == "alice"
 
 
 def test_an_attempts_stay_is_its_nonce_and_its_end(stores: Stores) -> None:
     job = stores.add_with_attempt()
     key = AttemptKey(job.id, 1)
-    assert stores.reader.stay(key) == AttemptStay(nonce="c0ffee", ended_at=None)
+    assert stores.places.stay(key) == AttemptStay(nonce="c0ffee", ended_at=None)
     stores.apply(job, make_attempt(job.id, state=AttemptState.FAILED, ended_at=at(9)))
-    assert stores.reader.stay(key) == AttemptStay(nonce="c0ffee", ended_at=at(9))
-    assert stores.reader.stay(AttemptKey(job.id, 2)) is None
-    assert stores.reader.stay(AttemptKey("unknown", 1)) is None
+    assert stores.places.stay(key) == AttemptStay(nonce="c0ffee", ended_at=at(9))
+    assert stores.places.stay(AttemptKey(job.id, 2)) is None
+    assert stores.places.stay(AttemptKey("unknown", 1)) is None
 
 
 def test_only_jobs_of_the_given_projects_are_listed_and_counted(stores: Stores) -> None:
@@ -174,7 +173,7 @@ def test_an_event_tells_who_asked(stores: Stores) -> None:
     assert [event.actor for event in stores.events()][-2:] == ["alice", None]
 
 
-def test_expiry_keeps_its_moment(tokens: SqlTokenStore) -> None:
+def test_expiry_keeps_its_moment(tokens: TokenStore) -> None:
     tokens.add_token(replace(TOKEN, expires_at=NOW + timedelta(microseconds=1)))
     found = tokens.token("t1")
     assert found is not None

@@ -17,7 +17,7 @@ from orchestrator.api.app import create_app
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.intake.intake import Intake
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.wire.reports import DesiredView, ReportBody
 from tests.api.conftest import World
@@ -105,7 +105,7 @@ class Replay:
 
 @pytest.fixture
 def replay(world: World) -> Iterator[Replay]:
-    reader = SqlJobReader(world.database)
+    reader = JobReader(world.database)
     intake = Intake(SqlJournalStore(world.database), reader, world.clock, lambda job_id: Path(world.root, job_id))
     client = Client(create_app(replace(world.services, intake=Direct(intake))))
     yield Replay(world, client)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import cast
 
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.jobs import JobReader
 from orchestrator.queries.census import KEEP_S, MANY, Census
+from orchestrator.store.job_reader import JobReader
 
 
 class Counted:

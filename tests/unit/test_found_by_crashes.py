@@ -18,7 +18,7 @@ from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.jobfolder.folder import Folder
 from orchestrator.ports.cluster import Backend
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.settings import Settings
 from orchestrator.supervisor.act import Actor
 from tests.unit.situations import KEY, a_job, a_replica, a_situation, an_attempt, seen
@@ -41,7 +41,7 @@ def ended_unseen(root: Path, s: Situation, *, require_lease: Any = lambda: None)
     """What is applied where the policy ends the attempt of the situation."""
     store = Applied()
     actor = Actor(
-        cast(SupervisorStore, store),
+        cast(SupervisorWriter, store),
         cast(Backend, None),
         rundir.LocalRunDirectories(root),
         cast(Site, None),

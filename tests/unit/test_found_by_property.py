@@ -20,7 +20,7 @@ from orchestrator.domain.policy.decision import EndAttempt, Stop
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Admission
 from orchestrator.ports.cluster import Backend
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.supervisor.act import Actor
 from tests.builders import at, make_journal_event, make_progress
 from tests.unit.situations import KEY, a_job, a_replica, a_situation, a_spec, ago, an_attempt, an_exit, seen
@@ -107,7 +107,7 @@ class Applied:
 def applied(root: Path, s: Situation) -> list[Change]:
     store = Applied()
     folders = rundir.LocalRunDirectories(root)
-    actor = Actor(cast(SupervisorStore, store), cast(Backend, None), folders, cast(Site, None), ports=range(9, 10))
+    actor = Actor(cast(SupervisorWriter, store), cast(Backend, None), folders, cast(Site, None), ports=range(9, 10))
     actor.act(s, decide(s), ())
     return store.changes
 

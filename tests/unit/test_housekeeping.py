@@ -13,8 +13,8 @@ import pytest
 from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.domain.job.event import Event
-from orchestrator.ports.endings import EndedJob
 from orchestrator.simulator.clock import VirtualClock
+from orchestrator.store.records import EndedJob
 from orchestrator.upkeep.housekeeping import TRASH, Housekeeper
 from orchestrator.upkeep.trash import TrashSweeper
 from tests.builders import NOW
@@ -104,7 +104,7 @@ class World:
 
     def keeper(self, **keep: float | None) -> Housekeeper:
         kept = Keep(**{**dict.fromkeys(FOREVER.__slots__), **keep})  # type: ignore[arg-type]
-        return Housekeeper("local", self.root, self.registry, self.registry, self.clock, kept)
+        return Housekeeper("local", self.root, self.registry, self.clock, kept)
 
     def tidy(self, **keep: float | None) -> None:
         """Until there is nothing left to do."""

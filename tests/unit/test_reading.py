@@ -19,7 +19,7 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.intake import reading
 from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.ports.jobs import JobReader
+from orchestrator.ports.jobs import JobLookup
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
 from orchestrator.simulator.clock import VirtualClock
 
@@ -75,7 +75,7 @@ def calls() -> list[None]:
 def intake(journals: Journals, calls: list[None], tmp_path: Path) -> Intake:
     return Intake(
         journals,
-        cast(JobReader, None),
+        cast(JobLookup, None),
         VirtualClock(),
         partial(JobFolder, tmp_path),
         between=lambda: calls.append(None),
@@ -127,7 +127,7 @@ def test_a_lost_lease_ends_the_reading(journals: Journals, tmp_path: Path, monke
         raise LeaseLost("it is over")
 
     monkeypatch.setattr(reading, "_PART_BYTES", 1)
-    mine = Intake(journals, cast(JobReader, None), VirtualClock(), partial(JobFolder, tmp_path), between=lost)
+    mine = Intake(journals, cast(JobLookup, None), VirtualClock(), partial(JobFolder, tmp_path), between=lost)
     with pytest.raises(LeaseLost):
         mine.collect(LAUNCHED)
     assert len(journals.transactions) == 1
@@ -151,7 +151,7 @@ def ticking(journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(reading, "_MORE_BYTES", 0)
     seconds = itertools.count()
     clock = lambda: float(next(seconds))  # noqa: E731
-    return Intake(journals, cast(JobReader, None), VirtualClock(), partial(JobFolder, tmp_path), monotonic=clock)
+    return Intake(journals, cast(JobLookup, None), VirtualClock(), partial(JobFolder, tmp_path), monotonic=clock)
 
 
 def flood(tmp_path: Path, key: AttemptKey, lines: int = 1000) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.job.deletion import Deletion
-from orchestrator.jobfolder.removal import LocalJobFolders, remove_folder
+from orchestrator.jobfolder.removal import JobFolders, remove_folder
 from orchestrator.supervisor.sweep import Sweeper
 from tests.builders import NOW
 
@@ -99,7 +99,7 @@ def test_snapshots_beside_the_folder_go_too(tmp_path: Path) -> None:
     a_job(root)
     a_job(apart)
     other = a_job(apart, "job-2")
-    folders = LocalJobFolders(root)
+    folders = JobFolders(root)
     assert folders.remove("job-1", str(apart), always)
     assert (list(root.iterdir()), [path.name for path in apart.iterdir()]) == ([], ["job-2"])
     assert folders.remove("job-2", "s3://bucket/runs", always)

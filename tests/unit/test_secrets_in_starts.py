@@ -19,9 +19,9 @@ from orchestrator.domain.observation.observation import Presence
 from orchestrator.domain.policy.decision import Decision, EndAttempt, Submit
 from orchestrator.intake.intake import Intake
 from orchestrator.ports.cluster import Backend
-from orchestrator.ports.jobs import JobReader
+from orchestrator.ports.jobs import JobLookup
 from orchestrator.ports.journals import JournalBatch, JournalStore
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.wire.reports import ReportBody
@@ -72,7 +72,7 @@ def act(
 ) -> tuple[Applied, Submitted]:
     store, backend = Applied(), Submitted()
     actor = Actor(
-        cast(SupervisorStore, store),
+        cast(SupervisorWriter, store),
         cast(Backend, backend),
         rundir.LocalRunDirectories(folder),
         SITE,
@@ -150,7 +150,7 @@ def test_what_agents_tell_is_stored_without_secrets() -> None:
 
     intake = Intake(
         cast(JournalStore, Journals()),
-        cast(JobReader, Jobs()),
+        cast(JobLookup, Jobs()),
         VirtualClock(),
         lambda _: Path("/nowhere"),
         masks=lambda job_ids: {"job-1": Mask([VALUE])} if "job-1" in job_ids else {},

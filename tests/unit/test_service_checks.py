@@ -24,7 +24,7 @@ from orchestrator.settings import Settings
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.token_store import SqlTokenStore
+from orchestrator.store.token_store import TokenStore
 
 TOKEN = SecretStr("a token of sixteen characters")
 
@@ -153,9 +153,7 @@ def store_token(database: Database, *, expires_at: datetime | None) -> None:
         def now(self) -> datetime:
             return datetime.now(UTC) - timedelta(days=2)
 
-    Tokens(SqlTokenStore(database), Now(), first=None).create(
-        "boss", {"*": Role.ADMIN}, by=LOCAL, expires_at=expires_at
-    )
+    Tokens(TokenStore(database), Now(), first=None).create("boss", {"*": Role.ADMIN}, by=LOCAL, expires_at=expires_at)
 
 
 def certificate(folder: Path, *, days: float) -> dict[str, Path]:

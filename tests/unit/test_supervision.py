@@ -22,7 +22,7 @@ from orchestrator.domain.policy.decision import Decision, EndAttempt, NotePendin
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.ports.cluster import Backend
-from orchestrator.ports.supervision import Change, SupervisorStore
+from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
@@ -292,7 +292,7 @@ def test_training_that_told_of_itself_until_the_road_was_closed_is_not_stopped_a
 def test_to_act_on_an_attempt_that_is_not_there_is_a_defect(tmp_path: Path, action: NotePending | Submit) -> None:
     nothing: Any = None
     actor = Actor(
-        cast(SupervisorStore, nothing),
+        cast(SupervisorWriter, nothing),
         cast(Backend, nothing),
         rundir.LocalRunDirectories(tmp_path),
         cast(Site, nothing),

@@ -14,7 +14,7 @@ from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.stream import Stream, tell
 from orchestrator.domain.access.identity import Principal, Role
-from orchestrator.ports.happenings import Happening
+from orchestrator.store.records import Happening
 from orchestrator.wire.job_views import JobChange
 
 MEDIA_TYPE = "text/event-stream"

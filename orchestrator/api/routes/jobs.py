@@ -15,8 +15,8 @@ from orchestrator.api.rendering import RenderingRoute, render_answer
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
 from orchestrator.domain.job.job import JobState
-from orchestrator.ports.jobs import JobFilter, JobOrder
 from orchestrator.queries.job_queries import view_of_new_job
+from orchestrator.store.records import JobFilter, JobOrder
 from orchestrator.wire.answers import Page
 from orchestrator.wire.job_views import DeletionView, JobView, SubmittedView
 from orchestrator.wire.plans import PlanView

@@ -23,7 +23,7 @@ from orchestrator.domain.job.worker_token import derive_worker_key, issue_worker
 from orchestrator.identity.keys import read_keys
 from orchestrator.store import schema
 from orchestrator.store.engine import Database
-from orchestrator.store.job_reader import SqlJobReader
+from orchestrator.store.job_reader import JobReader
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.tables import NodeFailureRow
 from orchestrator.wire.job_views import JobView
@@ -132,7 +132,7 @@ def _retire_supervisor(url: str, root: Path, running: str) -> str:
     try:
         if SqlLeaseStore(database).acquire("local", _IDLE_HOLDER, ttl_s=_DAY_S) is None:
             raise RuntimeError("the service that has stopped did not give its lease back")
-        attempt = SqlJobReader(database).standing(running).attempt
+        attempt = JobReader(database).standing(running).attempt
         assert attempt is not None
         mark = {"cluster": "local", "node": _FAILED_NODE, "job_id": running, "attempt": attempt.key.number}
         with database.write() as session:

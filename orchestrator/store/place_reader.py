@@ -1,0 +1,50 @@
+"""Where jobs and attempts stand, for whoever has to know who may touch them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import bindparam, select
+
+from orchestrator.domain.access.route_roles import JobPlace
+from orchestrator.domain.job.attempt import AttemptKey
+from orchestrator.domain.job.worker_token import AttemptStay
+from orchestrator.store.engine import Database
+from orchestrator.store.tables import AttemptRow, DeletionRow, JobRow
+
+_IN_ONE_QUESTION = 500  # job ids
+# Built once: building an expression costs more than running it.
+_PLACES = select(JobRow.id, JobRow.project, JobRow.owner).where(JobRow.id.in_(bindparam("ids", expanding=True)))
+_DELETED = select(DeletionRow.job_id, DeletionRow.project, DeletionRow.owner).where(
+    DeletionRow.job_id.in_(bindparam("ids", expanding=True))
+)
+_STAY = select(AttemptRow.nonce, AttemptRow.ended_at).where(
+    AttemptRow.job_id == bindparam("job_id"), AttemptRow.number == bindparam("number")
+)
+
+
+class PlaceReader:
+    """Raises StoreUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def places(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
+        """A job that does not exist is left out. What is answered never changes."""
+        ids, found = sorted(job_ids), dict[str, JobPlace]()
+        with self._database.read() as session:
+            for start in range(0, len(ids), _IN_ONE_QUESTION):
+                rows: Iterable[Any] = session.execute(_PLACES, {"ids": ids[start : start + _IN_ONE_QUESTION]})
+                found.update({row.id: JobPlace(project=row.project, owner=row.owner) for row in rows})
+            missing = [each for each in ids if each not in found]
+            for start in range(0, len(missing), _IN_ONE_QUESTION):
+                deleted: Iterable[Any] = session.execute(_DELETED, {"ids": missing[start : start + _IN_ONE_QUESTION]})
+                found.update({row.job_id: JobPlace(project=row.project, owner=row.owner) for row in deleted})
+        return found
+
+    def stay(self, key: AttemptKey) -> AttemptStay | None:
+        """None: there is no such attempt."""
+        with self._database.read() as session:
+            row = session.execute(_STAY, {"job_id": key.job_id, "number": key.number}).one_or_none()
+            return None if row is None else AttemptStay(nonce=row.nonce, ended_at=row.ended_at)

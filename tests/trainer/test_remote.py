@@ -166,7 +166,7 @@ class NotHere(FileNotFoundError):
 
 
 def test_an_error_of_a_store_s_own_kind_is_one_that_readers_know():
-    with pytest.raises(FileNotFoundError) as raised, Remote("local:///nowhere")._told():
+    with pytest.raises(FileNotFoundError) as raised, Remote("local:///nowhere")._translated():
         raise NotHere
     assert (raised.type, raised.value.errno) == (FileNotFoundError, errno.ENOENT)
 

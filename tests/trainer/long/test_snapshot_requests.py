@@ -4,7 +4,7 @@ import signal
 import time
 
 from tests.trainer.harness import Group, start_group
-from tests.trainer.test_requests import request
+from tests.trainer.test_snapshot_requests import request
 from trainer.contract import layout
 
 

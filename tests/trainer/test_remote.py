@@ -146,7 +146,7 @@ def test_a_store_that_does_not_answer_is_no_damage(store):
         ("memory://job", "it is gone with the process that wrote it"),
         ("simplecache::memory://bucket/job", "it is gone with the process that wrote it"),
         ("s3://", "it names no place"),
-        ("nonsense://bucket/job", "nonsense://bucket/job.* is no place for snapshots: Protocol not known: nonsense"),
+        ("nonsense://bucket/job", "nonsense://bucket/job.* cannot hold snapshots: Protocol not known: nonsense"),
     ],
 )
 def test_a_url_that_cannot_keep_snapshots_is_refused(tmp_path, url, sentence):

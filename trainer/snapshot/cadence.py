@@ -1,4 +1,4 @@
-"""When a snapshot is due. Rank 0 asks this; the others hear it in the step's all-reduce."""
+"""When a snapshot is due. Rank 0 decides, and the step's all-reduce carries the decision to the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trainer.contract.config import Interval
 from trainer.contract.daly import young_daly_s
 
 _AUTO_SHORTEST_S = 10.0
-_AUTO_LONGEST_S = 3600.0  # more lost work than this nobody forgives, however rare failures are
-_RESERVE = 1.5  # the last snapshot of a job that is stopped may take this much longer than the one before
+_AUTO_LONGEST_S = 3600.0  # an upper limit on lost work, however rare failures are
+_RESERVE = 1.5  # the last snapshot before a stop may take this much longer than the previous one
 # Before a job has a history: one end a day, by whatever cause, or what nodes alone cost a large job. 226 node-days
 # between failures is the mean of two clusters in Kokolis et al., arXiv 2410.21680 (6.50 and 2.34 per 1000 node-days).
 _PRIOR_S = 86400.0
@@ -31,24 +31,24 @@ class Cost:
     all_held_s: float = 0.0
 
     def stood(self, seconds: float, *, is_begun: bool) -> None:
-        """Training has stood still to begin a snapshot, the wait for the one before included.
+        """Training stood still to begin a snapshot, including the wait for the previous one.
 
-        One that could not be begun says nothing of the cost of the next.
+        A snapshot that could not be begun says nothing about the cost of the next.
         """
         self.stall_s = seconds if is_begun else self.stall_s
         self.all_stalls_s += seconds
 
     def held(self, seconds: float) -> None:
-        """A step's update has waited for the copies of the snapshot that was begun."""
+        """The update of a step waited until the snapshot in progress had copied its tensors."""
         self.stall_s += seconds
         self.all_stalls_s += seconds
         self.all_held_s += seconds
 
 
 class Cadence:
-    """Times are those of one monotonic clock, in seconds. `cost` is kept up to date by whoever saves.
+    """Times are seconds of one monotonic clock. The saver keeps `cost` up to date.
 
-    `read_mtbf_s` is asked for the mean time between failures, once after each snapshot.
+    `read_mtbf_s` returns the mean time between failures. It is called once after each snapshot.
     """
 
     def __init__(
@@ -65,35 +65,35 @@ class Cadence:
         self._mtbf_s: float | None = None
 
     def is_due(self, step: int, now: float, *, is_busy: bool = False) -> bool:
-        """Whether to save after `step` completed steps; what goes by time waits until the one before is done."""
+        """Whether to save after `step` completed steps. An interval in seconds waits for the previous save."""
         if self._interval.steps is not None:
             return step % self._interval.steps == 0
         return not is_busy and now - self._last_at >= (self._interval.seconds or self._auto_s())
 
     def saved(self, now: float) -> None:
-        """One has been begun, or the try has failed: a full disk is not tried at every step."""
+        """A snapshot has begun, or has failed to begin: a full disk is not tried again at every step."""
         self._last_at = now
         if self._interval.steps is None and self._interval.seconds is None:
-            with suppress(OSError):  # then the estimate before stands
+            with suppress(OSError):  # keep the previous estimate
                 self._mtbf_s = self._read_mtbf_s()
 
     def fits(self, notice_s: float | None, *, is_busy: bool = False) -> bool:
-        """Whether one more can be done in so many seconds, behind the one that is being made if `is_busy`.
+        """Whether one more snapshot fits into `notice_s` seconds, after the current one if `is_busy`.
 
-        Yes while none was measured or the notice is unknown.
+        True while no snapshot has been measured, or the notice is unknown.
         """
         return notice_s is None or _RESERVE * self._cost.duration_s * (2 if is_busy else 1) <= notice_s
 
     def _auto_s(self) -> float:
         if self._mtbf_s is None:
-            return _AUTO_SHORTEST_S  # the first one measures
+            return _AUTO_SHORTEST_S  # the first snapshot measures the cost
         return min(_AUTO_LONGEST_S, max(_AUTO_SHORTEST_S, young_daly_s(self._cost.stall_s, self._mtbf_s)))
 
 
 def estimate_mtbf_s(begun_at: Sequence[float], now: float, nodes: int) -> float:
-    """Mean time between failures from when each of a job's terms began: its own history, beside one failure of a prior.
+    """Mean time between failures, from when each term of the job began and a prior of one failure.
 
-    All but the first term began because one before it had ended. (The mean of a Gamma posterior.)
+    Every term but the first began because an earlier one had ended. (The mean of a Gamma posterior.)
     """
     prior_s = min(_PRIOR_S, _PRIOR_NODE_S / nodes)
     if not begun_at:

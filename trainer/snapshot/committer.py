@@ -1,4 +1,4 @@
-"""Rank 0's part of a snapshot: its directory, its manifest, and what its owner is told. Nothing here is collective."""
+"""Rank 0's part of a snapshot: directory, manifest, and events. Nothing here is collective."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.worker.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class PendingSnapshot:
-    """A snapshot that is being made. `requests` counts those of the service that have got one by now."""
+    """A snapshot in progress. `requests` counts the service's requests that it and earlier snapshots answer."""
 
     path: Place
     step: int
@@ -57,7 +57,7 @@ class Committer:
         snapshot.claim(pending.path)
 
     def commit(self, pending: PendingSnapshot, plan: Plan, parts: list[Part]) -> None:
-        """When all parts are on disk; until the end nothing of it counts. Raises StaleTerm and OSError."""
+        """Commit a snapshot whose parts are all on disk. It counts once this returns. Raises StaleTerm and OSError."""
         files = write_metadata(plan, parts, pending.path)
         manifest = Manifest(
             step=pending.step,
@@ -84,9 +84,9 @@ class Committer:
         tell_committed(pending.path, manifest, pending.age_s, self._tell)
 
     def give_up(self, pending: PendingSnapshot, error: Exception, *, is_opened: bool = True) -> None:
-        """Remove what was written, unless it is somebody else's, and tell why."""
+        """Remove what was written, unless another process wrote it, and report why."""
         if is_opened:
-            with suppress(OSError):  # of a store that is away; the next generation sweeps what is left
+            with suppress(OSError):  # the store may be unavailable; the next generation removes the rest
                 snapshot.remove(pending.path)
         sentence = f"snapshot of step {pending.step} failed, training goes on: {error}"
         if isinstance(error, StaleTerm):

@@ -1,4 +1,4 @@
-"""What differs between two snapshots, tensor by tensor: two of the same name at a time are in memory."""
+"""Compare two snapshots tensor by tensor. Memory holds one pair of tensors at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.snapshot.whole import read_flat, read_metadata
 
 
 def compare(left: Place, right: Place) -> list[str]:
-    """A line for each difference, none for equal states however they are sharded. Raises SnapshotError.
+    """One line for each difference. Equal states give none, however they are sharded. Raises SnapshotError.
 
     Both are verified first.
     """
@@ -30,7 +30,7 @@ def compare(left: Place, right: Place) -> list[str]:
 
 
 def describe(left: Any, right: Any) -> str | None:
-    """How two values differ, in a phrase; None when they are the same, bit for bit."""
+    """How two values differ, or None when they are equal bit for bit."""
     if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
         return None if left == right else f"{left} against {right}"
     if left.shape != right.shape or left.dtype != right.dtype:

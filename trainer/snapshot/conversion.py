@@ -1,4 +1,4 @@
-"""Snapshots to and from the files of others; see `formats`, and any DCP directory besides.
+"""Convert snapshots to and from other formats: those of `formats`, and any DCP directory.
 
 A single file holds the whole state and comes back as it was. Weights alone, under their own names, are what others
 read: a folder always holds these. Optimizer state comes in where it is keyed by parameter name, as it is: only the kind
@@ -33,7 +33,7 @@ _OPTIMIZERS = ("optimizer", "optim", "optimizer_state_dict")
 
 
 def export(directory: Place, target: Path, weights: bool, max_shard_bytes: int) -> str:
-    """Write a snapshot to `target`, which must not exist, and say so. Raises SnapshotError, OSError."""
+    """Write a snapshot to `target`, which must not exist, and return a summary. Raises SnapshotError, OSError."""
     manifest = snapshot.verify(directory)
     if target.exists():
         raise SnapshotError(f"{target} exists: name another one")
@@ -52,7 +52,7 @@ def export(directory: Place, target: Path, weights: bool, max_shard_bytes: int) 
 
 
 def import_from(source: Path, directory: Path, step: int | None, weights_only: bool = False) -> str:
-    """Make a snapshot in `directory`, which must not exist, and say so. Raises SnapshotError, OSError."""
+    """Make a snapshot in `directory`, which must not exist, and return a summary. Raises SnapshotError, OSError."""
     weights, states, rest = split(_read(source))
     optimizer = {} if weights_only else complete(weights, states)
     step = rest.get("step", 0) if step is None else step
@@ -80,7 +80,7 @@ def import_from(source: Path, directory: Path, step: int | None, weights_only: b
 
 
 def complete(weights: Mapping[str, Tensor], optimizer: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-    """With zeros for weights that have no state, where all state is element by element, as an optimizer begins it."""
+    """Add zeros for weights without state, if all state is elementwise: an optimizer starts with zeros, too."""
     kinds = sorted({kind for state in optimizer.values() for kind in state})
     shapes = {(name, tensor.shape) for name, state in optimizer.items() for tensor in state.values()}
     if any(shape != weights[name].shape for name, shape in shapes):
@@ -101,7 +101,7 @@ def _describe_optimizer(optimizer: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Weights by name, moments by parameter name, and the rest of a state, of whatever people save.
+    """Split a foreign state into weights by name, moments by parameter name, and the rest.
 
     Of a state that is not ours the step alone is taken besides. Raises SnapshotError.
     """
@@ -122,18 +122,18 @@ def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, dict[s
 
 
 def _tensors(state: object) -> dict[str, Tensor]:
-    """What an optimizer keeps for a parameter, but for its own count of steps, which the snapshot's step stands for."""
+    """The optimizer's state of a parameter, without its step count: the snapshot's step replaces it."""
     items = state.items() if isinstance(state, Mapping) else ()
     return {name: value for name, value in items if isinstance(value, Tensor) and name != "step"}
 
 
 def clean_name(name: str) -> str:
-    """Without what DDP, FSDP, torch.compile and activation checkpointing put into a parameter's name."""
+    """Strip what DDP, FSDP, torch.compile and activation checkpointing add to a parameter's name."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def _read(source: Path) -> dict[str, Any]:
-    """A state, nested as it was saved. Raises SnapshotError."""
+    """Read a state with the nesting that it was saved with. Raises SnapshotError."""
     if (source / ".metadata").exists():
         metadata = read_metadata(source)
         return nest(read_flat(source, metadata), metadata)

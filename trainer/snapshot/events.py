@@ -1,4 +1,4 @@
-"""What the owner of a job is told of snapshots, by the bundled trainer and by scripts alike. Without torch."""
+"""Events about snapshots, for the bundled trainer and for scripts. Needs no torch."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ from trainer.snapshot.stores import spot
 
 ALGORITHM = "xxh3-64"
 _CHUNK_BYTES = 4 * 1024 * 1024
-_PAUSE_S = 1.0  # before a file that could not be read is read again
+_PAUSE_S = 1.0  # before the second try to read a file
 _READERS = 4  # xxhash and read(2) both release the interpreter lock
 
 
 class Checksum:
-    """Of a file that is read or written from front to back."""
+    """The checksum of a file that is read or written sequentially."""
 
     def __init__(self) -> None:
         self._hasher, self._size_bytes = xxhash.xxh3_64(), 0
@@ -54,13 +54,13 @@ def _always() -> bool:
 
 
 def checksum_file(path: Place, go_on: Callable[[], bool] = _always) -> FileEntry:
-    """Size and checksum of a file, read in pieces. Raises OSError, and SnapshotError soon after `go_on` says no."""
+    """Size and checksum of a file, read in chunks. Raises OSError, and SnapshotError once `go_on` returns False."""
     checksum = Checksum()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             checksum.add(chunk)
             if not go_on():
-                raise SnapshotError(f"{path} was not read to its end: time is short")
+                raise SnapshotError(f"{path} was not read to its end: the job is stopping")
     return checksum.entry
 
 
@@ -70,23 +70,23 @@ def checksum_files(directory: Place, names: list[str]) -> dict[str, FileEntry]:
 
 
 def files_of_rank(directory: Path, rank: int) -> list[str]:
-    """The names that DCP's FileSystemWriter gives to what `rank` wrote; rank 0 also writes `.metadata`."""
+    """The files that DCP's FileSystemWriter wrote for `rank`. Rank 0 also writes `.metadata`."""
     names = [path.name for path in directory.glob(f"__{rank}_*.distcp")]
     return sorted([*names, ".metadata"] if rank == 0 else names)
 
 
 def claim(directory: Place) -> None:
-    """Make the directory of a snapshot. Raises OSError: FileExistsError when another writes this snapshot."""
+    """Make the directory of a snapshot. Raises OSError, FileExistsError if another process writes this snapshot."""
     spot(directory).claim()
 
 
 def commit(directory: Place, manifest: Manifest) -> None:
-    """Make the snapshot count: its manifest appears when all else is there to stay. Raises OSError."""
+    """Commit: the manifest appears once everything else is durable. Raises OSError."""
     spot(directory).commit(json.dumps(render_manifest(manifest), indent=1))
 
 
 def verify(directory: Place, go_on: Callable[[], bool] = _always) -> Manifest:
-    """Check a snapshot against its manifest, for as long as `go_on` says so.
+    """Check a snapshot against its manifest while `go_on` returns True.
 
     Raises DamagedSnapshot, or SnapshotError when it cannot be checked.
     """
@@ -96,7 +96,7 @@ def verify(directory: Place, go_on: Callable[[], bool] = _always) -> Manifest:
 
 
 def check_manifest(directory: Place) -> Manifest:
-    """The manifest, if it is that of the snapshot it lies in: its files are unchecked. Raises what `verify` does."""
+    """Read the manifest and check that it belongs to this directory, but no files. Raises what `verify` does."""
     manifest = read_manifest(directory)
     name = parse_snapshot_name(directory.name)
     if name is not None and name != SnapshotName(manifest.step, manifest.term):
@@ -107,7 +107,7 @@ def check_manifest(directory: Place) -> Manifest:
 
 
 def verify_files(directory: Place, files: Mapping[str, FileEntry], go_on: Callable[[], bool] = _always) -> None:
-    """Check some of a snapshot's files, by name. Raises what `verify` does, for the first of them that is not whole."""
+    """Check the named files of a snapshot. Raises what `verify` does, for the first damaged file."""
     with ThreadPoolExecutor(_READERS) as pool:
         list(pool.map(lambda item: _verify_file(directory / item[0], item[1], go_on), files.items()))
 
@@ -117,7 +117,7 @@ def list_committed(snapshots: Place) -> list[SnapshotName]:
 
 
 def list_named(snapshots: Place) -> list[SnapshotName]:
-    """Whatever has a snapshot's name, committed or not. Raises OSError."""
+    """All directories named like snapshots, committed or not. Raises OSError."""
     return [found.name for found in spot(snapshots).survey() if not found.set_aside]
 
 
@@ -126,7 +126,7 @@ def list_quarantined(snapshots: Place) -> list[SnapshotName]:
 
 
 def quarantine(directory: Place) -> Place:
-    """Set a damaged snapshot aside: no reader takes it for one, and whoever looks into the damage finds it."""
+    """Rename a damaged snapshot: no reader uses it, and its files remain for inspection."""
     return spot(directory).set_aside()
 
 
@@ -137,7 +137,7 @@ def remove(directory: Place) -> None:
 
 
 def read_manifest(directory: Place) -> Manifest:
-    """What was committed, unchecked. Raises SnapshotError, DamagedSnapshot for a manifest that is none."""
+    """Read the manifest without checking files. Raises SnapshotError, and DamagedSnapshot for an invalid manifest."""
     path = directory / MANIFEST
     try:
         document = json.loads(path.read_text())
@@ -171,7 +171,7 @@ def _verify_file(path: Place, expected: FileEntry, go_on: Callable[[], bool]) ->
 
 
 def _checksum_patiently(path: Place, go_on: Callable[[], bool]) -> FileEntry:
-    """As `checksum_file`, asked once more after an I/O error: a cable or a controller may fail for a moment."""
+    """Like `checksum_file`, with one retry after an I/O error: a cable or a controller may fail briefly."""
     try:
         return checksum_file(path, go_on)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The files of others: one .safetensors or .pt file, and a folder in Hugging Face's layout.
+"""Other formats: a .safetensors file, a .pt file, and a folder in Hugging Face's layout.
 
 They are read without running code that is in them.
 """
@@ -20,23 +20,23 @@ from trainer.contract.manifest import Manifest
 from trainer.contract.shapes import SHAPES
 from trainer.errors import SnapshotError
 
-_REST = "trainer_state"  # what a whole state of ours holds besides tensors
+_REST = "trainer_state"  # the values of a full state that are not tensors
 
 
 def weights_of(flat: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The model's tensors of a whole state, under the model's own names for them."""
+    """The model's tensors of a full state, by the model's own names."""
     return {name.removeprefix("model."): value for name, value in flat.items() if name.startswith("model.")}
 
 
 def write_safetensors(state: Mapping[str, Any], path: Path) -> None:
-    """What is no tensor goes into the file's metadata, as JSON."""
+    """Values that are not tensors go into the file's metadata, as JSON."""
     tensors = {name: value.contiguous() for name, value in state.items() if isinstance(value, Tensor)}
     rest = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
     save_file(tensors, path, metadata={"format": "pt", **({_REST: json.dumps(rest)} if rest else {})})
 
 
 def write_folder(weights: dict[str, Tensor], manifest: Manifest, target: Path, max_shard_bytes: int) -> str:
-    """config.json and model.safetensors, or as many shards as needed and their index."""
+    """Write config.json and model.safetensors, or shards and their index."""
     temporary = target.with_name(f".{target.name}.tmp")
     temporary.mkdir(parents=True)
     shards = cut(weights, max_shard_bytes)
@@ -55,7 +55,7 @@ def write_folder(weights: dict[str, Tensor], manifest: Manifest, target: Path, m
 
 
 def cut(weights: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Tensor]]:
-    """Shards of at most so many bytes, in order; a larger tensor has one of its own."""
+    """Group tensors, in order, into shards of at most `limit` bytes. A larger tensor gets its own shard."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in weights.items():
@@ -68,7 +68,7 @@ def cut(weights: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Tensor]
 
 
 def describe_model(manifest: Manifest) -> dict[str, object]:
-    """config.json: the bundled decoder's dimensions, under the names that Llama's have there."""
+    """The bundled decoder's dimensions as a config.json of Llama."""
     config, data = manifest.details.get("config"), manifest.details.get("data")
     shape = SHAPES.get(str(config.get("preset"))) if isinstance(config, dict) else None
     known: dict[str, object] = {"model_type": "trainer-decoder", "torch_dtype": "float32", "step": manifest.step}
@@ -87,7 +87,7 @@ def describe_model(manifest: Manifest) -> dict[str, object]:
 
 
 def read_pt(source: Path) -> dict[str, Any]:
-    """What torch.save wrote, as long as it is data only. Raises SnapshotError."""
+    """Read a torch.save file with weights_only. Raises SnapshotError."""
     try:
         state = torch.load(source, map_location="cpu", weights_only=True)
     except (UnpicklingError, EOFError, RuntimeError) as error:
@@ -98,7 +98,7 @@ def read_pt(source: Path) -> dict[str, Any]:
 
 
 def read_safetensors(source: Path) -> dict[str, Any]:
-    """Tensors by name, or a whole state that `write_safetensors` wrote, nested. Raises SnapshotError."""
+    """Tensors by name, or the nested full state that `write_safetensors` wrote. Raises SnapshotError."""
     try:
         with safe_open(source, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dictionary

@@ -1,6 +1,6 @@
-"""How a generation begins: it takes its term, finds the snapshot it continues from, and sweeps what nobody committed.
+"""How a generation begins: take a term, choose the snapshot to restore, remove what was never committed.
 
-Only rank 0 runs this. The rules stand in contract/fence.py and contract/manifest.py; here is their reading and writing.
+Only rank 0 runs this. The rules are in contract/fence.py and contract/manifest.py. This module does the I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Verify = Callable[[Place], Manifest]  # raises what snapshot.verify does
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """A verified snapshot. `is_own` is False for one of another job."""
+    """A verified snapshot. `is_own` is False if another job made it."""
 
     path: Place
     manifest: Manifest
@@ -38,20 +38,20 @@ class Restore:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """A term that has begun; `restore` is None at step 0."""
+    """A term that has begun. `restore` is None at step 0."""
 
     term: Term
     restore: Restore | None
 
 
 class Fence:
-    """The folder of terms. Outside a job (`directory` is None) there is none, and nobody to fence off."""
+    """The folder of terms. Outside a job `directory` is None, and nothing is fenced."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
 
     def read(self) -> list[TermRecord]:
-        """All terms that have begun. A file without a whole record counts as begun and has chosen nothing."""
+        """All terms that have begun. A file with a torn record counts as begun, without a choice."""
         return [_read_term(term, f"{self._directory}/{name}") for name, term in self._list().items()]
 
     def _list(self) -> dict[str, Term]:
@@ -62,7 +62,7 @@ class Fence:
         return {name: term for name in names if (term := parse_term(name)) is not None}
 
     def begun_at(self) -> list[float]:
-        """When each term began to train, in seconds since the epoch: not the supervisor's generation 0."""
+        """When each term began, in seconds since the epoch, without the supervisor's generation 0."""
         times = []
         for name, term in self._list().items():
             if term.generation > 0:
@@ -71,7 +71,7 @@ class Fence:
         return sorted(times)
 
     def check(self, term: Term) -> None:
-        """Raise StaleTerm once a later term has begun."""
+        """Raise StaleTerm if a later term has begun."""
         terms = list(self._list().values())
         if not may_commit(term, terms):
             latest = max(terms)
@@ -81,7 +81,7 @@ class Fence:
             )
 
     def begin(self, record: TermRecord) -> None:
-        """Write the term's file exclusively. Raises StaleTerm when somebody else has begun this very term."""
+        """Create the term's file exclusively. Raises StaleTerm if another group has begun this term."""
         if self._directory is None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def snapshots_of(place: WorkerPlace) -> Place:
 
 
 def folder_of(place: WorkerPlace) -> Path:
-    """The same where files must lie. Raises SnapshotError for an object store."""
+    """Like `snapshots_of`, for callers that need a folder. Raises SnapshotError for an object store."""
     found = snapshots_of(place)
     if isinstance(found, Remote):
         raise SnapshotError(f"a script's own snapshots need a folder that all ranks see, {found} is an object store")
@@ -124,9 +124,9 @@ def folder_of(place: WorkerPlace) -> Path:
 
 
 def refuse_lost(place: WorkerPlace, snapshots: Place) -> None:
-    """Raise SnapshotError where a folder that snapshots of this job were committed to is gone, as with its mount.
+    """Raise SnapshotError if this job committed snapshots to a folder that is gone, for example unmounted.
 
-    Each rank asks before it makes the folder. An empty one is its owner's doing: then there is nothing to go on from.
+    Each rank calls this before it makes the folder. An empty folder is accepted: its owner emptied it.
     """
     if isinstance(snapshots, Remote) or place.job_dir is None:
         return
@@ -153,7 +153,7 @@ def _has_commit(job_dir: Path, snapshots: str) -> bool:
 
 
 def answered_requests(restore: Restore | None) -> int:
-    """How many requests for a snapshot had got theirs when the restored one was written."""
+    """How many requests for a snapshot had been answered when the restored one was written."""
     requests = 0 if restore is None or not restore.is_own else restore.manifest.details.get("wishes")
     return requests if isinstance(requests, int) else 0
 
@@ -161,9 +161,9 @@ def answered_requests(restore: Restore | None) -> int:
 def begin_term(
     place: WorkerPlace, snapshots: Place, fence: Fence, tell: Tell, verify: Verify = snapshot.verify
 ) -> Beginning:
-    """Begin this generation's term. Raises StaleTerm, and SnapshotError when what must be restored cannot be.
+    """Begin this generation's term. Raises StaleTerm, and SnapshotError if nothing can be restored that must be.
 
-    What else `verify` raises comes through, and then nothing has begun.
+    Other exceptions of `verify` propagate. Then no term has begun.
     """
     try:
         term = _own_term(place, snapshots)
@@ -179,7 +179,7 @@ def begin_term(
 
 
 def _check_again(restore: Restore | None, fence: Fence) -> None:
-    """An older term may have begun, from an earlier step, while we verified: then our snapshot is of no lineage."""
+    """Check that no older term began meanwhile from an earlier step: our snapshot would be outside the lineage."""
     name = None if restore is None or not restore.is_own else parse_snapshot_name(restore.path.name)
     if name is not None and not counts(name.term, name.step, fence.read()):
         raise StaleTerm(f"another term began while {name} was being verified; the next generation chooses again")
@@ -223,7 +223,7 @@ def choose_restore(
 
 
 def _own_term(place: WorkerPlace, snapshots: Place) -> Term:
-    """In a job, attempt and generation. Outside one, a generation that no earlier run in this folder has had."""
+    """Attempt and generation of the job. Outside a job, a generation that no earlier run in this folder had."""
     if place.job_dir is not None:
         return Term(place.attempt, place.generation)
     names = [*snapshot.list_named(snapshots), *snapshot.list_quarantined(snapshots)]
@@ -249,7 +249,7 @@ def _verify_pinned(path: Place, restore_from: str, verify: Verify) -> Manifest:
 def verify_or_quarantine(
     path: Place, tell: Tell, job_id: str | None = None, verify: Verify = snapshot.verify
 ) -> Manifest | None:
-    """The manifest of a good snapshot; a damaged one, or one of another job, is set aside and told."""
+    """The manifest of a good snapshot. A damaged one, or one of another job, is set aside and reported."""
     try:
         manifest = verify(path)
         _refuse_other_job(manifest, path, job_id)
@@ -268,7 +268,7 @@ def _refuse_other_job(manifest: Manifest, path: Place, job_id: str | None) -> No
 
 
 def _sweep(snapshots: Place, term: Term) -> None:
-    """Delete what earlier terms left without a commit. A later term's is not ours to judge."""
+    """Delete what earlier terms left without a commit. Directories of later terms stay."""
     committed = set(snapshot.list_committed(snapshots))
     abandoned: list[SnapshotName] = [name for name in snapshot.list_named(snapshots) if name not in committed]
     for name in abandoned:

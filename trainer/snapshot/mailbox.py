@@ -1,4 +1,4 @@
-"""Results of work in the background, by way of the group's store.
+"""Pass results of background work to rank 0 through the group's store.
 
 No collective is involved: a thread that hands in its result waits for nobody, and the one that collects stops when it
 is told to. What training exchanges meanwhile is not touched, and a group that breaks leaves no thread behind.
@@ -19,18 +19,18 @@ _LOOK_EVERY_S = 0.02
 
 
 class Mailbox:
-    """For one snapshot; its name is the same on every rank, and no other's."""
+    """The mailbox of one snapshot. Its name is the same on every rank, and unique."""
 
     def __init__(self, name: str) -> None:
         self._store = store_of_the_group()
         self._keys = [f"{name}/{rank}" for rank in range(dist.get_world_size())]
 
     def hand_in(self, result: Part | Exception) -> None:
-        """Leave what this rank has written, or why it could not."""
+        """Send what this rank wrote, or why it failed."""
         self._store.set(self._keys[dist.get_rank()], pickle.dumps(result))  # type: ignore[arg-type]  # bytes will do
 
     def collect(self, goes_on: Callable[[], bool]) -> list[Part]:
-        """On rank 0: wait for all ranks. Raises the first one's failure, and Abandoned once `goes_on` says no."""
+        """On rank 0, wait for all ranks. Raises the first failure, and Abandoned once `goes_on` returns False."""
         pause = threading.Event()
         while not self._store.check(self._keys):
             if not goes_on():

@@ -1,4 +1,4 @@
-"""What a user's own optimizer keeps between steps, made to exist so that a snapshot can be read into it."""
+"""Create the state of a user's own optimizer, so that a snapshot can be read into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.errors import TaskError
 
 @torch.no_grad()
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Have the optimizer make the state of parameters that have none, by a step that changes nothing.
+    """Make the optimizer create missing state by a step that changes no parameter.
 
     Gradients of zero at a rate of zero: torch's own way (torch.distributed.checkpoint.state_dict), but for those
     parameters alone. Raises TaskError for an optimizer that keeps something else than tensors.

@@ -1,7 +1,7 @@
-"""Where a run's results come from: code, command, versions, machine image. Kept in each manifest, compared on restore.
+"""Where results come from: code, command, versions, image. Stored in each manifest and compared on restore.
 
-To look at a working directory takes git some time. Rank 0 does so in a thread once it has made its first step, so that
-no restart waits for it; and a job that is stopped does not wait for it either.
+git needs some time to inspect a working directory. Rank 0 asks it in a thread after the first step, so that neither
+a restart nor a stop waits for it.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Provenance:
         return {"torch": torch.__version__, "python": platform.python_version(), "trainer": _own_version()}
 
     def look(self) -> None:
-        """Look in the background, and tell what differs from the restored snapshot. Repeating it changes nothing."""
+        """Collect in the background and report what differs from the restored snapshot. Idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="provenance", daemon=True)
             self._thread.start()
 
     def hurry(self) -> None:
-        """The job is being stopped: from now on, and in a wait that has begun, git's answer is done without."""
+        """The job is stopping: do not wait for git any more."""
         self._is_settled.set()
 
     def document(self) -> dict[str, object]:
-        """For a manifest: command, image, host, and commit and dirtiness once git has answered, which it waits for."""
+        """The entry of a manifest: command, image, host, and the commit. Waits for git."""
         self.look()
         self._is_settled.wait()
         return self._document
@@ -74,12 +74,12 @@ class Provenance:
         differences = compare(self._restore.manifest, self._config, self.versions, self._document)
         if differences:
             name = self._restore.path.name
-            sentence = f"not all is as it was for {name}: {'; '.join(differences[:_MOST_NAMED])}"
+            sentence = f"changed since {name}: {'; '.join(differences[:_MOST_NAMED])}"
             self._tell(EventKind.PROVENANCE_CHANGED, sentence, {"name": name, "differences": differences})
 
 
 def describe_code(directory: str) -> dict[str, object]:
-    """The git commit of a directory and whether its files differ from it; None for both where there is no git."""
+    """The git commit of a directory, and whether files differ from it. Both are None without git."""
     commit = _git(directory, "rev-parse", "HEAD")
     changed = None if commit is None else _git(directory, "status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "dirty": None if changed is None else bool(changed)}
@@ -88,7 +88,7 @@ def describe_code(directory: str) -> dict[str, object]:
 def compare(
     saved: Manifest, config: Mapping[str, object], versions: Mapping[str, str], document: Mapping[str, object]
 ) -> list[str]:
-    """What is not as it was, one phrase each; what either side does not know is no difference."""
+    """One phrase for each difference. A value that one side does not know is no difference."""
     then, was_config = saved.details.get("provenance"), saved.details.get("config")
     pairs = [
         *_pairs("", was_config if isinstance(was_config, dict) else {}, config),
@@ -106,7 +106,7 @@ def _pairs(
 
 
 def _own_command() -> list[str]:
-    """Words of the command line that this process shows; `sys.orig_argv` of a forked worker is the fork server's."""
+    """The command line of this process. In a forked worker `sys.orig_argv` is that of the fork server."""
     try:
         shown = Path("/proc/self/cmdline").read_bytes()
     except OSError:

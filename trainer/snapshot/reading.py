@@ -1,4 +1,4 @@
-"""Reading a snapshot's tensors straight into the memory where they stay.
+"""Read a snapshot's tensors directly into their final memory.
 
 torch's own reader makes a second copy of every tensor and unpickles it, which for a small model is most of a restart.
 What this trainer wrote is known to lie contiguous in the file (the manifest says so): such a tensor that is wanted
@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-_RECORD = b"archive/data/0"  # what torch.save calls the storage of the one tensor that it saves
-_PREFIX_BYTES = 1024  # of a saved tensor: what comes before its values
+_RECORD = b"archive/data/0"  # torch.save's name for the storage of a single tensor
+_PREFIX_BYTES = 1024  # the header of a saved tensor
 # A ZIP file (PKWARE, APPNOTE 4.3.7 and 4.3.9): local header, name, extra field, content, data descriptor.
 _HEADER = struct.Struct("<4s22xHH")
 _HEADER_MAGIC, _DESCRIPTOR_MAGIC = b"PK\x03\x04", b"PK\x07\x08"
@@ -44,7 +44,7 @@ class StraightReader(FileSystemReader):
         return super().read_data(replace(plan, items=others), planner)
 
     def _read(self, item: ReadItem, file: io.FileIO, planner: LoadPlanner) -> bool:
-        """Whether the item could be read so; where not, it is still to be read."""
+        """Read the item, and return False if it must be read in another way."""
         described = self._described[item.storage_index.fqn]
         if item.type != LoadItemType.TENSOR or any(item.storage_offsets):
             return False
@@ -59,13 +59,13 @@ class StraightReader(FileSystemReader):
         file.seek(begin + content)
         _fill(target.view(-1).view(torch.uint8).numpy().data, file)
         if file.read(len(_DESCRIPTOR_MAGIC)) != _DESCRIPTOR_MAGIC:
-            return False  # a part of a larger one
+            return False  # a part of a larger tensor
         planner.commit_tensor(item, target)
         return True
 
 
 def _find_content(prefix: bytes) -> int | None:
-    """Where the values of a saved tensor begin, in bytes from its own beginning; None where torch saves otherwise."""
+    """Offset of the values in a saved tensor, in bytes. None if torch saved it in another layout."""
     name = prefix.find(_RECORD)
     if name < _HEADER.size:
         return None
@@ -82,7 +82,7 @@ def _dtype_of(described: object) -> torch.dtype | None:
 
 
 def _fill(memory: memoryview, file: io.FileIO) -> None:
-    """Linux reads two GiB at most in one call."""
+    """Read in a loop: Linux reads at most two GiB in one call."""
     while memory:
         count = file.readinto(memory)
         if not count:

@@ -1,4 +1,4 @@
-"""A folder in an object store, by fsspec: what snapshots need of one, under the names that pathlib has for it.
+"""A folder in an object store, by fsspec, with the part of pathlib's interface that snapshots need.
 
 There are no directories there and no renames. An object appears whole, once it is closed; `create` lets one writer of
 a name win, where the store knows conditional puts (S3, Google Cloud Storage). fsspec is imported with the first URL.
@@ -20,11 +20,11 @@ from trainer.contract.location import is_url
 from trainer.errors import SnapshotError
 
 _LOCAL = "file://"
-_CHUNK_BYTES = 16 * 1024 * 1024  # of one request, when a file is read from front to back
+_CHUNK_BYTES = 16 * 1024 * 1024  # of one request of a sequential read
 
 
 class Remote:
-    """`/`, `name`, `parent` and `str` as a path has them. Whatever fails is an OSError with a `strerror`."""
+    """Has `/`, `name`, `parent` and `str` like a path. Every failure is an OSError with a `strerror`."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -56,7 +56,7 @@ class Remote:
         return Remote(self._url.rpartition("/")[0])
 
     def open(self, mode: str = "rb") -> Stream:
-        """To be closed: what is written appears then. Reading is fastest from front to back."""
+        """Open a file. Written data appears on close. Sequential reads are fastest."""
         return Stream(self._ask(lambda: self._store.open(self._path, mode, block_size=_CHUNK_BYTES)), self._ask)
 
     def read_text(self) -> str:
@@ -66,14 +66,14 @@ class Remote:
         return bool(self._ask(lambda: self._store.exists(self._path)))
 
     def create(self, content: bytes = b"") -> None:
-        """Write a small object. Raises FileExistsError where there is one of that name, whoever wrote it."""
+        """Write a small object. Raises FileExistsError if the object exists."""
         if self._url.startswith("local://"):  # for mode "x", fsspec up to 2026.6 makes no folder by itself
             self._ask(lambda: self._store.makedirs(self.parent._path, exist_ok=True))
         with self.open("xb") as stream:
             stream.write(content)
 
     def names(self) -> list[str]:
-        """Of all objects below, relative to this folder; nothing where it is none."""
+        """Names of all objects below, relative to this folder. Empty if the folder does not exist."""
         prefix = f"{self._path.rstrip('/')}/"
         return [str(path).removeprefix(prefix) for path in self._ask(lambda: self._store.find(self._path))]
 
@@ -91,13 +91,13 @@ class Remote:
     @cached_property
     def _place(self) -> tuple[Any, str]:
         try:
-            # Other processes write here as well: what was listed once is not remembered.
+            # Other processes write here as well: listings are not cached.
             options = {"auto_mkdir": True} if self._url.startswith("local://") else {"use_listings_cache": False}
             store, path = import_module("fsspec.core").url_to_fs(self._url, **options)
         except ImportError as error:
             raise SnapshotError(f"{self._url} cannot be used: {error}") from error
         except ValueError as error:
-            raise SnapshotError(f"{self._url} is no place for snapshots: {error}") from error
+            raise SnapshotError(f"{self._url} cannot hold snapshots: {error}") from error
         return store, str(path)
 
     @property
@@ -118,15 +118,15 @@ class Remote:
             yield
         except (FileExistsError, FileNotFoundError, PermissionError) as error:
             number = error.errno or next(number for kind, number in _NUMBERS.items() if isinstance(error, kind))
-            raise OSError(number, _first_line(error), self._url) from error  # which Python makes one of the three
+            raise OSError(number, _first_line(error), self._url) from error  # Python picks the matching subclass
         except SnapshotError:
             raise
-        except Exception as error:  # each store has errors of its own; none of them is damage to a file
+        except Exception as error:  # each store has its own errors, and none of them means a damaged file
             raise OSError(errno.EREMOTEIO, f"{type(error).__name__}: {_first_line(error)}", self._url) from error
 
 
 class Stream(io.RawIOBase):
-    """A file of fsspec's whose errors are told as Remote tells them."""
+    """A file of fsspec that raises the errors of Remote."""
 
     def __init__(self, file: Any, ask: Callable[[Callable[[], Any]], Any]) -> None:
         self._file, self._ask = file, ask

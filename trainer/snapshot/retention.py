@@ -1,4 +1,4 @@
-"""Deleting old snapshots, on rank 0, between two saves: what is kept was verified, the last good one always."""
+"""Delete old snapshots, on rank 0, between two saves. Those that stay are verified. The last good one always stays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.snapshot.lineage import Fence, Tell, verify_or_quarantine
 
 
 class Retention:
-    """What an older term wrote beyond the lineage is not touched. Each snapshot is verified once at most."""
+    """Snapshots outside the lineage stay. Each snapshot is verified at most once."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Retention:
         self._hurries = False
 
     def hurry(self) -> None:
-        """From now on read no old snapshot, also not the one that another thread reads: then none is deleted."""
+        """Read no old snapshot from now on, in no thread. Then none is deleted."""
         self._hurries = True
 
     def delete_old(self) -> None:
-        """Repeating it is harmless; what cannot be read or deleted now is left to the next time."""
+        """Idempotent. The next call tries again what cannot be read or deleted now."""
         with suppress(OSError):
             order = restore_order(snapshot.list_committed(self._directory), self._fence.read())
             for name in choose_deletions(order, keep=self._keep, keep_every=self._keep_every, is_good=self._is_good):
@@ -58,7 +58,7 @@ class Retention:
         return True
 
     def _verify(self, path: Place) -> Manifest:
-        """As `snapshot.verify`, but an I/O error is no damage: whoever restores may have to set it aside, not we."""
+        """Like `snapshot.verify`, but an I/O error is no damage: only a restore sets a snapshot aside for it."""
         try:
             return snapshot.verify(path, lambda: not self._hurries)
         except DamagedSnapshot as damage:
@@ -70,9 +70,9 @@ class Retention:
 def choose_deletions(
     order: Sequence[SnapshotName], *, keep: int, keep_every: int | None, is_good: Callable[[SnapshotName], bool]
 ) -> list[SnapshotName]:
-    """What may go of a lineage, newest first: all behind the newest `keep` good ones but every `keep_every`-th step.
+    """The snapshots of a lineage that may go: older than the newest `keep` good ones, and not a `keep_every`-th step.
 
-    `is_good` verifies, newest first, and is asked only while there is something behind that could go.
+    `is_good` verifies a snapshot. It is called newest first, and only while an older snapshot could go.
     """
     good = 0
     for position, name in enumerate(order):

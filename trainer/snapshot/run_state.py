@@ -1,7 +1,7 @@
-"""What a snapshot holds of a run, and its way back through torch's distributed checkpoint (DCP); see writing.py.
+"""The state of a run in a snapshot, and how torch's distributed checkpoint (DCP) restores it. See writing.py.
 
-Everything is keyed by parameter name or is global: a state saved by n ranks of one strategy loads into m ranks of the
-other. Optimizer settings are not in it: they come from the configuration.
+Everything is global or keyed by parameter name: any number of ranks, with any strategy, can load it. Optimizer settings
+are not part of it. They come from the configuration.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from trainer.worker.waits import Waits
 _OTHER_OPTIMIZER = (
     "; it is of another optimizer: export it, and import it again with --weights, to go on from its weights alone"
 )
-KEY = "run"  # what the state is called in a snapshot: its tensors' names begin so
+KEY = "run"  # the name of the state in a snapshot, and the prefix of its tensors' names
 
 
 class RunState(Stateful):
-    """Model, optimizer moments, the two counters that everything else is a function of, and the scale of fp16."""
+    """Model, optimizer moments, the counters of steps and samples, and the loss scale of fp16."""
 
     def __init__(self, loss_scale: LossScale) -> None:
         self.loss_scale = loss_scale
@@ -46,23 +46,23 @@ class RunState(Stateful):
         self._parameters: dict[str, nn.Parameter] = {}
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Name the (unwrapped) model and its optimizer; once they are sharded and have memory."""
+        """Set the unwrapped model and its optimizer, once they are sharded and have memory."""
         self._model, self._optimizer = model, optimizer
         self._parameters = dict(model.named_parameters())
 
     @property
     def model(self) -> nn.Module:
-        """The attached one."""
+        """The attached model."""
         assert self._model is not None
         return self._model
 
     def state_dict(self) -> dict[str, Any]:
-        """The very tensors of model and optimizer: DCP reads them to save and writes into them to load.
+        """The live tensors of model and optimizer. DCP reads them to save and writes into them to load.
 
-        Raises StrategyError for a model that has other parameters than the optimizer was made for.
+        Raises StrategyError if the model's parameters are not those of the optimizer.
         """
         assert self._optimizer is not None
-        tensors = self.model.state_dict()  # first: it shards again what an evaluation has left gathered
+        tensors = self.model.state_dict()  # first: this reshards what an evaluation left gathered
         self._refuse_changed(self.model)
         self._prepare(self._optimizer, self.model)
         return {
@@ -74,7 +74,7 @@ class RunState(Stateful):
         }
 
     def without_optimizer(self) -> Stateful:
-        """The same but for the optimizer's tensors, which stay as they are."""
+        """The same state without the optimizer's tensors, which stay unchanged."""
         return _WithoutOptimizer(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -98,16 +98,16 @@ class RunState(Stateful):
     def _prepare(self, optimizer: Optimizer, model: nn.Module) -> None:
         if isinstance(optimizer, ShardedAdamW):
             optimizer.prepare(model.parameters())
-        elif self.step == 0 or optimizer.state:  # after a step, one without any state keeps none
+        elif self.step == 0 or optimizer.state:  # an optimizer without state after a step is stateless
             prepare_state(optimizer, model.parameters())
 
     def is_steady(self, name: str) -> bool:
-        """Whether only an optimizer step changes the tensor of this name in a snapshot; a buffer changes before."""
+        """Whether only an optimizer step changes this tensor. A forward pass changes buffers, too."""
         kind, _, rest = name.removeprefix(f"{KEY}.").partition(".")
         return kind == "optimizer" or (kind == "model" and rest in self._parameters)
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Without the optimizer's own count, which is the step."""
+        """The optimizer's state of a parameter, without its step count."""
         assert self._optimizer is not None
         moments = self._optimizer.state.get(parameter, {})
         return {name: value for name, value in moments.items() if name != "step" and value is not None}
@@ -127,7 +127,7 @@ class _WithoutOptimizer(Stateful):
 def read_state(state: RunState, restore: Restore, waits: Waits) -> None:
     """Load a verified snapshot into the attached model and optimizer. Collective. Raises SnapshotError.
 
-    Each rank plans and reads by itself and then they agree that all could: DCP's own exchange of plans checks nothing
+    Each rank plans and reads on its own, and then all agree that all succeeded. DCP's exchange of plans checks nothing
     more and takes several times as long.
     """
     wanted = state if restore.manifest.has_optimizer else state.without_optimizer()
@@ -135,11 +135,11 @@ def read_state(state: RunState, restore: Restore, waits: Waits) -> None:
 
 
 def read_alone(state: Stateful, restore: Restore) -> None:
-    """This rank's part, of which the others know nothing. Raises SnapshotError."""
+    """Read this rank's part. Not collective. Raises SnapshotError."""
     reader = _open(restore)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP's word on `no_dist`
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP warns of `no_dist`
             load({KEY: state}, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         cause = str(error.failures[min(error.failures)][0]).strip() or "no message"

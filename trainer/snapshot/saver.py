@@ -1,7 +1,7 @@
-"""One snapshot from begin to commit: all ranks write, each checksums its own files, rank 0 commits them or none.
+"""A snapshot from begin to commit: each rank writes and checksums its own files, and rank 0 commits all or none.
 
-In the background (`snapshot_mode` async) or while training waits (sync), by the same steps. A save that fails on any
-rank fails on all, is told as an event, and training goes on; only a stale term ends it.
+It runs in the background (`snapshot_mode` async) or while training waits (sync), by the same steps. A save that fails
+on one rank fails on all. An event reports it, and training continues. Only a stale term ends training.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from trainer.worker.agreement import on_rank_zero, through_rank_zero
 from trainer.worker.full_disk import meet_full_disk
 from trainer.worker.run import Run
 
-_LEAVES_WITHIN_S = 10.0  # the stager, once it knows that nobody wants its snapshot
+_LEAVES_WITHIN_S = 10.0  # the stager, after the snapshot was abandoned
 
 
 @dataclass
 class Flight:
-    """A snapshot in the background. The stager sets `failure` before `gathered`, and all of them before it is done."""
+    """A snapshot in the background. The stager sets `failure` before `gathered`, and all events before it is done."""
 
     pending: PendingSnapshot
     plan: Plan
     mailbox: Mailbox
-    written: threading.Event = field(default_factory=threading.Event)  # this rank's part, or not to be
-    gathered: threading.Event = field(default_factory=threading.Event)  # on rank 0, those of all
+    written: threading.Event = field(default_factory=threading.Event)  # this rank has written its part, or failed
+    gathered: threading.Event = field(default_factory=threading.Event)  # on rank 0: all ranks have written
     closed: threading.Event = field(default_factory=threading.Event)  # on rank 0: committed, or given up
     failure: Exception | None = None
 
 
 class Saver:
-    """`begin`, `save` and `settle` are collective: all ranks call them at the same step."""
+    """Saves snapshots. `begin`, `save` and `settle` are collective: all ranks call them at the same step."""
 
     def __init__(self, run: Run, beginning: Beginning, *, strategy: str, data: dict[str, object]) -> None:
         config, restore, tell = run.config, beginning.restore, run.heartbeat.tell
@@ -74,7 +74,7 @@ class Saver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Await this rank's part of what is in flight, unless the group has broken: then it cannot be committed."""
+        """Wait for this rank's part of the snapshot in flight, unless the group broke: then it cannot be committed."""
         self._is_abandoned = kind is not None and not issubclass(kind, TrainerError)
         if self._is_abandoned:
             self._retention.hurry()
@@ -82,21 +82,21 @@ class Saver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this rank's part of a snapshot is being made; on rank 0, whether a snapshot is."""
+        """Whether this rank writes its part of a snapshot. On rank 0, whether any rank does."""
         return self._stager.is_busy
 
     @property
     def is_writing(self) -> bool:
-        """On rank 0, whether a snapshot is being made that does not count yet."""
+        """On rank 0, whether a snapshot is in progress and not yet committed."""
         return self._in_flight is not None and not self._in_flight.closed.is_set()
 
     def look_around(self) -> None:
-        """On rank 0, when training runs: tell in a while what differs from the run that was restored."""
+        """On rank 0, start to collect provenance in the background once training runs."""
         if dist.get_rank() == 0:
             self._provenance.look()
 
     def before_update(self, *_: object) -> None:
-        """Hold the optimizer's step back until its tensors have been copied."""
+        """Delay the optimizer's step until its tensors are copied."""
         if self._stager.is_staged:
             return
         started = time.perf_counter()
@@ -104,7 +104,7 @@ class Saver:
         self.cost.held(time.perf_counter() - started)
 
     def begin(self, state: RunState, *, requests: int = 0) -> None:
-        """Start a snapshot of `state` once the one before is done. Raises StaleTerm, be it for the one before.
+        """Start a snapshot of `state` once the previous one is done. Raises StaleTerm for either.
 
         `requests`, on rank 0, is how many of the service's requests this snapshot and those before have answered.
         """
@@ -116,9 +116,9 @@ class Saver:
         self.cost.stood(time.perf_counter() - started, is_begun=is_begun)
 
     def save(self, state: RunState, *, requests: int = 0, keep_all: bool = False) -> bool:
-        """Commit a snapshot of `state` unless its step has one. False when it failed. Raises StaleTerm.
+        """Commit a snapshot of `state` unless its step has one. Returns False on failure. Raises StaleTerm.
 
-        `keep_all`: there is no time to look through the old ones, nor for what git may have to say.
+        `keep_all` skips retention and does not wait for git: the job is stopping.
         """
         if keep_all:
             self._provenance.hurry()
@@ -129,11 +129,11 @@ class Saver:
         return is_committed
 
     def settle(self) -> None:
-        """Wait for what is in flight. Raises StaleTerm when that is how it ended."""
+        """Wait for the snapshot in flight. Raises StaleTerm if it ended so."""
         flight, self._in_flight = self._in_flight, None
         if flight is None:
             return
-        flight.written.wait()  # what this rank does itself is no wait for its peers
+        flight.written.wait()  # own work, not a wait for peers
         with self._waits.waiting():
             flight.gathered.wait()
         self._stager.wait_until_done()
@@ -175,7 +175,7 @@ class Saver:
         return True
 
     def _open(self, state: RunState, requests: int) -> PendingSnapshot | None:
-        """A snapshot with a directory. None, and told, when there can be none."""
+        """Make the directory of a snapshot. Returns None, and reports why, if that fails."""
         pending = self._committer.plan(state, requests)
         try:
             on_rank_zero(lambda: self._committer.open(pending), self._waits)
@@ -209,13 +209,13 @@ class Saver:
         return write_part(plan, values, pending.path, go_on)
 
     def _finish(self, flight: Flight, staged: Values | Exception) -> None:
-        """What the stager does with the copies: write them, and on rank 0 commit what all ranks have written."""
+        """The stager's work: write the copies, and on rank 0 commit once all ranks have written."""
         try:
             self._write_staged(flight, staged)
             if dist.get_rank() == 0:
                 self._commit_gathered(flight)
                 self.cost.duration_s = flight.pending.age_s
-        except Exception as error:  # whatever it is, training does not end for it
+        except Exception as error:  # no failure of a background save ends training
             flight.failure = error
             if dist.get_rank() == 0 and not isinstance(error, Abandoned):
                 self._committer.give_up(flight.pending, error)
@@ -229,7 +229,7 @@ class Saver:
             flight.closed.set()
 
     def _write_staged(self, flight: Flight, staged: Values | Exception) -> None:
-        """Write this rank's part and hand it in, or why there is none: rank 0 tells it. Raises Abandoned."""
+        """Write this rank's part and send it, or the error, to rank 0. Raises Abandoned."""
         try:
             if isinstance(staged, Exception):
                 raise staged

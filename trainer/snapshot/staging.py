@@ -1,8 +1,8 @@
-"""One long-lived thread that copies a state out of the way of training, and then writes it while training goes on.
+"""A long-lived thread that copies a state and then writes the copy while training continues.
 
-Nothing here is collective, and nothing is started before the first snapshot. Tensors that only an optimizer step
-changes are copied by the thread, beside the next forward and backward pass; `wait_until_staged` must return before that
-step. An update under the copy would make a snapshot of two steps, whose checksums are all in order.
+Nothing here is collective, and the thread starts with the first snapshot. It copies tensors that only an optimizer step
+changes during the next forward and backward pass. `wait_until_staged` must return before that step: an update during
+the copy would mix two steps in one snapshot, and every checksum would accept it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Write = Callable[["Values | Exception"], None]
 
 
 class Stager:
-    """The main thread begins and waits, for one state at a time; buffers are kept from one to the next.
+    """The main thread begins and waits for one state at a time. Buffers are reused.
 
-    `device` is the one that the main thread trains on.
+    `device` is the device that the main thread trains on.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -36,7 +36,7 @@ class Stager:
         self._staged, self._done = threading.Event(), threading.Event()
         self._staged.set()
         self._done.set()
-        self._ready: torch.cuda.Event | None = None  # on a device: all that was asked of it before `begin`
+        self._ready: torch.cuda.Event | None = None  # on a GPU: the work that was queued before `begin`
         self._buffers: dict[MetadataIndex, Tensor] = {}
 
     @property
@@ -48,9 +48,9 @@ class Stager:
         return not self._done.is_set()
 
     def begin(self, values: Values, is_steady: Callable[[str], bool], write: Write) -> None:
-        """Copy what may change at once, the rest in the background, then call `write` there with the copies.
+        """Copy now what the forward pass may change, copy the rest in the background, and call `write` there.
 
-        `write` gets the exception instead when a copy fails, and raises none itself.
+        `write` receives the copies, or the exception of a failed copy. It must not raise.
         """
         assert self._done.is_set(), "one at a time"
         is_host = self._device.type != "cuda"
@@ -66,20 +66,20 @@ class Stager:
         self._tasks.put((values, later, write))
 
     def wait_until_staged(self) -> None:
-        """Until the copies are made: then an optimizer may change what they are of."""
+        """Wait until the copies are made. Then the optimizer may change the tensors."""
         self._staged.wait()
 
     def wait_until_done(self, timeout_s: float | None = None) -> bool:
-        """Wait until what was begun is written, or has failed. False when the time is up."""
+        """Wait until the state is written, or has failed. Returns False on time-out."""
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # a new thread's is the first one: it would get a context there
+            torch.cuda.set_device(self._device)  # a new thread starts on device 0 and would create a context there
         while True:
             try:
-                self._take(*self._tasks.get())  # nothing of the group may stay with a thread that sleeps
-            except Exception:  # `write` has told what it could; the next snapshot needs this thread
+                self._take(*self._tasks.get())  # a sleeping thread must hold no reference to the group
+            except Exception:  # `write` has reported the failure; the next snapshot needs this thread
                 sys.excepthook(*sys.exc_info())
             finally:
                 self._staged.set()
@@ -89,17 +89,17 @@ class Stager:
         staged: Values | Exception = values
         try:
             self._copy(values, later)
-        except Exception as error:  # told by `write` as a snapshot that failed
+        except Exception as error:  # `write` reports it
             staged = error
         self._staged.set()
         write(staged)
 
     @torch.no_grad()
     def _copy(self, values: Values, names: list[MetadataIndex]) -> None:
-        """Put copies into `values`: on each device in one call that holds no interpreter lock."""
+        """Replace tensors in `values` by copies, with one call for each device that releases the interpreter lock."""
         sources = [value for index in names if isinstance(value := values[index], Tensor)]
         targets = [self._buffer(index, source) for index, source in zip(names, sources, strict=True)]
-        by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # an optimizer may keep scalars on the host
+        by_device: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}  # optimizers may keep scalars on the CPU
         for target, source in zip(targets, sources, strict=True):
             by_device.setdefault(source.device, []).append((target, source))
         for device, pairs in by_device.items():
@@ -108,7 +108,7 @@ class Stager:
         values.update(zip(names, targets, strict=True))
 
     def _buffer(self, index: MetadataIndex, source: Tensor) -> Tensor:
-        """Memory of its own on the host, pinned where a device copies into it."""
+        """A reused CPU buffer, pinned for copies from a GPU."""
         found = self._buffers.get(index)
         if found is None or found.shape != source.shape or found.dtype != source.dtype:
             found = torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
@@ -118,7 +118,7 @@ class Stager:
 
 @contextmanager
 def _beside_training(device: torch.device, ready: torch.cuda.Event | None) -> Iterator[None]:
-    """On a device: work on a stream of its own, once `ready`, and leave when it is done. On the CPU: nothing."""
+    """On a GPU, run the block on a separate stream after `ready`, and synchronize. On the CPU, do nothing."""
     if ready is None or device.type != "cuda":
         yield
         return

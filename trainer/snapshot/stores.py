@@ -1,8 +1,7 @@
-"""How a snapshot is claimed, committed, set aside and found where it lies: by renames in a folder of a file system, and
-by marks in an object store, which can rename nothing.
+"""How a snapshot is claimed, committed, set aside and found: by renames in a file system, by marks in an object store.
 
-There, who creates an object of a name first has it: CLAIM says who writes the snapshot, QUARANTINED that it is set
-aside, and the manifest, as everywhere, that it counts.
+An object store renames nothing, and the first process that creates an object owns it. CLAIM marks who writes the
+snapshot, QUARANTINED that it is set aside. The manifest marks the commit, as in a file system.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SUFFIX = ".quarantined"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Whatever has a snapshot's name."""
+    """An entry that is named like a snapshot."""
 
     name: SnapshotName
     committed: bool
@@ -33,22 +32,22 @@ class Found:
 
 
 class Spot(Protocol):
-    """One directory: a snapshot's, or (for `survey`) the one that snapshots lie in. Every method raises OSError."""
+    """A snapshot's directory, or for `survey` its parent. Every method raises OSError."""
 
     def claim(self) -> None:
-        """Make it. Raises FileExistsError when another writes this snapshot."""
+        """Make the directory. Raises FileExistsError if another process writes this snapshot."""
 
     def commit(self, manifest: str) -> None:
-        """Let the manifest appear, whole, when all else is there to stay."""
+        """Make the manifest appear atomically, once everything else is durable."""
 
     def set_aside(self) -> Place:
-        """Where it lies from now on, out of every reader's way. Repeating it is harmless."""
+        """Rename the directory so that no reader finds it, and return its new place. Idempotent."""
 
     def empty(self) -> None:
-        """Delete what is in it, as far as that goes."""
+        """Delete the content, as far as possible."""
 
     def survey(self) -> Iterator[Found]:
-        """What is there; nothing where it does not exist."""
+        """The entries. Empty if the directory does not exist."""
 
 
 def spot(place: Place) -> Spot:
@@ -116,7 +115,7 @@ class _InStore:
             self._directory.remove_tree()
 
     def survey(self) -> Iterator[Found]:
-        """By one listing of all that lies below."""
+        """Needs one recursive listing."""
         found: dict[SnapshotName, set[str]] = {}
         for path in self._directory.names():
             folder, _, file = path.partition("/")
@@ -128,7 +127,7 @@ class _InStore:
 
 
 def is_there(path: Path) -> bool:
-    """Raises OSError where that cannot be told, which `Path.exists` takes for no from Python 3.14 on."""
+    """Raises OSError if the file system does not answer. `Path.exists` returns False then from Python 3.14 on."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What torch's distributed checkpoint (DCP) reads and writes by: a directory, or a folder of an object store."""
+"""The readers and writers that torch's distributed checkpoint (DCP) uses: a directory or an object store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.worker.torch_compat import read_later_metadata
 
 
 class Writer(FileSystemWriter):
-    """`describe` gives the sizes and checksums of files it has written. Raises what FileSystemWriter does.
+    """`describe` returns sizes and checksums of the written files. Raises what FileSystemWriter does.
 
     `copy_ahead_bytes` are taken from a device while others are written. With any, DCP starts CUDA on the calling
     thread's current device, and waits for all that runs in its current stream.
@@ -37,11 +37,11 @@ class Writer(FileSystemWriter):
 
     @property
     def checkpoint_id(self) -> str:
-        """For `.metadata`, which is a pickle: Python 3.13 pickles a path by a module that others do not have."""
+        """A string for `.metadata`, a pickle: Python 3.13 pickles paths by a module that older versions lack."""
         return str(self._directory)
 
     def describe(self, names: list[str]) -> dict[str, FileEntry]:
-        """Of what went to an object store as it went, of files as they lie on the disk."""
+        """Checksums taken while writing to an object store, or from the files on disk."""
         if isinstance(self._directory, Remote):
             return {name: self._store.written[name].entry for name in names}
         return checksum_files(self._directory, names)
@@ -60,7 +60,7 @@ class _StoreReader(FileSystemReader):
         self.fs, self.path = Store(), directory  # type: ignore[assignment]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """From front to back: a stream fetches ahead."""
+        """Read sequentially: a stream reads ahead."""
         return super().read_data(replace(plan, items=sorted(plan.items, key=self._place_of)), planner)
 
     def _place_of(self, item: ReadItem) -> tuple[str, int]:
@@ -94,7 +94,7 @@ class Store(FileSystemBase):
         self.written[new_path.name] = self.written.pop(path.name)
 
     def mkdir(self, path: Any) -> None:
-        """There is nothing to make."""
+        """Object stores have no directories."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
@@ -108,7 +108,7 @@ class Store(FileSystemBase):
 
 
 def in_one_line(error: BaseException, directory: Place) -> OSError:
-    """The OSError behind a failed write, which DCP's writer hides behind a RuntimeError; or what there is."""
+    """The OSError that DCP's writer wraps in a RuntimeError, or a summary of the error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -119,7 +119,7 @@ def in_one_line(error: BaseException, directory: Place) -> OSError:
 
 
 class _Checksummed(io.RawIOBase):
-    """DCP writes from front to back and asks where it is."""
+    """DCP writes sequentially and asks for the position."""
 
     def __init__(self, stream: io.RawIOBase, checksum: Checksum) -> None:
         self._stream, self._checksum = stream, checksum

@@ -1,4 +1,4 @@
-"""Verifying a large snapshot by all ranks, each a share of its files; what follows from it rank 0 decides alone.
+"""Verify a large snapshot on all ranks, each a part of its files. Rank 0 decides what follows.
 
 A small one rank 0 verifies by itself before the group forms, while the others still start. A large one would keep them
 waiting, all of them, for as long as one node takes to read everything. Nothing is unpickled here either.
@@ -28,19 +28,19 @@ ALONE_BYTES = 256 * 1024 * 1024
 
 
 class TooLarge(Exception):
-    """A snapshot that is not for one rank to verify."""
+    """The snapshot is too large for one rank to verify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """From rank 0 to all: verify your share of these files."""
+    """Rank 0's order to all ranks: verify your part of these files."""
 
     directory: Place
     files: dict[str, FileEntry]
 
 
 def verify_small(directory: Place) -> Manifest:
-    """As `snapshot.verify`. Raises TooLarge, before any file is read, for more than ALONE_BYTES."""
+    """Like `snapshot.verify`. Raises TooLarge for more than ALONE_BYTES, before it reads a file."""
     manifest = snapshot.check_manifest(directory)
     if manifest.size_bytes > ALONE_BYTES:
         raise TooLarge
@@ -49,7 +49,7 @@ def verify_small(directory: Place) -> Manifest:
 
 
 def choose_together(choose: Callable[[Verify], T], waits: Waits) -> T:
-    """Run `choose` on rank 0, with all ranks at work in each verification, and give every rank its result. Collective.
+    """Run `choose` on rank 0, verify on all ranks, and return the result on every rank. Collective.
 
     What it raises is raised on every rank.
     """
@@ -65,7 +65,7 @@ def choose_together(choose: Callable[[Verify], T], waits: Waits) -> T:
 
 
 def share_of(files: Mapping[str, FileEntry], rank: int, world_size: int) -> dict[str, FileEntry]:
-    """A rank's part: each file is of one of them, and the largest are of different ones."""
+    """The files of one rank. Large files go to different ranks."""
     names = sorted(files, key=lambda name: (-files[name].size_bytes, name))
     return {name: files[name] for name in names[rank::world_size]}
 
@@ -76,7 +76,7 @@ def _verify_with_all(directory: Place, waits: Waits) -> Manifest:
     _send(order, waits)
     problems = {rank: error for rank, (_, error) in enumerate(_gather(order, waits)) if error is not None}
     damages = {rank: error for rank, error in problems.items() if isinstance(error, DamagedSnapshot)}
-    # A node may see other files than the rest, and then the snapshot is not to blame: rank 0 looks for itself.
+    # If only one node sees damage, the snapshot is good and the node is not: rank 0 checks the file itself.
     suspects = {damage.file for damage in damages.values()}  # without their folders
     own = {name: entry for name, entry in manifest.files.items() if name.rpartition("/")[2] in suspects}
     snapshot.verify_files(directory, own)
@@ -91,7 +91,7 @@ def _verify_with_all(directory: Place, waits: Waits) -> Manifest:
 
 
 def _gather(order: Order, waits: Waits) -> list[Outcome[None]]:
-    """Verify this rank's share; on rank 0 what became of all of them."""
+    """Verify this rank's part. Rank 0 gets the results of all ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     own = attempt(lambda: snapshot.verify_files(order.directory, share_of(order.files, rank, world_size)))
     outcomes: list[Outcome[None]] | None = [(None, None)] * world_size if rank == 0 else None

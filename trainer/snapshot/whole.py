@@ -1,4 +1,4 @@
-"""A whole snapshot in the memory of one process: read from, and written to, a directory of torch's DCP."""
+"""Read and write a DCP directory in one process, with the full state in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.snapshot.streams import Writer, open_reader
 
 
 def read_metadata(directory: Place) -> Metadata:
-    """What a DCP directory holds. It unpickles `.metadata`: verify the snapshot first, or trust where it is from."""
+    """The metadata of a DCP directory. This unpickles `.metadata`: verify the snapshot first, or trust its origin."""
     try:
         return open_reader(directory).read_metadata()
     except (OSError, EOFError, ValueError) as error:
@@ -28,7 +28,7 @@ def read_metadata(directory: Place) -> Metadata:
 
 
 def read_flat(directory: Place, metadata: Metadata, names: Collection[str] | None = None) -> dict[str, Any]:
-    """Tensors (on the CPU) and objects by their names in the snapshot; all, or those of `names`."""
+    """Tensors (on the CPU) and objects by name. `names` selects some of them."""
     flat: dict[str, Any] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         if isinstance(entry, TensorStorageMetadata)
@@ -45,7 +45,7 @@ def read_flat(directory: Place, metadata: Metadata, names: Collection[str] | Non
 
 
 def nest(flat: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
-    """As it was given to DCP, which notes the path of each flat name."""
+    """Restore the nesting that DCP recorded for each flat name."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, last = (metadata.planner_data or {}).get(name, (name,))
@@ -57,7 +57,7 @@ def nest(flat: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 
 
 def write_whole(state: dict[str, Any], directory: Path) -> None:
-    """Write a state as one rank would, with fsync. Raises SnapshotError."""
+    """Write a state as a single rank, with fsync. Raises SnapshotError."""
     try:
         with _alone():
             save(state, storage_writer=Writer(directory), no_dist=True)
@@ -68,5 +68,5 @@ def write_whole(state: dict[str, Any], directory: Path) -> None:
 @contextmanager
 def _alone() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP's word on `no_dist`
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP warns of `no_dist`
         yield

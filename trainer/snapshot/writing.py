@@ -1,7 +1,7 @@
-"""How a state becomes files: who writes what is planned once a generation, then each rank writes its own part.
+"""How a state becomes files: ranks plan once a generation who writes what, and then each writes its part.
 
-The planning is torch's distributed checkpoint's (DCP), and so are the files. State that every rank holds is staged and
-written by one of them alone. Only the planning is collective.
+Plan and files are those of torch's distributed checkpoint (DCP). One rank stages and writes state that every rank
+holds. Only planning is collective.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
 
 @dataclass(frozen=True)
 class Plan:
-    """Which part of the state this rank writes; `metadata`, on rank 0 alone, describes the whole."""
+    """The part of the state that this rank writes. On rank 0 `metadata` describes the whole."""
 
     own: SavePlan
     metadata: Metadata | None
@@ -41,18 +41,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank has written, on disk and checksummed."""
+    """What one rank wrote to disk, with checksums."""
 
     results: list[WriteResult]
     files: dict[str, FileEntry]
 
 
 class Abandoned(Exception):
-    """Nobody wants this snapshot any more: the group has broken."""
+    """The group broke, and the snapshot is not needed any more."""
 
 
 def plan_writing(state: RunState, waits: Waits) -> Plan:
-    """Agree on who writes what. Collective; the plan holds as long as the group and the model's structure."""
+    """Agree on who writes what. Collective. The plan is valid while the group and the model's structure last."""
     planner = _plan_of(state)
     metadata: list[Metadata] = []
 
@@ -66,13 +66,13 @@ def plan_writing(state: RunState, waits: Waits) -> Plan:
 
 
 def values_of(state: RunState, plan: Plan) -> Values:
-    """This rank's part: the live tensors themselves, and all else as the bytes of this moment."""
+    """This rank's part: live tensors, and everything else serialized now."""
     planner = _plan_of(state)
     return {item.index: planner.resolve_data(item) for item in plan.own.items}
 
 
 def write_part(plan: Plan, values: Values, directory: Place, go_on: Callable[[], bool] = lambda: True) -> Part:
-    """Write this rank's files, fsync and checksum them. Raises OSError, and Abandoned soon after `go_on` says no."""
+    """Write this rank's files, with fsync and checksums. Raises OSError, and Abandoned once `go_on` returns False."""
     try:
         is_live = any(isinstance(value, Tensor) and not value.is_cpu for value in values.values())
         writer = Writer(directory, copy_ahead_bytes=_COPY_AHEAD_BYTES if is_live else 0)
@@ -85,7 +85,7 @@ def write_part(plan: Plan, values: Values, directory: Place, go_on: Callable[[],
 
 
 def write_metadata(plan: Plan, parts: list[Part], directory: Place) -> dict[str, FileEntry]:
-    """On rank 0, when all parts are on disk: write `.metadata` and return the entries of all files. Raises OSError."""
+    """On rank 0, once all parts are on disk, write `.metadata` and return all file entries. Raises OSError."""
     assert plan.metadata is not None
     try:
         writer = Writer(directory)
@@ -97,7 +97,7 @@ def write_metadata(plan: Plan, parts: list[Part], directory: Place) -> dict[str,
 
 
 class _Given(DefaultSavePlanner):
-    """Hands the writer values that were taken before."""
+    """A planner that returns values taken earlier."""
 
     def __init__(self, values: Values, go_on: Callable[[], bool]) -> None:
         super().__init__()

@@ -57,9 +57,7 @@ def test_a_restore_under_another_configuration_is_told_once(tmp_path):
     with start_group(tmp_path, 2, generation=2, steps=4, learning_rate=2e-3, variables=variables) as group:
         assert group.wait() == [0, 0], group.outputs()
     (told,) = group.events("provenance.changed")
-    assert told["sentence"].startswith(
-        "not all is as it was for step-00000002-a1-g1: steps was 2 and is 4; learning_rate"
-    )
+    assert told["sentence"].startswith("changed since step-00000002-a1-g1: steps was 2 and is 4; learning_rate")
     assert "learning_rate was 0.001 and is 0.002" in told["sentence"]
 
 

@@ -69,7 +69,7 @@ check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/mypy --python-version 3.10 --package trainer # it runs in users' images
 	@$(BIN)/lint-imports --no-cache
 
-format: $(VENV)/.installed ## format and mend what can be mended
+format: $(VENV)/.installed ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -151,12 +151,12 @@ def measure_all(benchmarks: Iterable[Benchmark], page: Path | None, *, quick: bo
 
 def measure(command: str) -> tuple[bool, str]:
     """Whether all limits were kept, and the section. Raises BenchmarkFailed."""
-    began, load, pace = time.monotonic(), os.getloadavg()[0], yardstick.measure()
+    began, load, speed = time.monotonic(), os.getloadavg()[0], yardstick.measure()
     kept, tables = run(command)
     lines = [
         f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC in {time.monotonic() - began:.0f} s.",
         f"Load average {load:.1f} before and {os.getloadavg()[0]:.1f} after; "
-        f"yardstick {pace['loop_s']} s and {pace['memory_s']} s.",
+        f"yardstick {speed['loop_s']} s and {speed['memory_s']} s.",
         f"Machine: {machine.describe_machine()}.",
         f"Versions: {machine.describe_versions()}.",
         *([] if kept else ["**A limit was not kept.**"]),

@@ -30,7 +30,7 @@ def measure() -> dict[str, float]:
 
 
 def describe() -> str:
-    """One line: load, cores and pace of this machine now."""
+    """One line: load, cores and speed of this machine now."""
     machine = {"load": round(os.getloadavg()[0], 2), "cores": os.cpu_count(), **measure()}
     return "  ".join(f"{name} {value}" for name, value in machine.items())
 

@@ -80,7 +80,7 @@ class Fleet:
         """Kill what still runs, on every node; the network is whole again then."""
         for node in range(self.network.count):
             self.network.kill(node)
-            self.network.mend(node)
+            self.network.repair(node)
         for agent in self.agents:
             agent.wait(10)
 

@@ -69,7 +69,7 @@ class Network:
         """From now on nothing that the node sends arrives; what is sent to it does."""
         mute(self._name(node), _SUBNET)
 
-    def mend(self, node: int) -> None:
+    def repair(self, node: int) -> None:
         """After `cut` or `mute`."""
         ip("link", "set", self._cable(node), "up")
         unmute(self._name(node), _SUBNET, self.address(node))

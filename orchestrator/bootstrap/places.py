@@ -27,7 +27,7 @@ from trainer.contract.node import HEAD, LOCAL
 _LATE_S = 30.0
 _WATCH_S, _SILENT_S = 30.0, 60.0  # a watch that tells nothing for so long is asked for anew, or says nothing
 _GRACE_S = 15  # beyond the agent's own stop time-out, before the kubelet uses force
-# Pods are placed one by one and pull their images at their own pace: who is early waits, and the supervisor, which sees
+# Pods are placed one by one and pull their images one after another: who is early waits, and the supervisor, which sees
 # why the others do not come, ends it when that is hopeless.
 _JOIN_S = 7 * 86400
 _REPEAT_S = 10.0  # a Job of an attempt's name is made once, however often it is asked for

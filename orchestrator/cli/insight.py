@@ -29,9 +29,9 @@ def _print_why(found: WhyView) -> None:
         console().print(f"\nUsually: {found.remedy.cause}.\nHelps: {found.remedy.fix}.")
     if found.deeds:
         console().print("\nWhat was done:")
-        for deed in found.deeds:
-            by = f"  [{deed.rule}]" if deed.rule else ""
-            console().print(f"  {moment(deed.at)}  {deed.sentence}{by}")
+        for action in found.deeds:
+            by = f"  [{action.rule}]" if action.rule else ""
+            console().print(f"  {moment(action.at)}  {action.sentence}{by}")
     for sentence in found.avoids:
         console().print(f"{sentence[:1].upper()}{sentence[1:]}.")
     console().print(f"\nLost: {found.lost}.\nNext: {found.next}.")

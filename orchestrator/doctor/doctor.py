@@ -46,7 +46,7 @@ from orchestrator.settings import Settings
 
 _OLDEST = (22, 5)
 _PROBE_S = 180.0  # a free node may have to be waited for
-_LATE_S = 90.0  # beyond it: the task's own minute, and Slurm's pace
+_LATE_S = 90.0  # beyond it: the task's own minute, and Slurm's delay
 _CLOCKS_S = 2.0  # heartbeats of a group carry the time of their sender
 _SHORT_MIN_JOB_AGE_S = 60
 

@@ -95,7 +95,7 @@ class Accounts:
             state=chronicle.job.state,
             verdict=why.verdict,
             cause=None if why.cause is None else self._view_of_cause(chronicle.job.id, why.cause),
-            deeds=[DeedView.model_validate(deed) for deed in why.deeds],
+            deeds=[DeedView.model_validate(action) for action in why.deeds],
             lost=why.lost,
             remedy=None if why.remedy is None else RemedyView.model_validate(why.remedy),
             next=why.next,

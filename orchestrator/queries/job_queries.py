@@ -166,7 +166,7 @@ def _spent(standing: JobStanding) -> dict[str, int]:
 
 
 def estimate_eta_s(standing: JobStanding) -> float | None:
-    """Seconds to the last step at the recent pace; None when the job does not run or its pace is not known."""
+    """Seconds to the last step; None when the job does not run or its step time is not known."""
     training = standing.training
     if standing.job.state is not JobState.RUNNING:
         return None

@@ -29,7 +29,7 @@ from orchestrator.store.tables import (
 from trainer.contract.chaos import Fault
 from trainer.contract.clock import parse_time, render_time
 from trainer.contract.failure import FailureKind, parse_failure, render_failure
-from trainer.contract.silence import Pace, PaceBook
+from trainer.contract.silence import PhaseTime, PhaseTimes
 
 
 def job_of(row: JobRow, spec: JobSpec | None = None) -> Job:
@@ -190,22 +190,22 @@ def training_of(row: TrainingRow | None) -> Training:
         began_step=row.began_step,
         kept_step=row.kept_step,
         kept_at=row.kept_at,
-        pace={phase: Pace(*summary) for phase, summary in row.pace.items()},  # type: ignore[misc]  # our own document
+        phase_times={phase: PhaseTime(*summary) for phase, summary in row.pace.items()},  # type: ignore[misc]  # our own document
     )
 
 
 def summary_of(row: TrainingRow) -> TrainingSummary:
     columns = {name: getattr(row, name) for name in _SUMMARY_FIELDS}
-    return TrainingSummary(**columns, pace=_pace_book_of(row.pace_book))
+    return TrainingSummary(**columns, phase_times=_phase_times_of(row.pace_book))
 
 
 def summary_columns(summary: TrainingSummary) -> dict[str, object]:
     """The columns of a training but for its key."""
-    book = summary.pace
+    book = summary.phase_times
     since = None if book.since is None else render_time(book.since)
     columns = {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
-    columns["pace"] = {phase: [pace.count, pace.typical_s, pace.longest_s] for phase, pace in book.summary().items()}
-    columns["pace_book"] = {name: getattr(book, name) for name in _PACE} | {"since": since}
+    columns["pace"] = {phase: [time.count, time.typical_s, time.longest_s] for phase, time in book.summary().items()}
+    columns["pace_book"] = {name: getattr(book, name) for name in _PHASE_TIMES} | {"since": since}
     return columns
 
 
@@ -221,14 +221,14 @@ def stored_document(stored: Stored) -> dict[str, object]:
 
 
 _STORED = frozenset(one.name for one in fields(Stored))
-_SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "pace")
-_PACE = tuple(one.name for one in fields(PaceBook) if one.name != "since")
+_SUMMARY_FIELDS = tuple(one.name for one in fields(TrainingSummary) if one.name != "phase_times")
+_PHASE_TIMES = tuple(one.name for one in fields(PhaseTimes) if one.name != "since")
 
 
-def _pace_book_of(document: Mapping[str, object]) -> PaceBook:
-    known = {name: document[name] for name in _PACE if name in document}
+def _phase_times_of(document: Mapping[str, object]) -> PhaseTimes:
+    known = {name: document[name] for name in _PHASE_TIMES if name in document}
     since = document.get("since")
-    return PaceBook(**known, since=parse_time(since) if isinstance(since, str) else None)  # type: ignore[arg-type]  # our own document
+    return PhaseTimes(**known, since=parse_time(since) if isinstance(since, str) else None)  # type: ignore[arg-type]  # our own document
 
 
 def stored_event_of(row: EventRow) -> StoredEvent:

@@ -1,6 +1,6 @@
 """Bodies of a size that is allowed and of a shape that is meant to hurt: they cost what their size costs.
 
-What they once cost, before each was mended, would run into the time-out of a test or hold gigabytes.
+What they once cost, before each was fixed, would run into the time-out of a test or hold gigabytes.
 """
 
 from __future__ import annotations

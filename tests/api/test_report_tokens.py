@@ -145,7 +145,7 @@ def test_every_refused_report_is_a_guess(reporting: Reporting, attempt: str | No
     assert statuses == [401] * 10 + [429]
 
 
-def test_an_unknown_token_takes_no_memory_in_the_pace_of_callers(reporting: Reporting) -> None:
+def test_an_unknown_token_takes_no_memory_in_the_rate_limit_of_callers(reporting: Reporting) -> None:
     """Otherwise the whole text of each invalid token would be kept."""
     rate_limit = RateLimit(1, monotonic=lambda: 0.0)
     identity = replace(reporting.world.services.identity, rate_limit=rate_limit, strangers=RateLimit(1e6))

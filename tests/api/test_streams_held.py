@@ -50,7 +50,7 @@ async def never() -> Any:
     await asyncio.Event().wait()
 
 
-def test_a_seat_is_free_again_when_its_stream_has_ended_or_its_reader_has_gone() -> None:
+def test_a_stream_limit_has_room_again_when_a_stream_has_ended_or_its_reader_has_gone() -> None:
     async def go_and_come() -> None:
         limit, gone = StreamLimit(2), asyncio.Event()
 

@@ -206,7 +206,7 @@ def test_what_journals_tell_is_summed_up_as_the_domain_does_it(world: World, sto
         world.journals.ingest([batch], arrived_at=at(100))
     (found,) = store.supervised("local")
     assert found.training == told.training()
-    assert {"compile", "step", "snapshot"} <= set(found.training.pace)
+    assert {"compile", "step", "snapshot"} <= set(found.training.phase_times)
     assert found.training.restarts == 2
 
 

@@ -64,8 +64,8 @@ def test_an_emptied_field_leaves_its_default() -> None:
 @pytest.mark.parametrize("document", [None, [], "text", 7, {"run": "odd", "topology": [], "labels": "x"}])
 def test_a_document_of_any_shape_can_be_shown_and_merged(document: object) -> None:
     fields = show_fields(document)
-    merged = merge_fields(document, {**fields, "name": "mended", "nodes": "2"})
-    assert merged["name"] == "mended"
+    merged = merge_fields(document, {**fields, "name": "fixed", "nodes": "2"})
+    assert merged["name"] == "fixed"
     assert merged["topology"] == {"nodes": "2"}
 
 

@@ -35,7 +35,7 @@ def test_a_workers_lag_is_its_distance_from_the_first() -> None:
     assert [cell.worker.rank for cell in grid.worst] == [4, 3, 2]
 
 
-def test_silence_counts_only_while_the_attempt_lives_and_beyond_its_own_pace() -> None:
+def test_silence_counts_only_while_the_attempt_lives_and_beyond_its_own_step_times() -> None:
     workers = [worker(0, 5, at=at(100)), worker(1, 5)]
     assert lags(build_grid(workers, now=at(100), step_s=1, live=True)) == [Lag.LEVEL, Lag.SILENT]
     assert lags(build_grid(workers, now=at(100), step_s=10, live=True)) == [Lag.LEVEL, Lag.LEVEL]

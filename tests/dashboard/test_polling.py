@@ -122,7 +122,7 @@ def test_a_build_that_fails_leaves_nothing_behind() -> None:
     recent = Recent()
     with pytest.raises(ZeroDivisionError):
         recent.get("/", lambda: str(1 // 0))
-    assert recent.get("/", lambda: "mended") == "mended"
+    assert recent.get("/", lambda: "fixed") == "fixed"
 
 
 def test_many_addresses_are_not_kept_for_ever() -> None:

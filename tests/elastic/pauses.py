@@ -138,12 +138,12 @@ class Nodes:
         begin_s = 1000.0 + stop.begin_s
         return Pause(node, begin_s, begin_s + stop.length_s)
 
-    def _agent(self, node: str, seat: int) -> Callable[[], None]:
+    def _agent(self, node: str, node_rank: int) -> Callable[[], None]:
         def live() -> None:
             place = ["--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:1", f"--monitor-interval={LOOK_S}"]
             ends = [f"--max-restarts={self.max_restarts}", "--shutdown-timeout=1"]
             flags = parse_flags([f"--nnodes={self.least}:{self.count}", *place, *ends, "script.py"])
-            meets = self._rendezvous(Member(node=node, seat=seat, address=node, workers=1), flags.limits)
+            meets = self._rendezvous(Member(node=node, node_rank=node_rank, address=node, workers=1), flags.limits)
             mine = self.agents[node] = Agent(
                 flags,
                 workers=1,

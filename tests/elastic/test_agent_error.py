@@ -1,4 +1,4 @@
-"""An agent that cannot start says so, as a launch failure that no other attempt mends; one that began never does."""
+"""An agent that cannot start says so, as a launch failure that no other attempt fixes; one that began never does."""
 
 from __future__ import annotations
 

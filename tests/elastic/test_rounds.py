@@ -38,8 +38,8 @@ from trainer.elastic.rendezvous.rounds import (
 LIMITS = Limits(min_nodes=2, max_nodes=3)
 
 
-def member(name: str, seat: int | None = None, generation: int = 0) -> Member:
-    return Member(node=name, seat=seat, address=f"host-{name}", workers=2, generation=generation)
+def member(name: str, node_rank: int | None = None, generation: int = 0) -> Member:
+    return Member(node=name, node_rank=node_rank, address=f"host-{name}", workers=2, generation=generation)
 
 
 A, B, C, D = (member(name) for name in "abcd")
@@ -60,8 +60,8 @@ def test_a_group_forms_when_it_is_full_or_when_the_time_for_latecomers_is_over()
     assert form(join(Round(), A, LIMITS), LIMITS, time_is_up=True).stage is Stage.OPEN
 
 
-def test_ranks_follow_the_seats_and_then_the_order_of_arrival() -> None:
-    round_ = formed(B, member("x", seat=1), member("y", seat=0))
+def test_ranks_follow_the_node_ranks_and_then_the_order_of_arrival() -> None:
+    round_ = formed(B, member("x", node_rank=1), member("y", node_rank=0))
     assert [each.node for each in round_.members] == ["y", "x", "b"]
 
 

@@ -168,8 +168,8 @@ class Board:
 
 def boards(*nodes: str) -> list[Board]:
     limits, group = Limits(min_nodes=len(nodes), max_nodes=len(nodes)), Round()
-    for seat, node in enumerate(nodes):
-        group = rounds.join(group, Member(node=node, seat=seat, address=node, workers=2), limits)
+    for node_rank, node in enumerate(nodes):
+        group = rounds.join(group, Member(node=node, node_rank=node_rank, address=node, workers=2), limits)
     document = [rounds.form(group, limits, time_is_up=True)]
     return [Board(document, node) for node in nodes]
 

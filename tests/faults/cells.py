@@ -65,7 +65,7 @@ ABSENT = {  # faults that a kind of cluster does not know: nothing asserts these
 }
 _HEAD = ("fault", "what is said", "what is done", "what it costs", "seconds")
 _TOLD = "snapshot.failed"  # what is said without a failure of the job
-_DEEDS = {  # events, in the words of the table
+_ACTIONS = {  # events, in the words of the table
     "restart.in_place": "the workers restart in place",
     "group.shrunk": "the group goes on with fewer nodes",
     "recovery.attempt": "a new attempt",
@@ -83,10 +83,9 @@ def tell(client: Client, job_id: str, struck_at: datetime, *, names: Mapping[str
         rank = "" if failure.rank is None else f", rank {failure.rank}"
         node = f", node {', '.join(why.cause.nodes)}" if why.cause.nodes else ""
         said = f"{failure.kind}{rank}{node}: {failure.message}"
-    deeds = {
-        (event.kind, event.attempt, event.generation): _DEEDS[event.kind] for event in events if event.kind in _DEEDS
-    }
-    done = [*deeds.values()]  # each agent tells of it
+    # Each agent tells of it.
+    lived = [(event.kind, event.attempt, event.generation) for event in events if event.kind in _ACTIONS]
+    done = [_ACTIONS[kind] for kind, _, _ in dict.fromkeys(lived)]
     done += [f"the job ends: {job.state}"] if job.ended else []
     spent = [f"{budget} {count}" for budget, count in job.spent.items()]
     counted = [f"counted as preemption {job.preemptions}"] if job.preemptions else []

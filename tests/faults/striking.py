@@ -29,7 +29,7 @@ def training(*, cluster: str = "local", nodes: int = 1, greed: str = "/nowhere",
 
 
 def trains(client: Client, spec: dict[str, Any], *, steps: int = 20) -> JobView:
-    """Submit the job and wait until it has made so many steps: its pace is known then."""
+    """Submit the job and wait until it has made so many steps: its step time is known then."""
     job = client.submit(spec)
     seen = until(client, job.id, lambda seen: seen.ended or (seen.step or 0) >= steps, timeout_s=PATIENCE_S)
     assert not seen.ended, seen.reason

@@ -297,7 +297,7 @@ class FakeCluster:
     def reconnect(self, node: str) -> None:
         """Its kubelet learns now which of its pods were deleted."""
         assert self.network is not None
-        self.network.mend(self.nodes.index(node))
+        self.network.repair(self.nodes.index(node))
         del self.dark[node]
         self._put_node(node, "MODIFIED", status="True", reason="KubeletReady")
         for pod in self.store.all("pods"):

@@ -285,7 +285,7 @@ def test_a_preemption_and_a_taken_port_cost_nothing() -> None:
     assert decide(recovering(FailureKind.PREEMPTED, spent={"preemption": 99})).action == Start(1)
 
 
-def test_what_no_attempt_can_mend_ends_the_job_at_once() -> None:
+def test_what_no_attempt_can_fix_ends_the_job_at_once() -> None:
     decision = decide(recovering(FailureKind.LAUNCH))
     assert decision.action == Finish(JobState.FAILED)
     assert "it broke" in decision.sentence

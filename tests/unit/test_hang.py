@@ -15,7 +15,7 @@ from tests.builders import at, make_journal_event, make_progress
 from tests.unit.situations import NOW, ago, seen
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.contract.silence import UNSEEN_S, Pace
+from trainer.contract.silence import UNSEEN_S, PhaseTime
 
 AUTO = Supervise()
 
@@ -47,8 +47,8 @@ def test_start_up_has_the_owners_limit() -> None:
 
 def test_a_deadline_is_a_multiple_of_what_was_observed_and_never_hasty() -> None:
     def learned(count: int, typical: float, longest: float, phase: Phase = Phase.STEP) -> float:
-        pace = {"step": Pace(count, typical, longest), "snapshot": Pace(count, typical, longest)}
-        return limit_of(in_phase(phase, pace=pace), AUTO)
+        phase_times = {"step": PhaseTime(count, typical, longest), "snapshot": PhaseTime(count, typical, longest)}
+        return limit_of(in_phase(phase, phase_times=phase_times), AUTO)
 
     assert learned(5, 0.1, 0.2) == 120, "the shortest"
     assert learned(5, 30, 40) == 600, "twenty times the usual"
@@ -128,7 +128,7 @@ def test_words_of_an_earlier_generation_and_of_finished_ranks_do_not_count() -> 
     assert first(word(0), word(1, Phase.DONE, step=4), word(2)) == []
 
 
-# How the pace is learned
+# How phase times are learned
 
 
 def told(*lines: tuple[float, Phase, int | None], generation: int = 1) -> TrainingSummary:
@@ -141,34 +141,34 @@ def told(*lines: tuple[float, Phase, int | None], generation: int = 1) -> Traini
 
 def test_the_first_steps_do_not_count_and_the_rest_do() -> None:
     steps = [(0.0, Phase.STEP, 0), (60.0, Phase.STEP, 1), (100.0, Phase.STEP, 2), (101.0, Phase.STEP, 3)]
-    assert told(*steps).training().pace == {"step": Pace(1, 1.0, 1.0)}
+    assert told(*steps).training().phase_times == {"step": PhaseTime(1, 1.0, 1.0)}
 
 
 def test_a_snapshot_within_a_step_is_its_own_phase_and_waiting_is_not() -> None:
     lines = [(float(n), Phase.STEP, n) for n in range(4)]
     lines += [(3.5, Phase.SNAPSHOT, 3), (9.5, Phase.STEP, 3), (10.5, Phase.WAITING, 3), (12.5, Phase.STEP, 4)]
-    pace = told(*lines).training().pace
-    assert pace["snapshot"] == Pace(1, 6.0, 6.0)
-    assert pace["step"].longest_s == 3.0
-    assert "waiting" not in pace
+    phase_times = told(*lines).training().phase_times
+    assert phase_times["snapshot"] == PhaseTime(1, 6.0, 6.0)
+    assert phase_times["step"].longest_s == 3.0
+    assert "waiting" not in phase_times
 
 
 def test_a_new_generation_warms_up_again() -> None:
     sum_up = told(*[(float(n), Phase.STEP, n) for n in range(5)])
-    before = sum_up.training().pace["step"].count
+    before = sum_up.training().phase_times["step"].count
     for seconds, step in ((100.0, 2), (160.0, 3), (200.0, 4)):
         sum_up.add_line(make_progress(step, seconds=seconds, generation=2), at(seconds))
-    assert sum_up.training().pace["step"].count == before
+    assert sum_up.training().phase_times["step"].count == before
     sum_up.add_line(make_progress(5, seconds=201.0, generation=2), at(201))
-    assert sum_up.training().pace["step"].count == before + 1
+    assert sum_up.training().phase_times["step"].count == before + 1
 
 
-def test_only_rank_zero_sets_the_pace_and_a_clock_that_runs_back_teaches_nothing() -> None:
+def test_only_rank_zero_sets_the_limit_and_a_clock_that_runs_back_teaches_nothing() -> None:
     sum_up = TrainingSummary()
     for n in range(9):
         sum_up.add_line(make_progress(n, seconds=float(n), rank=1), at(n))
-    assert sum_up.training().pace == {}
-    assert told(*[(float(-n), Phase.STEP, n) for n in range(9)]).training().pace == {}
+    assert sum_up.training().phase_times == {}
+    assert told(*[(float(-n), Phase.STEP, n) for n in range(9)]).training().phase_times == {}
 
 
 def test_a_change_of_size_is_told_from_a_restart_and_each_counts_once() -> None:
@@ -210,21 +210,23 @@ def test_a_new_generation_starts_up_anew() -> None:
 def test_a_clock_that_jumps_teaches_nothing() -> None:
     sum_up = told(*[(float(n), Phase.STEP, n) for n in range(9)])
     sum_up.add_line(make_progress(9, seconds=8 * 86400.0), at(9))
-    assert sum_up.training().pace["step"].longest_s == 1.0
-    wild = in_phase(Phase.STEP, pace={"step": Pace(9, 1e9, 1e12)})
+    assert sum_up.training().phase_times["step"].longest_s == 1.0
+    wild = in_phase(Phase.STEP, phase_times={"step": PhaseTime(9, 1e9, 1e12)})
     assert limit_of(wild, AUTO) == 7 * 86400
 
 
 def test_who_waits_for_a_peers_snapshot_has_the_time_of_a_snapshot() -> None:
-    pace = {"step": Pace(20, 1.0, 1.0)}
-    training = in_phase(Phase.WAITING, pace=pace, progress_at=ago(600))
+    phase_times = {"step": PhaseTime(20, 1.0, 1.0)}
+    training = in_phase(Phase.WAITING, phase_times=phase_times, progress_at=ago(600))
     words = (word(0, Phase.WAITING), word(1, Phase.SNAPSHOT))
     assert find_hang(observed(training, words), AUTO, NOW) is None
     stepping = (word(0, Phase.WAITING), word(1))
     hang = find_hang(observed(training, stepping), AUTO, NOW)
     assert hang is not None
     assert [each.rank for each in hang.stopped_first] == [1]
-    hang = find_hang(observed(in_phase(Phase.WAITING, pace=pace, progress_at=ago(1811)), words), AUTO, NOW)
+    hang = find_hang(
+        observed(in_phase(Phase.WAITING, phase_times=phase_times, progress_at=ago(1811)), words), AUTO, NOW
+    )
     assert hang is not None
     assert hang.limit_s == 1800 + AGENT_ACTS_FIRST_S
 

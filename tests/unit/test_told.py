@@ -11,7 +11,7 @@ from tests.builders import NOW, at, make_journal_event, make_progress
 from trainer.contract.clock import render_time
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.contract.silence import Pace
+from trainer.contract.silence import PhaseTime
 
 
 def told(*lines: tuple[float, Phase, int | None]) -> TrainingSummary:
@@ -24,12 +24,12 @@ def told(*lines: tuple[float, Phase, int | None]) -> TrainingSummary:
 def test_a_line_that_says_the_same_again_ends_no_phase() -> None:
     steps = [(float(n), Phase.STEP, n) for n in range(4)]
     repeated = told(*steps, (3.4, Phase.STEP, 3), (3.8, Phase.STEP, 3), (4.0, Phase.STEP, 4))
-    assert repeated.training().pace == {"step": Pace(2, 1.0, 1.0)}
+    assert repeated.training().phase_times == {"step": PhaseTime(2, 1.0, 1.0)}
 
 
 def test_what_is_no_step_counts_from_the_first_time_on() -> None:
     compiled = told((0.0, Phase.COMPILE, None), (50.0, Phase.STEP, 0), (51.0, Phase.STEP, 1))
-    assert compiled.training().pace == {"compile": Pace(1, 50.0, 50.0)}
+    assert compiled.training().phase_times == {"compile": PhaseTime(1, 50.0, 50.0)}
 
 
 def test_an_event_of_a_wild_generation_tells_nothing() -> None:

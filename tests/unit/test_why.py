@@ -138,10 +138,10 @@ def advice_on(failure: Failure, run: dict[str, object]) -> tuple[str | None, str
     return None if why.remedy is None else why.remedy.fix, why.next
 
 
-def test_an_error_of_the_script_has_to_be_mended_at_its_line() -> None:
+def test_an_error_of_the_script_has_to_be_fixed_at_its_line() -> None:
     fix, advice = advice_on(RAISED, {"script": "train.py"})
-    assert fix == "mend the script at /src/train.py, line 12"
-    assert advice == "mend the script at /src/train.py, line 12; then `orchestrator retry job-1`"
+    assert fix == "fix the script at /src/train.py, line 12"
+    assert advice == "fix the script at /src/train.py, line 12; then `orchestrator retry job-1`"
 
 
 def test_wrong_arguments_have_to_be_corrected_before_a_retry() -> None:
@@ -149,17 +149,17 @@ def test_wrong_arguments_have_to_be_corrected_before_a_retry() -> None:
     assert advice == "correct `run.args` (`--set 'run.args=[...]'`); then `orchestrator retry job-1`"
 
 
-def test_an_error_without_a_line_of_the_script_has_to_be_mended_all_the_same() -> None:
+def test_an_error_without_a_line_of_the_script_has_to_be_fixed_all_the_same() -> None:
     elsewhere = replace(RAISED, traceback=(RAISED.traceback or "").replace("/src/", "/opt/venv/site-packages/"))
     assert advice_on(elsewhere, {"module": "train"}) == (
-        "mend the script",
-        "mend the script; then `orchestrator retry job-1`",
+        "fix the script",
+        "fix the script; then `orchestrator retry job-1`",
     )
 
 
-def test_the_bundled_trainer_is_no_script_to_be_mended_but_a_task_of_ones_own_is() -> None:
+def test_the_bundled_trainer_is_no_script_to_fix_but_a_task_of_ones_own_is() -> None:
     assert advice_on(RAISED, {"trainer": {}}) == (None, "`orchestrator retry job-1`")
-    assert advice_on(RAISED, {"trainer": {"task": "train:task"}})[0] == "mend the script at /src/train.py, line 12"
+    assert advice_on(RAISED, {"trainer": {"task": "train:task"}})[0] == "fix the script at /src/train.py, line 12"
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def test_a_cancelled_jobs_retry_begins_where_it_can(has_snapshot: bool, source: 
     assert explain(chronicle, Ledger()).next == f"`orchestrator retry job-1` begins another attempt from {beginning}"
 
 
-def test_deeds_are_those_since_the_trouble_with_the_rule_that_fired() -> None:
+def test_actions_are_those_since_the_trouble_with_the_rule_that_fired() -> None:
     before = make_event("job.state", at=at(1), sentence="started", evidence={"state": "STARTING", "rule": "start"})
     after = make_event("job.state", at=at(8), sentence="starts anew", evidence={"state": "STARTING", "rule": "recover"})
     why = tell(make_job(state=JobState.RUNNING), [make_attempt()], [before, failed(1, seconds=5), after])
-    assert [(deed.sentence, deed.rule) for deed in why.deeds] == [("starts anew", "recover")]
+    assert [(action.sentence, action.rule) for action in why.deeds] == [("starts anew", "recover")]
 
 
 def test_what_was_lost_is_counted_by_the_ledger() -> None:

@@ -143,7 +143,7 @@ def _killed_from_outside(exit_code: int | None) -> bool:
 
 
 def is_taken_port(failure: Failure) -> bool:
-    """Whether the rendezvous failed only because another program holds its port: the next port mends that."""
+    """Whether the rendezvous failed only because another program holds its port: the next port solves that."""
     of_the_group = failure.kind is FailureKind.RENDEZVOUS and failure.rank is None
     return of_the_group and "EADDRINUSE" in failure.message
 
@@ -201,7 +201,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"CUBLAS_STATUS_ALLOC_FAILED", FailureKind.DEVICE_OOM),  # cuBLAS, cublasStatus_t
     Pattern(r"Cuda failure \d* ?'out of memory'", FailureKind.DEVICE_OOM),  # NCCL: include/checks.h
     # CPython and NumPy (_ArrayMemoryError); torch: c10/core/impl/alloc_cpu.cpp; libstdc++; ENOMEM, but for a limit on
-    # locked memory (ibv_reg_mr), which no other node mends
+    # locked memory (ibv_reg_mr), which no other node fixes
     Pattern(r"^[\w.]*MemoryError\b", FailureKind.HOST_OOM),
     Pattern(r"DefaultCPUAllocator: (not enough|can't allocate) memory", FailureKind.HOST_OOM),
     Pattern(r"std::bad_alloc", FailureKind.HOST_OOM),

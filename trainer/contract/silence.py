@@ -39,7 +39,7 @@ _WARM_UP = 2  # steps of a generation that do not count: caches fill, kernels ar
 
 
 @dataclass(frozen=True)
-class Pace:
+class PhaseTime:
     """How long a phase has taken lately: `count` times observed, the middle one and the longest in seconds."""
 
     count: int
@@ -48,7 +48,7 @@ class Pace:
 
 
 @dataclass
-class PaceBook:
+class PhaseTimes:
     """How long the phases of one rank took, by its own clock. The service keeps rank 0's: it takes part in all."""
 
     durations: dict[str, list[float]] = field(default_factory=dict)  # the latest ones by phase, in seconds
@@ -71,9 +71,9 @@ class PaceBook:
         self.steps_begun += line.phase is Phase.STEP
         self.phase, self.since, self.step = line.phase.value, at, line.step
 
-    def summary(self) -> dict[str, Pace]:
+    def summary(self) -> dict[str, PhaseTime]:
         return {
-            phase: Pace(self.counts[phase], statistics.median(latest), max(latest))
+            phase: PhaseTime(self.counts[phase], statistics.median(latest), max(latest))
             for phase, latest in self.durations.items()
         }
 
@@ -85,22 +85,22 @@ class PaceBook:
 
 
 def limit_s(
-    phase: Phase, pace: Mapping[str, Pace], *, startup_timeout_s: float, heartbeat_timeout_s: float | None
+    phase: Phase, phase_times: Mapping[str, PhaseTime], *, startup_timeout_s: float, heartbeat_timeout_s: float | None
 ) -> float | None:
     """How long a phase may last, in seconds; None for DONE and NOTE. `heartbeat_timeout_s` None: learn it."""
     if phase in (Phase.DONE, Phase.NOTE):
         return None
     if phase is Phase.START:
         return startup_timeout_s
-    learned = _learned_s(phase, pace)
+    learned = _learned_s(phase, phase_times)
     if heartbeat_timeout_s is None:
         return learned
     # What the owner says is meant for steps; a snapshot or an evaluation keeps its own, longer time.
     return heartbeat_timeout_s if phase in _SHORTEST_S else max(heartbeat_timeout_s, learned)
 
 
-def _learned_s(phase: Phase, pace: Mapping[str, Pace]) -> float:
-    observed = pace.get(Phase.STEP.value if phase is Phase.WAITING else phase.value)
+def _learned_s(phase: Phase, phase_times: Mapping[str, PhaseTime]) -> float:
+    observed = phase_times.get(Phase.STEP.value if phase is Phase.WAITING else phase.value)
     unseen_s = UNSEEN_S[phase]
     if observed is None or observed.count < (_ENOUGH if phase in _SHORTEST_S else 1):
         return unseen_s

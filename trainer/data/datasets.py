@@ -290,4 +290,4 @@ def describe(error: Exception) -> str:
 def _advise(most_skipped: int) -> str:
     if most_skipped:
         return f"; it is one more than skip_bad_samples = {most_skipped}"
-    return "; mend it, or allow for some with skip_bad_samples"
+    return "; fix it, or allow for some with skip_bad_samples"

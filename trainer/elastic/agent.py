@@ -223,8 +223,8 @@ class Agent:
         return None
 
     def _report_lost(self, lost: Sequence[Member]) -> None:
-        seats = {member.seat for member in lost if member.seat is not None}
-        replicas, self._lost = sorted(seats - self._lost), self._lost | seats
+        node_ranks = {member.node_rank for member in lost if member.node_rank is not None}
+        replicas, self._lost = sorted(node_ranks - self._lost), self._lost | node_ranks
         if replicas and self._record is not None:
             sentence = f"the group lost {', '.join(sorted(member.address for member in lost))}"
             self._record.journal(EventKind.PEER_LOST, sentence, self.generation, replicas=replicas)

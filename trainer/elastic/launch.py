@@ -115,13 +115,13 @@ def build_membership(flags: Flags, workers: int, replica: int | None) -> Members
     host, port = parse_endpoint(flags.endpoint or "127.0.0.1", _STATIC_PORT if static else _C10D_PORT)
     chosen = (host, port) if static else (flags.local_addr, 0)
     if flags.limits.max_nodes == 1:
-        me = Member(node=node, seat=0, address=flags.local_addr or "127.0.0.1", workers=workers)
+        me = Member(node=node, node_rank=0, address=flags.local_addr or "127.0.0.1", workers=workers)
         return Membership(node=node, rendezvous=Alone(me), meeting=Meeting(*chosen))
     timing = parse_timing(flags.conf, _STATIC_READ_S) if static else parse_timing(flags.conf)
     serves = flags.node_rank == 0 if static else parse_is_host(flags.conf)
     me = Member(
         node=node,
-        seat=flags.node_rank if static else replica,
+        node_rank=flags.node_rank if static else replica,
         address=flags.local_addr or find_address(host, port),
         workers=workers,
     )

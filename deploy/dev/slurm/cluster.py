@@ -147,7 +147,7 @@ class ThrowawaySlurm:
         """The node hears the others, and they do not hear it."""
         mute(self._netns(node), self._subnet)
 
-    def mend(self, node: str) -> None:
+    def repair(self, node: str) -> None:
         """After `cut` or `mute`."""
         ip("link", "set", self._cable(node), "up")
         unmute(self._netns(node), self._subnet, address(self.slot, node))

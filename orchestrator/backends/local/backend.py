@@ -147,7 +147,7 @@ def _last_words(attempt: Folder) -> str:
 
 
 def _require_startable(plan: LaunchPlan) -> None:
-    """Raises LaunchRefused for what no later try would mend, before anything has started."""
+    """Raises LaunchRefused for what no later try would fix, before anything has started."""
     if not Path(plan.workdir).is_dir():
         raise LaunchRefused(f"run.workdir {plan.workdir} is no folder on this machine")
     program = plan.commands[0][0]

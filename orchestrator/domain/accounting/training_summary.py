@@ -10,7 +10,7 @@ from orchestrator.domain.observation.observation import Training
 from trainer.contract.clock import parse_time
 from trainer.contract.exit_record import EventKind, JournalEvent
 from trainer.contract.progress import Phase, Progress
-from trainer.contract.silence import PaceBook
+from trainer.contract.silence import PhaseTimes
 
 _NEW_STEP_WEIGHT = 0.2  # of the newest in the recent mean of seconds a step
 _LARGEST = 2**63 - 1
@@ -43,7 +43,7 @@ class TrainingSummary:
     began_step: int | None = None  # the earliest one that a generation restored
     kept_step: int | None = None  # of its newest snapshot
     kept_at: datetime | None = None  # when it was committed, by the worker's clock
-    pace: PaceBook = field(default_factory=PaceBook)
+    phase_times: PhaseTimes = field(default_factory=PhaseTimes)
 
     def training(self) -> Training:
         return Training(
@@ -63,7 +63,7 @@ class TrainingSummary:
             began_step=self.began_step,
             kept_step=self.kept_step,
             kept_at=self.kept_at,
-            pace=self.pace.summary(),
+            phase_times=self.phase_times.summary(),
         )
 
     def add_line(self, line: Progress, arrived_at: datetime) -> None:
@@ -89,7 +89,7 @@ class TrainingSummary:
         if step is not None:
             self._take_step(step, generation, at, line.metrics.get("step_s"))
         if line.rank == 0 and not is_note:
-            self.pace.enter(line, at)
+            self.phase_times.enter(line, at)
 
     def add_event(self, event: JournalEvent, arrived_at: datetime) -> None:
         """Take one journalled event into account."""

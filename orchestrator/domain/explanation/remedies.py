@@ -34,7 +34,7 @@ SCRIPT_ERROR = Remedy(
     pattern=r"\A(?!torch\.distributed\.|.*((CUDA|HIP|cuDNN|NCCL) error|CUBLAS_STATUS))(?s:.*?)"
     r'(?m:^[ |]*File "[^"\n]+", line \d+(, in |$))',
     cause="the job's own program raised an error and did not catch it",
-    fix="mend the script",
+    fix="fix the script",
 )
 
 KILLED = Remedy(

@@ -22,7 +22,7 @@ from orchestrator.domain.specs.spec import JobSpec
 from trainer.contract.exit_record import EventKind as Theirs
 from trainer.contract.failure import Failure, FailureKind, is_collateral, parse_failure
 
-_DEEDS = (
+_ACTIONS = (
     Ours.JOB_STATE.value,
     Ours.RECOVERED.value,
     Ours.GREW_BACK.value,
@@ -34,9 +34,9 @@ _DEEDS = (
     Theirs.STACKS_SAVED.value,
     Theirs.CHAOS_INJECTED.value,
 )
-KINDS = frozenset({*_DEEDS, *CHAOS_KINDS, Theirs.WORKER_FAILED.value, Ours.ATTEMPT_STATE.value})
+KINDS = frozenset({*_ACTIONS, *CHAOS_KINDS, Theirs.WORKER_FAILED.value, Ours.ATTEMPT_STATE.value})
 _FORMED = (Theirs.RESTARTED_IN_PLACE.value, Theirs.GROUP_SHRUNK.value, Theirs.GROUP_GREW.value)
-_MOST_DEEDS = 12
+_MOST_ACTIONS = 12
 _NOT_REPORTED = "not reported, because the workers report no steps"
 
 
@@ -55,7 +55,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class ActionTaken:
     """What was done, and by which rule of the policy; agents, who act without the service, name none."""
 
     at: datetime
@@ -68,7 +68,7 @@ class Deed:
 class Why:
     verdict: str
     cause: Cause | None
-    deeds: tuple[Deed, ...]  # oldest first
+    deeds: tuple[ActionTaken, ...]  # oldest first
     lost: str
     remedy: Remedy | None
     next: str
@@ -82,7 +82,7 @@ def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -
     return Why(
         verdict=_judge(chronicle.job, cause),
         cause=cause,
-        deeds=_list_deeds(chronicle.events, None if cause is None else cause.at),
+        deeds=_list_actions(chronicle.events, None if cause is None else cause.at),
         lost=_tell_lost(ledger),
         remedy=remedy,
         next=_advise(chronicle, remedy) if quiet is None else _advise_quiet(chronicle.job),
@@ -201,14 +201,14 @@ def _place(cause: Cause) -> str:
     return f"{failure.kind.value}{rank}{step}"
 
 
-def _list_deeds(events: Sequence[Event], since: datetime | None) -> tuple[Deed, ...]:
+def _list_actions(events: Sequence[Event], since: datetime | None) -> tuple[ActionTaken, ...]:
     """The newest, from the trouble on."""
-    deeds = [
-        Deed(at=event.at, sentence=event.sentence, attempt=event.attempt, rule=_rule(event))
+    actions = [
+        ActionTaken(at=event.at, sentence=event.sentence, attempt=event.attempt, rule=_rule(event))
         for event in events
-        if event.kind in _DEEDS and (since is None or event.at >= since)
+        if event.kind in _ACTIONS and (since is None or event.at >= since)
     ]
-    return tuple(deeds[-_MOST_DEEDS:])
+    return tuple(actions[-_MOST_ACTIONS:])
 
 
 def _rule(event: Event) -> str | None:

@@ -43,7 +43,7 @@ def deadline_s(training: Training, supervise: Supervise) -> float | None:
     wanted = supervise.heartbeat_timeout_s
     limit = limit_s(
         _phase(training),
-        training.pace,
+        training.phase_times,
         startup_timeout_s=supervise.startup_timeout_s,
         heartbeat_timeout_s=None if wanted == "auto" else wanted,
     )

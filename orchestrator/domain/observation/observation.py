@@ -10,7 +10,7 @@ from enum import StrEnum
 from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract.exit_record import ExitRecord
 from trainer.contract.failure import Failure
-from trainer.contract.silence import Pace
+from trainer.contract.silence import PhaseTime
 
 # In the evidence of an attempt that waits for something that its cluster does not have.
 CAN_NEVER_START = "it can never start"
@@ -104,7 +104,7 @@ class Training:
     began_step: int | None = None  # the earliest step that any of its generations restored; None: none did
     kept_step: int | None = None  # of the newest snapshot that it committed
     kept_at: datetime | None = None  # when it was committed, by the worker's clock
-    pace: Mapping[str, Pace] = field(default_factory=dict)  # by phase; the first steps of a generation do not count
+    phase_times: Mapping[str, PhaseTime] = field(default_factory=dict)  # by phase, without warm-up steps
 
     @property
     def last_heard_at(self) -> datetime | None:

@@ -174,7 +174,7 @@ def _measure_ran_s(attempt: Attempt, now: datetime) -> float:
 
 
 def hopeless(job: Job, failure: Failure) -> str | None:
-    """Why no further attempt can mend it: the program is missing, has had its time, or failed the same way twice."""
+    """Why no further attempt can fix it: the program is missing, has had its time, or failed the same way twice."""
     if failure.kind is FailureKind.LAUNCH:
         return "another attempt would not help"
     if failure == overlong(job):

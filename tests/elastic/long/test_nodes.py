@@ -48,7 +48,7 @@ def test_a_lost_node_is_gone_on_without_and_taken_in_again(fleet: Fleet, how: st
     fleet.until_world(1, after_s=lost_at, steps=5)
     assert missed_by(fleet, 0) == [1]
     fleet.network.kill(1)
-    fleet.network.mend(1)
+    fleet.network.repair(1)
     began = time.time()
     fleet.start(1)
     fleet.until_world(2, after_s=began, steps=5)
@@ -60,9 +60,9 @@ def test_after_a_cut_only_the_side_of_the_store_trains_and_the_other_comes_back_
     cut_at = time.time()
     fleet.network.cut(1)
     fleet.until_world(1, after_s=cut_at, steps=20)
-    mended_at = time.time()
-    fleet.network.mend(1)
-    fleet.until_world(2, after_s=mended_at, steps=5)
+    repaired_at = time.time()
+    fleet.network.repair(1)
+    fleet.until_world(2, after_s=repaired_at, steps=5)
     assert find_split(fleet.history()) is None
 
 

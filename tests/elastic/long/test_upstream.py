@@ -1,6 +1,6 @@
 """What torchrun does wrong, one body each for both launchers: ours passes; torchrun's failure is expected and strict.
 
-A case that begins to pass with torchrun says that upstream has mended it: then drop its mark, and what we do about it.
+A case that begins to pass with torchrun says that upstream has fixed it: then drop its mark, and what we do about it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PATIENCE_S = 60.0
 
 
 def launchers(reason: str) -> list[object]:
-    mended = pytest.mark.xfail(strict=True, reason=f"torch 2.13: {reason}")
-    return [pytest.param(ELASTICRUN, id="elasticrun"), pytest.param(TORCHRUN, id="torchrun", marks=mended)]
+    repaired = pytest.mark.xfail(strict=True, reason=f"torch 2.13: {reason}")
+    return [pytest.param(ELASTICRUN, id="elasticrun"), pytest.param(TORCHRUN, id="torchrun", marks=repaired)]
 
 
 @dataclass

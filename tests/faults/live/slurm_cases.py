@@ -52,7 +52,7 @@ class Struck:
     folder: Path
     hosts: list[str] = field(default_factory=list)
     at: datetime | None = None  # of the fault
-    goal: int | None = None  # a step soon after the fault was mended
+    goal: int | None = None  # a step soon after the fault was repaired
 
     def slurm(self, *command: str) -> str:
         return self.lab.slurm.run(*command)
@@ -85,7 +85,7 @@ class Struck:
         return job.ended or (job.state == "RUNNING" and "generation.started" in kinds)
 
     def trains_on(self) -> bool:
-        """It has made steps since the fault was mended."""
+        """It has made steps since the fault was repaired."""
         job = self.lab.client.job(self.job)
         return job.ended or (self.goal is not None and (job.step or 0) >= self.goal)
 
@@ -95,13 +95,13 @@ Strike = Callable[[Struck], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`mend` comes as soon as `lasted` holds, and the fault is over after that."""
+    """`repair` comes as soon as `lasted` holds, and the fault is over after that."""
 
     fault: str
     strike: Strike
     spec: Callable[[Path], dict[str, Any]]
     over: Callable[[Struck], bool] = Struck.begins_again
-    mend: Strike | None = None
+    repair: Strike | None = None
     lasted: Callable[[Struck], bool] = lambda one: True
 
 
@@ -194,7 +194,7 @@ CASES = (
         fault="the network is cut, and healed after 60 s",
         spec=trains,
         strike=lambda one: one.lab.slurm.cut(one.hosts[1]),
-        mend=lambda one: one.lab.slurm.mend(one.hosts[1]),
+        repair=lambda one: one.lab.slurm.repair(one.hosts[1]),
         lasted=lambda one: one.since_s >= CUT_S,
         over=Struck.trains_on,
     ),
@@ -230,7 +230,7 @@ CASES = (
         fault="the disk is full",
         spec=_writes,
         strike=_fill,
-        mend=lambda one: _filler(one).unlink(),
+        repair=lambda one: _filler(one).unlink(),
         lasted=Struck.begins_again,
     ),
 )
@@ -239,7 +239,7 @@ SUSPENSION = Case(
     fault="Slurm suspends it for 40 s",
     spec=trains,
     strike=lambda one: one.slurm("scontrol", "suspend", one.slurm_id),
-    mend=lambda one: one.slurm("scontrol", "resume", one.slurm_id),
+    repair=lambda one: one.slurm("scontrol", "resume", one.slurm_id),
     lasted=lambda one: one.since_s >= SUSPENDED_S,
     over=Struck.trains_on,
 )
@@ -247,6 +247,6 @@ AVOIDED = Case(
     fault="the only node that fits is lost, and comes back",
     spec=lambda _: script(FOREVER, topology={"nodes": "1"}, placement={"partition": APART}),
     strike=_lose_the_only_node,
-    mend=lambda one: one.lab.slurm.start_node(one.hosts[0]),
+    repair=lambda one: one.lab.slurm.start_node(one.hosts[0]),
     lasted=_has_a_record,
 )

@@ -50,7 +50,7 @@ SCHEDULER_AWAY, SERVICE_AWAY = "the scheduler is away for an hour", "the service
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`before`: the verdict just before the fault was mended."""
+    """`before`: the verdict just before the fault was repaired."""
 
     cell: Cell
     job: JobView
@@ -111,7 +111,7 @@ def two_set_apart(slurm: ThrowawaySlurm) -> Iterator[None]:
 
 def heal(slurm: ThrowawaySlurm) -> None:
     for node in slurm.living():
-        slurm.mend(node)
+        slurm.repair(node)
         slurm.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
 
@@ -127,11 +127,11 @@ def strike_all(lab: Lab, folder: Path, cases: list[Case]) -> dict[str, Outcome |
     deadline = time.monotonic() + PATIENCE_S
     while struck:
         for case, one in list(struck.items()):
-            if case.mend is not None and case not in before and case.lasted(one):
+            if case.repair is not None and case not in before and case.lasted(one):
                 before[case] = lab.client.why(one.job).verdict
-                case.mend(one)
+                case.repair(one)
                 one.goal = (lab.client.job(one.job).step or 0) + 20
-            if (case.mend is None or case in before) and case.over(one):
+            if (case.repair is None or case in before) and case.over(one):
                 found[case.fault] = look(one, before.get(case, ""))
             elif time.monotonic() > deadline:
                 found[case.fault] = f"not over: {lab.client.job(one.job).reason}\n{lab.sentences(one.job)}"
@@ -154,7 +154,7 @@ def begin(lab: Lab, folder: Path, case: Case) -> Struck:
 
 
 def await_work(one: Struck, *, steps: int) -> None:
-    """The pace of a job that trains is known after some steps."""
+    """The step time of a job that trains is known after some steps."""
     one.lab.until(one.job, lambda job: job.state == "RUNNING" and (job.step or 0) >= steps)
     given = one.slurm("squeue", "-h", "-j", one.slurm_id, "-o", "%N").strip()
     one.hosts = one.slurm("scontrol", "show", "hostnames", given).split()

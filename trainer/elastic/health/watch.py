@@ -17,7 +17,7 @@ from pathlib import Path
 from trainer.contract.clock import parse_time
 from trainer.contract.launch import LaunchPolicy
 from trainer.contract.progress import Phase, Progress, parse_progress
-from trainer.contract.silence import PaceBook, limit_s
+from trainer.contract.silence import PhaseTimes, limit_s
 from trainer.elastic.health.fitness import find_full_disk
 from trainer.elastic.records.files import read_lines
 
@@ -59,19 +59,19 @@ class Watch:
         self._offset = 0
         self._generation = 0
         self._words: dict[int, _Word] = {}
-        self._paces: dict[int, PaceBook] = {}  # also: who has told anything, ever
+        self._phase_times: dict[int, PhaseTimes] = {}  # also: who has told anything, ever
         self._looked_s = float("-inf")
 
     @property
     def has_heard(self) -> bool:
         """Whether any worker of this agent has ever said what it does."""
-        return bool(self._paces)
+        return bool(self._phase_times)
 
     def begin(self, generation: int, ranks: Iterable[int], now_s: float) -> None:
         """Workers have been started. A rank is known to speak if one of its number has spoken before."""
         self._generation, self._looked_s = generation, now_s
         self._words = {
-            rank: _Word(phase=Phase.START, step=None, heard_s=now_s) for rank in ranks if rank in self._paces
+            rank: _Word(phase=Phase.START, step=None, heard_s=now_s) for rank in ranks if rank in self._phase_times
         }
 
     def look(self, now_s: float) -> list[Stuck]:
@@ -106,15 +106,15 @@ class Watch:
     def _take(self, line: Progress, now_s: float) -> None:
         if line.phase is Phase.NOTE:
             return
-        pace = self._paces.setdefault(line.rank, PaceBook())
+        times = self._phase_times.setdefault(line.rank, PhaseTimes())
         if line.generation == self._generation:
             self._words[line.rank] = _Word(phase=line.phase, step=line.step, heard_s=now_s)
-        pace.enter(line, parse_time(line.at))  # a line with no time teaches nothing
+        times.enter(line, parse_time(line.at))  # a line with no time teaches nothing
 
     def _judge(self, rank: int, word: _Word, now_s: float) -> Stuck | None:
         limit = limit_s(
             word.phase,
-            self._paces[rank].summary(),
+            self._phase_times[rank].summary(),
             startup_timeout_s=self._policy.startup_timeout_s,
             heartbeat_timeout_s=self._policy.heartbeat_timeout_s,
         )

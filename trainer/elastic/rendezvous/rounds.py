@@ -38,10 +38,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One agent. `seat` orders the group; `generation` is the highest that this agent knows of."""
+    """One agent. `node_rank` orders the group; `generation` is the highest that this agent knows of."""
 
     node: str
-    seat: int | None  # None: behind those that have one, in the order of arrival
+    node_rank: int | None  # None: behind those that have one, in the order of arrival
     address: str
     workers: int
     generation: int = 0
@@ -147,7 +147,7 @@ def form(round_: Round, limits: Limits, *, time_is_up: bool) -> Round:
         return round_
     arrived = {member.node: order for order, member in enumerate(round_.members)}
     ordered = sorted(
-        round_.members, key=lambda each: (each.seat is None, each.seat or 0, arrived[each.node], each.node)
+        round_.members, key=lambda each: (each.node_rank is None, each.node_rank or 0, arrived[each.node], each.node)
     )
     members = tuple(ordered[: limits.max_nodes])
     known = max([round_.generation, *(member.generation for member in members)])

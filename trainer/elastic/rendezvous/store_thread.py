@@ -28,7 +28,7 @@ from trainer.elastic.rendezvous.patience import LOOKS_PER_S
 from trainer.elastic.rendezvous.rounds import Limits, Round
 
 PARTING_S = 2.0  # for the store's last answer, and again for the thread's end
-_GLANCE_S = 0.2  # between two looks whether the thread lives
+_CHECK_S = 0.2  # between two looks whether the thread lives
 _LOOK_EVERY_S = 0.05
 _AFTERMATH_S = 10.0  # of an absence: within this time the workers here lose peers that were ended during it
 
@@ -97,7 +97,7 @@ class StoreThread:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with suppress(NoAnswerYet):
-                return answer.result(_GLANCE_S)
+                return answer.result(_CHECK_S)
             if not self._thread.is_alive() and not answer.done():
                 raise self._error or RendezvousFailed("the rendezvous has ended")
             if deadline is not None and time.monotonic() > deadline:

@@ -49,7 +49,7 @@ def resume(s: Situation) -> Decision | None:
 
 @while_idle
 def give_up(s: Situation) -> Decision | None:
-    """A job is stopped when its last failure cannot be mended by another attempt, or its budget is spent."""
+    """A job is stopped when its last failure cannot be fixed by another attempt, or its budget is spent."""
     failure = None if s.attempt is None else s.attempt.failure
     if s.job.state is not JobState.RECOVERING or failure is None:
         return None

@@ -1,4 +1,4 @@
-"""`python -m trainer --config '{"preset": "nano"}'`, on each rank; `--config @file` reads a file.
+"""Run `python -m trainer --config '{"preset": "nano"}'` on each rank. `--config @file` reads a file.
 
 Exit codes: 0 finished, 1 a run that ended by an error of its own (one line says which), 2 a wrong configuration,
 143 stopped by SIGTERM after a snapshot.
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     stop.install()
     parser = argparse.ArgumentParser(prog="python -m trainer")
     parser.add_argument("--config", required=True, help="the configuration as JSON, or @file")
-    # Launchers of old add it; the environment says the same.
+    # Old launchers add this flag. The environment has the same value.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     try:
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def read_config(text: str) -> TrainerConfig:
-    """Parse `--config`. Raises ConfigError that says what is wrong, in one line."""
+    """Parse `--config`. Raises ConfigError with a message of one line."""
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text()
@@ -68,13 +68,13 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
 
 
 def leave(program: Callable[[], int]) -> NoReturn:
-    """Run a program of workers and end the process with its exit code.
+    """Run a worker's program and end the process with its exit code.
 
     All is committed and closed then. Taking an interpreter with torch apart costs seconds on a busy node, for nothing.
     """
     try:
         exit_code = program()
-    except Exception:  # as the interpreter would tell it, whose end is not waited for
+    except Exception:  # print the traceback as the interpreter would
         sys.excepthook(*sys.exc_info())
         exit_code = 1
     sys.stdout.flush()

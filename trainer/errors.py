@@ -1,10 +1,10 @@
-"""Every way in which a run ends by itself: one line for the job's owner, no traceback needed."""
+"""The errors that end a run with one line for the job's owner, without a traceback."""
 
 from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """Base of all. The message is one line that names the file or field, what was found and what to do."""
+    """Base class. The message is one line: the file or field, what was found, and what to do."""
 
 
 class DataError(TrainerError):
@@ -16,15 +16,15 @@ class TaskError(TrainerError):
 
 
 class DeviceError(TrainerError):
-    """This worker has no device of its own."""
+    """This worker has no device, or shares one."""
 
 
 class SnapshotError(TrainerError):
-    """A snapshot that is needed cannot be read or written."""
+    """A snapshot cannot be read or written."""
 
 
 class DamagedSnapshot(SnapshotError):
-    """A committed snapshot whose files are not those that were committed. `file` is the first damaged one."""
+    """The files of a committed snapshot have changed. `file` is the first damaged one."""
 
     def __init__(self, file: str, message: str) -> None:
         super().__init__(file, message)
@@ -36,7 +36,7 @@ class DamagedSnapshot(SnapshotError):
 
 
 class StaleTerm(TrainerError):
-    """A later term has begun: this process may no longer commit anything."""
+    """A later term has begun, and this process may not commit any more."""
 
 
 class NonFiniteLoss(TrainerError):
@@ -48,12 +48,12 @@ class StrategyError(TrainerError):
 
 
 class UnusedParameters(StrategyError):
-    """A step left parameters without a gradient, and ddp was not told that it may."""
+    """A step left parameters without a gradient, and `find_unused_parameters` is not set."""
 
 
 class OutOfMemory(TrainerError):
-    """The device's memory or the host's ran out. The allocator's own words come first."""
+    """The memory of the device or of the host is exhausted. The message begins with that of the allocator."""
 
 
 class RankAbsent(TrainerError):
-    """Some ranks did not come to a meeting in time."""
+    """Some ranks did not reach a barrier in time."""

@@ -2,7 +2,7 @@
 
 The trajectory is a function of the configuration and the global step alone: the global batch is cut into microbatches
 of fixed size, microbatch k belongs to rank k mod world_size, and whatever is random is seeded by step and microbatch.
-A run may therefore end on any number of ranks and go on upon any other.
+A run may therefore stop on any number of ranks and continue on any other.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from trainer.worker.signals import STOPPED_EXIT_CODE, StopFlag
 from trainer.worker.snapshot_requests import SnapshotRequests, desired_of
 from trainer.worker.waits import Waits
 
-_EVALUATION_MEETING_S = 600.0  # a rank that is later than the others by so much does not come
+_EVALUATION_MEETING_S = 600.0  # a rank that is later than this has failed
 
 
 def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
-    """Train to the last step and return the exit code: 0, or 143 when SIGTERM asked for an end and got a snapshot."""
-    gc.freeze()  # what the imports left is never garbage: no collection has to look at it again
+    """Train to the last step and return the exit code: 0, or 143 after a stop by SIGTERM."""
+    gc.freeze()  # imported objects are never garbage: do not scan them again
     heartbeat = Heartbeat(place, config.steps)
     heartbeat.beat(Phase.DATA)
     task = open_task(config)  # before the group forms: a rank without data must not keep the others waiting
@@ -66,7 +66,7 @@ def run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> int:
         if device.type == "cpu":
             keep_freed_memory(os.environ)
         own = Run(config=config, place=place, device=device, heartbeat=heartbeat, waits=waits)
-        # A function of its own: what it made of the group must be gone when the group is destroyed.
+        # A separate function: everything that uses the group must be gone when the group is destroyed.
         return _run_in_group(own, task, sight, stop)
 
 
@@ -99,9 +99,9 @@ def _run_in_group(run: Run, task: Task, sight: Outcome[Sight], stop: StopFlag) -
 
 
 def _build(run: Run, task: Task, beginning: Beginning, state: RunState) -> tuple[Trainee, float | None]:
-    """The model with its values, and on rank 0 `find_ideal_step_s`.
+    """The model with its values, and on rank 0 the result of `find_ideal_step_s`.
 
-    A function of its own: the draft holds a model that was built on the CPU, whole, and must not outlive this.
+    A separate function: the draft may hold the whole model on the CPU and must not outlive it.
     """
     draft = task.draft()
     ideal_step_s = find_ideal_step_s(run, task, draft.model) if run.is_first else None
@@ -125,7 +125,7 @@ def _open_cadence(run: Run, saver: Saver) -> Cadence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Loop:
-    """The steps of one generation, and what takes part in them."""
+    """The steps of one generation, and the objects that take part in them."""
 
     run: Run
     task: Task
@@ -133,7 +133,7 @@ class _Loop:
     state: RunState
     stepper: Stepper
     saver: Saver
-    cadence: Cadence  # asked by rank 0 alone, as are the requests
+    cadence: Cadence  # used by rank 0 only, like `requests`
     requests: SnapshotRequests
     observer: Observer
     stop: StopFlag
@@ -167,7 +167,7 @@ class _Loop:
         return 0
 
     def _request(self, own_times: tuple[float, ...]) -> StepRequest:
-        """What this rank asks for after the next step: a stop, and rank 0 a snapshot."""
+        """What this rank asks for after the next step: a stop, or on rank 0 a snapshot."""
         if not self.run.is_first:
             return StepRequest(stop=self.stop.is_set, own_times=own_times)
         now, is_busy = time.monotonic(), self.saver.is_busy
@@ -198,7 +198,7 @@ class _Loop:
         heartbeat.beat(Phase.STEP, step, {"evaluation_loss": loss} if self.run.is_first else None)
 
     def _save(self, *, is_end: bool, is_stop: bool) -> None:
-        """In the background while training goes on; before an end, the last thing that is done."""
+        """Save in the background while training continues, or in the foreground before an end. Collective."""
         self.run.heartbeat.beat(Phase.SNAPSHOT, self.state.step)
         if is_end or is_stop:
             self.saver.save(self.state, requests=self.requests.answer(), keep_all=is_stop)
@@ -215,7 +215,7 @@ class _Loop:
             self.run.heartbeat.tell(EventKind.SNAPSHOT_SKIPPED, sentence, {"step": step, "notice_s": notice_s})
 
     def _note_skipped(self, result: StepResult) -> None:
-        """Tell each unreadable sample once. Raises DataError, on all ranks, when there are too many. Collective."""
+        """Report each unreadable sample once. Raises DataError on all ranks if there are too many. Collective."""
         found = [sample for part in on_every_rank(lambda: result.own_skipped, self.run.waits) for sample in part]
         for sample in found:
             if sample.index not in self.unreadable and self.run.is_first:
@@ -231,7 +231,7 @@ class _Loop:
             )
 
     def _finish(self) -> None:
-        """The last step has its snapshot, or the run has failed."""
+        """Save the last step. Raises SnapshotError if that fails. Collective."""
         step = self.state.step
         if self.saver.saved_step != step:
             self.run.heartbeat.beat(Phase.SNAPSHOT, step)

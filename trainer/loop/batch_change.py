@@ -1,4 +1,4 @@
-"""Whether a learning rate fits a batch that has changed since the snapshot that a run goes on from. Pure."""
+"""Whether the learning rate still fits after the batch size changed since the restored snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from trainer.contract.config import TrainerConfig
 
-_TOLERANCE = 1.1  # a rate that is rounded is no other one
+_TOLERANCE = 1.1  # a rounded rate counts as equal
 
 
 def advise_batch(saved: Mapping[str, object], config: TrainerConfig, *, has_own_rate: bool = False) -> str | None:
-    """A sentence when a step's batch was another one, in samples or in tokens, by the saved configuration.
+    """A sentence if the saved configuration had another batch per step, in samples or in tokens.
 
     `has_own_rate`: an optimizer of the user's own does not go by the configuration's.
     From k times the batch a rate between sqrt(k) and k times as high is expected: by the square root for adaptive

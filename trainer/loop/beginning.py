@@ -1,4 +1,4 @@
-"""What a run begins with: a snapshot's state or first values, if they are its own; and what is told of it."""
+"""What a run begins with: the state of a snapshot, or initial values. Events report which."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from trainer.worker.run import Run
 
 @dataclass(frozen=True)
 class Sight:
-    """What one rank has seen before the group is there; `beginning` on rank 0 alone."""
+    """What a rank found before the group formed."""
 
-    program: dict[str, object]  # what has to be the same on every rank: versions and configuration
-    data: dict[str, object]  # its fingerprint
-    beginning: Beginning | None  # None there as well where all ranks have to verify the snapshot
+    program: dict[str, object]  # versions and configuration, equal on every rank
+    data: dict[str, object]  # the fingerprint of the data
+    beginning: Beginning | None  # on rank 0, unless all ranks have to verify the snapshot
 
 
 def look_ahead(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell) -> Sight:
@@ -51,13 +51,13 @@ def look_ahead(config: TrainerConfig, place: WorkerPlace, task: Task, tell: Tell
 
 
 def describe_program(config: TrainerConfig) -> dict[str, object]:
-    """What has to be the same on every rank, one entry for each key and version."""
+    """Versions and configuration, which must be equal on every rank."""
     versions = {"torch": torch.__version__, "CUDA": torch.version.cuda, "Python": platform.python_version()}
     return {**{f"version of {name}": version for name, version in versions.items()}, **asdict(config)}
 
 
 def agree(run: Run, sight: Outcome[Sight]) -> Beginning:
-    """Give all ranks rank 0's beginning, once they have verified the snapshot together if it is large. Collective.
+    """Give all ranks rank 0's beginning. Together they first verify a large snapshot. Collective.
 
     Raises on all ranks what failed on one, StrategyError when one of them runs something else than rank 0, and
     DataError when it sees other data.
@@ -66,7 +66,7 @@ def agree(run: Run, sight: Outcome[Sight]) -> Beginning:
     for rank, seen in enumerate(sights):
         difference = describe_difference(seen.program, sights[0].program)
         if difference is not None:
-            raise StrategyError(f"rank {rank} is not what rank 0 is: {difference}; start all ranks from one image")
+            raise StrategyError(f"rank {rank} differs from rank 0: {difference}; start all ranks from one image")
         difference = describe_difference(seen.data, sights[0].data)
         if difference is not None:
             raise DataError(f"rank {rank} sees other data than rank 0: {difference}; give all nodes the same files")
@@ -94,7 +94,7 @@ def write_values(run: Run, task: Task, draft: Draft, beginning: Beginning, state
 
 
 def refuse_different(digests: Sequence[Digests]) -> None:
-    """Raise TaskError where a rank has made other first values than rank 0: copies would be trained apart for ever."""
+    """Raise TaskError if initial values differ between ranks: the copies of the model would never agree."""
     for rank, own in enumerate(digests):
         name = next((name for name, digest in digests[0].items() if own.get(name) != digest), None)
         if name is not None:
@@ -105,7 +105,7 @@ def refuse_different(digests: Sequence[Digests]) -> None:
 
 
 def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> None:
-    """A snapshot fits only its own model; one of this job also only its own data."""
+    """Raise if the snapshot is of another model, or if it is of this job and the data changed."""
     details, name = restore.manifest.details, restore.path.name
     saved_config, saved_data = details.get("config"), details.get("data")
     for field in ("task", "preset"):
@@ -121,7 +121,7 @@ def _refuse_other_run(config: TrainerConfig, task: Task, restore: Restore) -> No
 
 
 def _refuse_unwritable(directory: Place, name: str) -> None:
-    """Fail at once when this rank cannot write snapshots at all; `name` is its own. Raises SnapshotError."""
+    """Raise SnapshotError if this rank cannot write snapshots. `name` is a file name unique to the rank."""
     try:
         if isinstance(directory, Remote):
             probe = directory / name
@@ -138,7 +138,7 @@ def _refuse_unwritable(directory: Place, name: str) -> None:
 
 
 def tell_beginning(run: Run, task: Task, beginning: Beginning, notices: tuple[str, ...]) -> None:
-    """Rank 0 journals what was restored, what the configuration asks for in vain, and a batch that has changed."""
+    """Rank 0 reports what was restored, settings without effect, and a changed batch."""
     if not run.is_first:
         return
     for notice in notices:

@@ -1,4 +1,4 @@
-"""The loss on data that nobody trains on: each sample counts once, whatever the number of ranks."""
+"""The loss on held-out data. Each sample counts once on any number of ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def evaluate(
     loss_of: Callable[[object, int], tuple[torch.Tensor, torch.Tensor | float]],
     model: nn.Module,
 ) -> float:
-    """The mean over all samples. `shares` are this rank's microbatches, with weight 0 for dummies. Collective.
+    """The mean loss over all samples. `shares` are this rank's microbatches; dummies have weight 0. Collective.
 
     Raises DataError for a sample that cannot be read.
     """

@@ -1,7 +1,7 @@
-"""What a model's arithmetic comes to, and how much of it a device could do: the two sides of MFU. Pure.
+"""FLOPs of a model and peak FLOP/s of a device: the two sides of MFU. Pure.
 
-MFU (model FLOPs utilisation) counts what the model needs and not what is computed again: Chowdhery et al., PaLM, 2022,
-appendix B. As there, attention counts in full although a causal one needs half.
+MFU (model FLOPs utilization) counts the FLOPs of the model, without recomputation: Chowdhery et al., PaLM, 2022,
+appendix B. As there, causal attention counts in full, although it needs half.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from trainer.contract.workload import ModelShape
 
 _TERA = 1e12
 
-# Dense TFLOP/s in bf16 and fp16, in fp32 by TF32, and in plain fp32: the makers' data sheets, without sparsity (which
-# NVIDIA's count twice since A100). The first name that a device's own contains counts.
+# Dense TFLOP/s in bf16 and fp16, in fp32 by TF32, and in plain fp32: the vendors' data sheets, without sparsity (which
+# doubles NVIDIA's numbers since A100). The first entry whose name is in the device's name counts.
 _PEAKS: tuple[tuple[str, float, float, float], ...] = (
     ("GB200", 2500, 1250, 80),
     ("B200", 2250, 1125, 75),
@@ -50,7 +50,7 @@ def flops_per_token(shape: ModelShape, seq_len: int) -> float:
 
 
 def peak_flops(device_name: str, precision: str, *, is_tf32: bool = False) -> float | None:
-    """Of one device, by the name that its driver gives it, FLOP/s; None for one that is not in the table.
+    """Peak FLOP/s of a device by the name that its driver reports. None if the table lacks it.
 
     A part of a device (MIG) is none, and nobody publishes what fp64 by tensor cores comes to in training.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic of spans of time, [begin, end] each: how much they cover together, and what one kind hides of another."""
+"""Arithmetic of time intervals [begin, end]: how much they cover, and how much of one set another covers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Span = tuple[float, float]
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:
-    """The same time in spans that neither touch nor overlap, in order."""
+    """Merge into sorted intervals that neither touch nor overlap."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:
@@ -23,6 +23,6 @@ def covered(spans: Iterable[Span]) -> float:
 
 
 def uncovered(spans: Iterable[Span], by: Iterable[Span]) -> float:
-    """How much of `spans` nothing of `by` covers."""
+    """How much of `spans` is outside every interval of `by`."""
     spans, by = list(spans), list(by)
     return covered([*spans, *by]) - covered(by)

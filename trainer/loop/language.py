@@ -56,7 +56,7 @@ class Language:
         return Draft(model, partial(_initialise, self._config.seed))
 
     def loss(self, model: nn.Module, tokens_BT: object, count: int) -> tuple[Tensor, float]:
-        """The cross-entropy summed over all tokens, in nats, and their number."""
+        """The sum of the cross-entropy over all tokens, in nats, and the number of tokens."""
         assert isinstance(tokens_BT, Tensor)
         logits_BTV = model(tokens_BT[:, :-1])
         logits_BTV = logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32))
@@ -66,7 +66,7 @@ class Language:
 
 
 def _initialise(seed: int, model: nn.Module, names: Collection[str]) -> Digests:
-    """All parameters, or none: there is no buffer that a snapshot does not hold. What names select needs no digest."""
+    """Write all parameters. Every buffer is in the snapshot, and values from a seed need no digest."""
     assert isinstance(model, Decoder)
     if names:
         initialise(model, partial(build_initial, seed=seed, layers=len(model.blocks)))

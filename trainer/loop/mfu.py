@@ -1,4 +1,4 @@
-"""How quick a step could be: the model's arithmetic at the peak of all devices. MFU is that beside the step itself."""
+"""The ideal step time: the model's FLOPs at the peak of all devices. MFU is ideal time over step time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trainer.worker.run import Run
 
 
 def find_ideal_step_s(run: Run, task: Task, model: nn.Module) -> float | None:
-    """Seconds. None where no peak is known: on a CPU without `peak_tflops`, or on a device that the table lacks.
+    """The ideal step time in seconds. None if no peak is known: a CPU without `peak_tflops`, or an unknown device.
 
-    `model` lies on the meta device, whole; all devices are taken to be as this one. Call it on rank 0.
+    `model` is whole, on the meta device. All devices are assumed to be equal. Call it on rank 0.
     """
     peak = find_peak_flops(run.config, run.device)
     if peak is None:
@@ -30,7 +30,7 @@ def find_ideal_step_s(run: Run, task: Task, model: nn.Module) -> float | None:
     if flops is None:
         try:
             flops = count_flops_per_sample(task, model)
-        except Exception as error:  # whatever the user's model does on the meta device: MFU is worth no run
+        except Exception as error:  # the user's model may fail on the meta device: train without MFU
             reason = (str(error).strip() or "no message").splitlines()[0]
             sentence = f"no MFU: the model's operations cannot be counted: {type(error).__name__}: {reason}"
             run.heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})
@@ -39,7 +39,7 @@ def find_ideal_step_s(run: Run, task: Task, model: nn.Module) -> float | None:
 
 
 def find_peak_flops(config: TrainerConfig, device: torch.device) -> float | None:
-    """Of one device, FLOP/s."""
+    """Peak FLOP/s of one device."""
     if config.peak_tflops is not None:
         return config.peak_tflops * 1e12
     if device.type != "cuda":
@@ -49,7 +49,7 @@ def find_peak_flops(config: TrainerConfig, device: torch.device) -> float | None
 
 
 def count_flops_per_sample(task: Task, model: nn.Module) -> float:
-    """Forward and backward pass of the run's first microbatch, on the meta device: shapes alone are computed.
+    """Count the forward and backward pass of one microbatch on the meta device, where only shapes are computed.
 
     A copy is run: what a model keeps of a forward pass, be it a mask, must not come from there. Raises what the model
     or the loss raises, and ValueError when nothing in them is counted.

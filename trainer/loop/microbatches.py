@@ -1,4 +1,4 @@
-"""Which microbatches a rank computes, and the reading of them. They depend on the global step and the rank alone."""
+"""Which microbatches a rank reads and computes: a function of the global step and the rank."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from trainer.worker.run import Run
 
 @dataclass(frozen=True)
 class Share:
-    """One microbatch that this rank computes. Weight 0 makes it a dummy: it takes part in collectives only."""
+    """One microbatch of this rank. A dummy has weight 0 and only takes part in collectives."""
 
     microbatch: int
     weight: float
 
 
 def assign_microbatches(rank: int, world_size: int, count: int) -> list[Share]:
-    """Microbatch k belongs to rank k mod world_size; a rank that comes short adds a dummy, so that all do as many."""
+    """Microbatch k belongs to rank k mod world_size. Dummies make the number equal on all ranks."""
     mine = range(rank, math.ceil(count / world_size) * world_size, world_size)
     return [Share(k % count, 1.0 if k < count else 0.0) for k in mine]
 
 
 def own_shares(config: TrainerConfig, task: Task) -> list[Share]:
-    """Those of a step. Every step has as many."""
+    """This rank's microbatches of a step. Every step has the same number."""
     return assign_microbatches(dist.get_rank(), dist.get_world_size(), config.global_batch // task.source.micro_batch)
 
 
 def open_feeder(run: Run, task: Task, state: RunState) -> Feeder:
-    """This rank's microbatches from the state's step on."""
+    """Read this rank's microbatches, starting at the state's step."""
     wanted = parse_workers(run.config.data_workers)
     return Feeder(
         task.source,
@@ -48,7 +48,7 @@ def open_feeder(run: Run, task: Task, state: RunState) -> Feeder:
 
 
 def _requests(config: TrainerConfig, task: Task, state: RunState) -> Iterator[Request]:
-    """This rank's microbatches from the present step on, without an end."""
+    """This rank's microbatches from the current step on, without end."""
     size, step, first = task.source.micro_batch, state.step, state.samples_seen
     while True:
         for share in own_shares(config, task):

@@ -1,4 +1,4 @@
-"""All that watches the loop and changes nothing in it: metrics, slow ranks, a profile, TensorBoard's files."""
+"""Observes the loop without changing it: metrics, slow ranks, a profile, TensorBoard files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.worker.run import Run
 
 
 class Observer:
-    """`ideal_step_s` is the step that MFU compares with, None where it is not known."""
+    """`ideal_step_s` is the denominator of MFU, None if unknown."""
 
     def __init__(self, run: Run, task: Task, trainee: Trainee, cost: Cost, ideal_step_s: float | None) -> None:
         config, place = run.config, run.place
@@ -41,12 +41,12 @@ class Observer:
             run.heartbeat.listen(self._board.write)
 
     def before(self, step: int) -> tuple[float, ...]:
-        """Step `step`, from 1, is about to begin: what this rank tells all in it."""
+        """Step `step` (from 1) is about to begin. Returns the times that this rank shares in it."""
         self._profiler.before(step)
         return self._own_times.tell(step)
 
     def after(self, state: RunState, result: StepResult, step_s: float) -> None:
-        """A step is done; tell of it."""
+        """Report a finished step."""
         split = self._snapshots.split(result, step_s)
         self._own_times.add(split.compute_s, split.data_s)
         if not self._is_first:
@@ -60,7 +60,7 @@ class Observer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None:  # no restart waits for a trace
+        if kind is None:  # after an error, do not wait for a trace
             self._profiler.close()
         if self._board is not None:
             self._board.close()
@@ -77,7 +77,7 @@ class Observer:
     def _tell_profile(self, profile: Profile, path: Path) -> None:
         sentence = (
             f"profiled steps {self._profiled}: rank 0 communicated {profile.communication:.0%} of the time, "
-            f"and in {profile.exposed:.0%} computed nothing meanwhile; each rank's trace is its {layout.PROFILE}"
+            f"and {profile.exposed:.0%} of the time it only communicated; each rank's trace is its {layout.PROFILE}"
         )
         if self._is_first:
             self._heartbeat.tell(EventKind.PROFILED, sentence, {**vars(profile), "path": str(path)})
@@ -90,6 +90,6 @@ class Observer:
 
 
 def _profile_path(place: WorkerPlace) -> Path:
-    """Beside the worker's log."""
+    """In the folder of the worker's log."""
     folder = layout.worker_dir(Path(place.replica_dir or "."), place.generation, place.local_rank)
     return folder / layout.PROFILE

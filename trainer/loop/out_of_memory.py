@@ -1,4 +1,4 @@
-"""Memory that ran out: the error is told with what the memory was for, and what to change."""
+"""Explain an out-of-memory error: what the memory was used for, and what to change."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainer.errors import OutOfMemory
 from trainer.worker.group import find_device_bytes
 
 _CPU_ALLOCATOR = "DefaultCPUAllocator"  # torch: c10/core/impl/alloc_cpu.cpp, which raises a plain RuntimeError
-_SENTENCES_SHOWN = 2  # of CUDA's: that it is out of memory, and what was asked for
+_SENTENCES_SHOWN = 2  # CUDA's first two: out of memory, and the size of the request
 
 
 @contextmanager
 def explained_shortage(config: TrainerConfig, place: WorkerPlace) -> Iterator[None]:
-    """Raise OutOfMemory from an allocator's error: its own words, by which it is classified, and then our advice."""
+    """Raise OutOfMemory from an allocator's error. The message is that of the allocator, then our advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,6 +1,6 @@
-"""A window of steps under torch.profiler: a trace of each rank, and what share of the time went into communication.
+"""Profile a window of steps with torch.profiler: a trace of each rank, and the fraction of communication.
 
-A profile is never worth a run: whatever goes wrong in it is told, and training goes on without.
+A profile never ends a run: a failure is reported, and training continues without it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from trainer.loop.intervals import Span, covered, uncovered
 
-_LEAVES_WITHIN_S = 60.0  # the thread that writes a trace, when training ends meanwhile
+_LEAVES_WITHIN_S = 60.0  # the thread that writes a trace, at the end of training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Shares of the window: some collective under way, and nothing computed meanwhile."""
+    """Fractions of the window: with a collective in progress, and with nothing else in progress."""
 
     communication: float
     exposed: float
@@ -54,7 +54,7 @@ class Profiler:
             self._try(self._stop)
 
     def close(self) -> None:
-        """Training ends: what was profiled by now is written."""
+        """Write what was profiled so far: training ends."""
         if self._profile is not None:
             self._try(self._stop)
         if self._thread is not None:
@@ -89,7 +89,7 @@ class Profiler:
 
 
 def measure(taken: profile) -> Profile:
-    """On an accelerator by its kernels, NCCL's and others; on a CPU by gloo's spans and torch's operations."""
+    """On a GPU from its kernels (NCCL's and others), on a CPU from gloo's events and torch's operations."""
     events = taken.events() or []  # type: ignore[no-untyped-call]
     on_device = [event for event in events if event.device_type == DeviceType.CUDA]
     exchanging: list[Span] = []

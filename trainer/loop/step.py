@@ -1,4 +1,4 @@
-"""One optimizer step: the global batch, cut into microbatches of fixed size, on any number of ranks."""
+"""One optimizer step: a global batch in microbatches of fixed size, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from trainer.worker.waits import Waits
 
 @dataclass(frozen=True)
 class StepRequest:
-    """What a rank wants after a step: any may ask for a stop, rank 0 alone for a snapshot; and what it tells all."""
+    """What a rank asks for after a step, and what it shares. Any rank may ask for a stop, rank 0 for a snapshot."""
 
     stop: bool = False
     save: bool = False
-    too_late: bool = False  # for a snapshot, should all stop now
-    own_times: tuple[float, ...] = ()  # stragglers.OwnTimes, now and then; as many on every rank
+    too_late: bool = False  # a snapshot would not fit before the end
+    own_times: tuple[float, ...] = ()  # from stragglers.OwnTimes, sometimes; equal length on every rank
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The same on every rank. A stop without a save leaves no time for one."""
+    """The result of a step. All but the last three fields are equal on every rank."""
 
     loss: float
     grad_norm: float
     stop: bool
     save: bool
-    data_s: float  # waited for data, mean over the ranks
-    skipped: int  # samples that could not be read, on all ranks
-    times: tuple[float, ...]  # the own times of all ranks, where they were told
-    own_skipped: tuple[BadSample, ...]  # those that this rank came upon; ranks differ in this and what follows
+    data_s: float  # waiting for data, mean over the ranks
+    skipped: int  # unreadable samples on all ranks
+    times: tuple[float, ...]  # the own times of all ranks, if shared in this step
+    own_skipped: tuple[BadSample, ...]  # unreadable samples of this rank
     own_data_s: float
     own_exchange_s: float | None  # exchange.Exchange
 
@@ -69,8 +69,8 @@ class Stepper:
         expected = config.global_batch * self._task.sample_weight
         skipped: list[BadSample] = []
         feeder.waited_s = 0.0
-        trainee.exchange.take_s()  # an evaluation's
-        sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # of losses and of weights
+        trainee.exchange.take_s()  # discard that of an evaluation
+        sums_2 = torch.zeros(2, dtype=torch.float64, device=trainee.device)  # losses and weights
         for position, share in enumerate(shares):
             waits.end()
             read = feeder.next()
@@ -81,12 +81,12 @@ class Stepper:
             sums_2[1] += weight * share.weight
             skipped += read.skipped if share.weight else ()
             if position == len(shares) - 1:
-                # What ranks request travels with the loss, and both while gradients are computed: it costs nothing.
+                # Requests travel with the loss while gradients are computed: this costs no time.
                 flags = (request.stop, request.save, request.too_late)
                 rest = _send([feeder.waited_s, len(skipped), *flags, *request.own_times], trainee.device)
                 totals = torch.cat((sums_2, rest))
                 agreement = dist.all_reduce(totals, async_op=True)
-            # Every strategy averages over ranks: undo it.
+            # Every strategy averages over ranks. Undo that.
             (loss * (world_size * scale.factor)).backward()  # type: ignore[no-untyped-call]
             trainee.exchange.end()
         waits.begin()
@@ -101,7 +101,7 @@ class Stepper:
         if not weight_sum > 0:
             found = f"the batch of step {state.step + 1} weighs {weight_sum:g}"
             raise DataError(f"{found}: there is nothing to learn from it")
-        scaled_by = scale.factor * (weight_sum / expected)  # the loss, so far: the batch's weight is known only now
+        scaled_by = scale.factor * (weight_sum / expected)  # of the loss so far: the weight is known now
         loss_sum, grad_norm = loss_sum * (expected / weight_sum), norm_read / scaled_by
         if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
             found = f"loss is {loss_sum} and the gradient's norm {grad_norm} at step {state.step + 1}"
@@ -136,7 +136,7 @@ class Stepper:
             return self._task.loss(self._trainee.forward, batch, self._task.source.micro_batch)
 
     def _set_rates(self) -> None:
-        """A schedule is a factor of each group's own rate; an optimizer of the user's without one keeps its rates."""
+        """A schedule scales each group's rate. A user's optimizer without a schedule keeps its rates."""
         optimizer, step = self._trainee.optimizer, self._state.step
         if self._task.schedule is not None:
             factor = self._task.schedule(step)
@@ -147,7 +147,7 @@ class Stepper:
 
 
 def _blame(own_loss: float, device: torch.device, waits: Waits) -> str:
-    """Whose samples made the loss no number, to be told by that rank alone; empty where nobody's did. Collective."""
+    """Name the first rank whose loss is not finite. Empty if there is none. Collective."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     with waits.waiting():
         lowest = torch.tensor(world_size if math.isfinite(own_loss) else rank, device=device)
@@ -159,16 +159,16 @@ def _blame(own_loss: float, device: torch.device, waits: Waits) -> str:
 
 
 def _tell_once() -> str:
-    """All ranks are in it alike, and one of them shall be the cause."""
+    """All ranks fail alike. The others point to rank 0, so that one rank is the cause."""
     return "; as rank 0 says" if dist.get_rank() else ""
 
 
 def _send(values: list[float], device: torch.device) -> Tensor:
-    """Without a wait for what the device still has to do, or between a forward pass and its backward it would idle."""
+    """Copy asynchronously: a wait would idle the device between the forward and the backward pass."""
     return torch.tensor(values, dtype=torch.float64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _read(totals: Tensor, norm: Tensor) -> list[float]:
-    """Both at once: each reading waits for the device."""
+    """Read both at once: each read waits for the device."""
     values: list[float] = torch.cat((totals, norm.reshape(1).to(totals))).tolist()
     return values

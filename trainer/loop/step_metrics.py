@@ -1,4 +1,4 @@
-"""What a step's line tells beside its loss: speed, where the time went, memory. Seconds, bytes, shares from 0 to 1."""
+"""Metrics of a step: speed, time by use, memory. Units are seconds, bytes, and fractions from 0 to 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.snapshot.run_state import RunState
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """A step of this rank: `data_s + compute_s + exchange_s + held_s` is `step_s`.
+    """The time of a step on this rank: `data_s + compute_s + exchange_s + held_s` is `step_s`.
 
     `exchange_s` None: not known, and part of `compute_s`. `stall_s` is all that training stood still for snapshots
     since the step before: `held_s` is the part of it that lies inside of this step, waiting for copies.
@@ -35,7 +35,7 @@ class Split:
 
 
 class SnapshotTime:
-    """What snapshots have cost since it was last asked."""
+    """The cost of snapshots since the previous call."""
 
     def __init__(self, cost: Cost) -> None:
         self._cost, self._stalls_s, self._held_s = cost, 0.0, 0.0
@@ -55,7 +55,7 @@ class SnapshotTime:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """`ideal_step_s` is the step that MFU compares with, None where it is not known."""
+    """`ideal_step_s` is the denominator of MFU, None if unknown."""
 
     config: TrainerConfig
     task: Task
@@ -63,7 +63,7 @@ class StepMetrics:
     ideal_step_s: float | None
 
     def describe(self, state: RunState, result: StepResult, split: Split) -> dict[str, float]:
-        """Loss, gradient and `data_s` are of all ranks, the rest of the split and memory this rank's."""
+        """Loss, gradient and `data_s` are over all ranks. Other times and memory are of this rank."""
         samples, tokens = self.config.global_batch, self.task.tokens_per_sample
         metrics = {
             "loss": result.loss,
@@ -86,7 +86,7 @@ class StepMetrics:
 
 
 def _memory(device: torch.device) -> dict[str, float]:
-    """Of an accelerator's allocator; the progress line has the peak, or on a CPU the resident set."""
+    """Memory of the GPU's allocator. The progress line has the peak, or on a CPU the resident set size."""
     if device.type != "cuda":
         return {}
     stats = torch.cuda.memory.memory_stats_as_nested_dict(device)

@@ -1,7 +1,7 @@
-"""Ranks that hold the others up: each rank's own time for a step beside that of the others. Pure.
+"""Find slow ranks: compare each rank's own time for a step with that of the others. Pure.
 
-Own time is all that a rank does itself, computing and waiting for data, without what it waits for its peers. Every few
-steps all ranks put theirs into the all-reduce that each step makes anyway, each into its own place.
+Own time is computing and waiting for data, without waiting for peers. Every few steps all ranks share their times in
+the all-reduce that each step makes anyway.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 EVERY_STEPS = 10
 SLOW_RATIO = 1.3
-LEAST_WINDOWS, LEAST_S = 3, 60.0  # a rank is slow that has been so for as many looks, and as long
+LEAST_WINDOWS, LEAST_S = 3, 60.0  # a rank is slow after this many windows and seconds
 _WARM_UP_STEPS = 2  # caches fill, kernels are chosen
 _PLACES = 2  # computing, data
 
 
 class OwnTimes:
-    """What one rank tells of itself."""
+    """The times that one rank shares."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank, self._world_size = rank, world_size
@@ -26,7 +26,7 @@ class OwnTimes:
         self._computed_s = self._data_s = 0.0
 
     def add(self, computed_s: float, data_s: float) -> None:
-        """After a step: seconds of it that this rank computed, and that it waited for data."""
+        """Add a step: seconds of computing, and of waiting for data."""
         self._steps += 1
         if self._steps > 0:
             self._computed_s += computed_s
@@ -62,24 +62,24 @@ class Standing:
 
 
 def rank_standings(places: Sequence[float]) -> list[Standing]:
-    """Of all ranks, by rank, from what they told; empty while one of them has told nothing."""
+    """The standing of each rank, from the shared times. Empty if the times of a rank are missing."""
     times = list(zip(places[0::_PLACES], places[1::_PLACES], strict=True))
     own = [computed_s + data_s for computed_s, data_s in times]
     if not own or min(own) <= 0:
         return []
-    median = statistics.median_low(own)  # of two, the quicker one
+    median = statistics.median_low(own)  # of two ranks, the faster
     return [Standing(rank, *times[rank], ratio=own[rank] / median) for rank in range(len(own))]
 
 
 @dataclass
 class Stragglers:
-    """Remembers since when ranks are slow, and tells each once."""
+    """Remembers since when ranks are slow, and reports each once."""
 
-    _slow_since: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: when, and how many looks ago
+    _slow_since: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time, and number of windows ago
     _reported: set[int] = field(default_factory=set)
 
     def look(self, standings: Sequence[Standing], now: float) -> list[Standing]:
-        """Those that have been slow for long enough and were not told yet. `now` in seconds of a monotonic clock."""
+        """Ranks that are slow for long enough and not yet reported. `now` is seconds of a monotonic clock."""
         slow = {standing.rank: standing for standing in standings if standing.ratio >= SLOW_RATIO}
         self._slow_since = {
             rank: (since, looks + 1) for rank in slow for since, looks in [self._slow_since.get(rank, (now, 0))]

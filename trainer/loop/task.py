@@ -53,7 +53,7 @@ class Task:
     loss: Callable[[nn.Module, object, int], tuple[Tensor, Tensor | float]]
     sample_weight: float = 1.0
     tokens_per_sample: int | None = None
-    flops_per_sample: float | None = None  # forward and backward pass; None: to be counted
+    flops_per_sample: float | None = None  # forward and backward pass; None: count them
     is_random: bool = True  # the loss draws random numbers, as dropout does
     optimizer: BuildOptimizer | None = None
     schedule: Callable[[int], float] | None = None
@@ -62,7 +62,7 @@ class Task:
 
 
 def open_task(config: TrainerConfig) -> Task:
-    """Raises TaskError and DataError, each in one line; what the user's code raises otherwise comes through."""
+    """Raises TaskError and DataError with one line. Other exceptions of the user's code propagate."""
     if config.task is not None:
         return _open_own(config.task, config)
     language = Language(config)
@@ -105,7 +105,7 @@ def _find(name: str) -> Callable[[Mapping[str, object]], object]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and one that it needs is not
+            raise  # the module exists, but one of its imports does not
         raise TaskError(
             f"task {name!r}: there is no module {error.name}; it is looked for in the job's workdir"
         ) from None
@@ -134,7 +134,7 @@ def _checked(name: str, parts: object) -> dict[str, Any]:
 
 
 class _OwnLoss:
-    """Makes a sum and a weight of whatever of the three forms a user's loss has."""
+    """Convert the three forms of a user's loss to a sum and a weight."""
 
     def __init__(self, loss: Callable[[nn.Module, object], object], weight: Callable[[object], float] | None) -> None:
         self._loss, self._weight = loss, weight

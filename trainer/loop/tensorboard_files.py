@@ -1,7 +1,7 @@
-"""TensorBoard's files, where a job asks for them: what rank 0 tells of steps and evaluations, one scalar each.
+"""TensorBoard files, if a job asks for them: rank 0's metrics of steps and evaluations, as scalars.
 
-All generations write into one folder. Each begins with its first step, and TensorBoard then forgets what an earlier one
-wrote from there on (`purge_step`): no step shows twice.
+All generations write to one folder. Each passes its first step as `purge_step`, so that TensorBoard drops later steps
+of earlier generations and shows no step twice.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER = "tensorboard"
-_EVERY_S = 10  # how often what was added is written out
-_MOST_UNWRITTEN = 1000  # steps; a slow disk holds training up only behind these
+_EVERY_S = 10  # the flush interval
+_MOST_UNWRITTEN = 1000  # steps in the queue before a slow disk delays training
 
 
 class Board:
-    """`notice` gets one sentence when there can be no files, or no more of them: training goes on without.
+    """`notice` receives one sentence if files cannot be written. Training continues without them.
 
     The library is imported behind the first step, so that no restart waits for it.
     """
@@ -48,7 +48,7 @@ class Board:
             self._notice(f"no TensorBoard files: {error}; {advice}")
         except OSError as error:
             self._notice(f"no TensorBoard files: {self._folder} cannot be written: {error.strerror}")
-        except Exception as error:  # of libraries that do not fit together: no chart is worth a run
+        except Exception as error:  # incompatible libraries: train without charts
             self._notice(f"no TensorBoard files: {type(error).__name__}: {error}")
         return None
 
@@ -57,13 +57,13 @@ class Board:
             return
         try:
             action(self._writer)
-        except Exception as error:  # of the library's own thread, which a full disk ends for good
+        except Exception as error:  # the library's thread ends on a full disk
             self._writer = None
             self._notice(f"no more TensorBoard files: {type(error).__name__}: {error}")
 
 
 def _add(writer: SummaryWriter, step: int, metrics: Mapping[str, float]) -> None:
-    """All of a step in one record: a third of the time that a call for each takes."""
+    """Write a step in one record: this takes a third of the time of one call for each scalar."""
     from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
     values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]

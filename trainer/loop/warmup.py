@@ -1,7 +1,7 @@
-"""What a spare worker does before it is needed: once, on a tiny model, all that a start does on a rank of its own.
+"""The warm-up of a spare worker: on a tiny model, once, everything that a start does on one rank.
 
-Whatever a process does for the first time it pays for, in page faults above all. This leaves no trace: no group, no
-thread, no random number drawn, and its files lie in a folder that is deleted.
+The first run of any code is slow, mostly because of page faults. The warm-up leaves no group, no thread, no used random
+numbers, and no files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOKENS, _VOCABULARY = 32, 256
 def rehearse(folder: Path) -> None:
     """Make `folder`, start from scratch, save, restore, train for a step, and delete it. Raises OSError."""
     threads, environ = torch.get_num_threads(), dict(os.environ)
-    torch.set_num_threads(1)  # what OpenMP starts now would stay
+    torch.set_num_threads(1)  # threads that OpenMP starts now would stay
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -48,7 +48,7 @@ def rehearse(folder: Path) -> None:
     finally:
         torch.set_num_threads(threads)
         for name in os.environ.keys() - environ.keys():
-            del os.environ[name]  # torch names a folder for compiled code, and the worker's is another
+            del os.environ[name]  # torch sets a folder for compiled code; the worker needs its own
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -64,7 +64,7 @@ def _go_through(folder: Path) -> None:
     logits_BTV = model(tokens_BT[:, :-1])
     loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
     if torch.cuda.is_available():
-        return  # a backward pass would start CUDA, before the worker knows which devices are its own
+        return  # a backward pass would start CUDA before the worker knows its devices
     loss.backward()  # type: ignore[no-untyped-call]  # torch's
     gradients = gather_gradients(model.parameters())
     clip_gradients(gradients, measure_norm(gradients), config.grad_clip)
@@ -83,13 +83,13 @@ def _build(config: TrainerConfig) -> tuple[RunState, Decoder, ShardedAdamW]:
 
 
 def _save(state: RunState, folder: Path) -> Restore:
-    """Commit a snapshot, and choose and verify it as a first generation would."""
+    """Commit a snapshot, then choose and verify it as a generation does."""
     place = parse_place({env.JOB_DIR: str(folder)})
     snapshots = folder_of(place)
     path = snapshots / str(SnapshotName(0, Term(place.attempt, 0)))
     path.parent.mkdir(parents=True)
     snapshot.claim(path)
-    writer = FileSystemWriter(path, per_thread_copy_ahead=0)  # copying ahead would start CUDA, on the first device
+    writer = FileSystemWriter(path, per_thread_copy_ahead=0)  # copy-ahead would start CUDA on device 0
     save({KEY: state}, storage_writer=writer, no_dist=True)
     manifest = Manifest(
         step=0,

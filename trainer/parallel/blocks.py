@@ -1,4 +1,4 @@
-"""Which modules of a model count as blocks: what is sharded, recomputed and compiled as one."""
+"""The blocks of a model: the modules that are sharded, recomputed and compiled as units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)  # they have no forward
 
 
 def find_blocks(model: nn.Module, wrap: Wrap, classes: tuple[type[nn.Module], ...] | None = None) -> list[nn.Module]:
-    """In the order of `modules()`, without the model itself; `classes` are the model's own word on what `auto` means.
+    """Blocks in the order of `modules()`, without the model. `classes` is what `auto` means for this model.
 
     Raises StrategyError for a class that is not there.
     """
@@ -42,7 +42,7 @@ def _of_classes(model: nn.Module, names: tuple[str, ...]) -> list[nn.Module]:
 
 
 def _of_size(model: nn.Module, least: int) -> set[nn.Module]:
-    """From the leaves up: a module counts when what no module below it has taken is large enough."""
+    """From the leaves up, a module is a block if the parameters that no block below it holds are large enough."""
     taken: set[nn.Module] = set()
 
     def leftover(module: nn.Module) -> int:
@@ -58,7 +58,7 @@ def _of_size(model: nn.Module, least: int) -> set[nn.Module]:
 
 
 def _repeated(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules that stand beside others of their class in a list, composite ones if there are any."""
+    """The outermost modules that share a list with others of their class. Composite ones come first."""
     repeated = list(_siblings_of_a_kind(model))
     composite = [module for module in repeated if any(True for _ in module.children())]
     return composite or repeated

@@ -1,4 +1,4 @@
-"""How long a rank did nothing but exchange: the part of communication that computing does not hide.
+"""Exposed communication: how long a rank only communicated, without computing.
 
 Waiting for slower ranks is part of it. Measured where that is cheap and true:
 
@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from trainer.parallel.strategy import Layout
 
 _Time = float | torch.cuda.Event
-# Their former names are deprecated in torch 2.13.
+# torch 2.13 deprecates their former names.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -35,7 +35,7 @@ class Exchange:
         self._spans: list[tuple[_Time, _Time]] = []
 
     def begin(self) -> None:
-        """From now on this rank waits. A second `begin` moves the beginning."""
+        """Start to wait. A second `begin` restarts the measurement."""
         if self.is_known:
             self._begun = self._now()
 
@@ -45,7 +45,7 @@ class Exchange:
             self._begun = None
 
     def take_s(self) -> float | None:
-        """Seconds since it was last asked; on an accelerator the device must have done what was asked of it."""
+        """Seconds since the previous call. On a GPU, the queued work must be done."""
         spans, self._spans = self._spans, []
         return sum(_seconds(*span) for span in spans) if self.is_known else None
 
@@ -66,7 +66,7 @@ def _seconds(begun: _Time, ended: _Time) -> float:
 
 
 def build_exchange(layout: Layout, device: torch.device, model: nn.Module) -> Exchange:
-    """The exchanges of a model's sharded modules are timed from now on."""
+    """Time the collectives of the model's sharded modules from now on."""
     if not layout.is_sharded:
         return Exchange(device, is_known=True)
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]

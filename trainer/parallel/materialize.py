@@ -1,4 +1,4 @@
-"""Memory for a model that was built without any, and its starting values: the same at every world size."""
+"""Memory and initial values for a model on the meta device, equal at every world size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.parallel.optim import local_of
 
 @torch.no_grad()
 def allocate(model: nn.Module, device: torch.device, *, home: torch.device) -> None:
-    """Give memory to a model on the meta device: parameters in `home`, full of NaN so that a forgotten one shows.
+    """Give memory to a model on the meta device. Parameters on `home` are NaN, so that a missed one is found.
 
     Buffers belong where the model computes, on `device`.
     """
@@ -29,14 +29,14 @@ def allocate(model: nn.Module, device: torch.device, *, home: torch.device) -> N
 
 @torch.no_grad()
 def initialise(model: nn.Module, value_of: Callable[[str, torch.Size], Tensor]) -> None:
-    """Write every parameter, one full tensor at a time, from its name and shape alone."""
+    """Write every parameter, one full tensor at a time, from its name and shape."""
     for name, parameter in model.named_parameters():
         put(parameter, value_of(name, parameter.shape))
 
 
 @torch.no_grad()
 def refuse_unwritten(model: nn.Module) -> None:
-    """Raise RuntimeError for a parameter that still holds the NaN that `allocate` left in it."""
+    """Raise RuntimeError if a parameter still has the NaN of `allocate`."""
     for name, parameter in model.named_parameters():
         if torch.isnan(local_of(parameter)).any():
             raise RuntimeError(f"parameter {name} holds NaN before the first step: it was never written")

@@ -1,4 +1,4 @@
-"""AdamW, the clipping of gradients, and the learning rate, which is a function of the global step alone.
+"""AdamW, gradient clipping, and the learning rate as a function of the global step.
 
 All arithmetic is on each rank's own shards: torch plans every operation on a sharded tensor first, which costs a small
 model more than the arithmetic, in each step, and most of all in the first after a restart.
@@ -28,9 +28,9 @@ _IMPLS: dict[str, dict[str, bool]] = {
 
 
 class ShardedAdamW(torch.optim.AdamW):
-    """AdamW, element by element and therefore shard by shard."""
+    """AdamW on local shards: it is elementwise."""
 
-    def _init_group(  # torch's own hook for what a step works on
+    def _init_group(  # torch's hook for the tensors of a step
         self,
         group: dict[str, Any],
         params_with_grad: list[Tensor],
@@ -50,7 +50,7 @@ class ShardedAdamW(torch.optim.AdamW):
         return bool(has_complex)
 
     def prepare(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give moments of zero to parameters that have none: what torch does at the first step.
+        """Give zero moments to parameters that have none, as torch does at the first step.
 
         Only a fused kernel counts steps on the device. The others read the count of each parameter, twice a step, and
         would wait for the device each time.
@@ -66,7 +66,7 @@ class ShardedAdamW(torch.optim.AdamW):
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """This rank's shard of a sharded tensor, sharing its memory; any other tensor as it is."""
+    """This rank's shard of a sharded tensor, without a copy. Other tensors are returned unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -79,7 +79,7 @@ def _zeros_like(parameter: Tensor) -> Tensor:
 
 
 def build_optimizer(model: nn.Module, config: TrainerConfig) -> ShardedAdamW:
-    """AdamW with weight decay on matrices only. Build it after sharding: it keeps the parameters it is given."""
+    """AdamW with weight decay on matrices only. Build it after sharding: it holds the parameters."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -88,14 +88,14 @@ def build_optimizer(model: nn.Module, config: TrainerConfig) -> ShardedAdamW:
     return ShardedAdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), **_IMPLS[config.optimizer_impl])
 
 
-# Gradients that one kernel can take together, and the ranks over which their shards are spread.
+# Gradients that one kernel can process together, and the ranks that hold their shards.
 _Kind = tuple[torch.device, torch.dtype, DeviceMesh | None, tuple[Placement, ...]]
 Gradients = dict[_Kind, list[Tensor]]
 
 
 @torch.no_grad()
 def gather_gradients(parameters: Iterable[nn.Parameter]) -> Gradients:
-    """This rank's shards by kind. Ranks see the same kinds in the same order."""
+    """This rank's shards by kind, in the same order on every rank."""
     kinds: Gradients = {}
     for gradient in (parameter.grad for parameter in parameters if parameter.grad is not None):
         spread = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else (None, ())
@@ -105,7 +105,7 @@ def gather_gradients(parameters: Iterable[nn.Parameter]) -> Gradients:
 
 @torch.no_grad()
 def measure_norm(gradients: Gradients) -> Tensor:
-    """The global norm, in fp32 or better, where the first kind lies; inf or NaN when a gradient is.
+    """The global norm, in fp32 or better, on the device of the first kind. inf or NaN if a gradient is.
 
     Collective for sharded parameters: each shard counts once, however many ranks hold a copy of it.
     """
@@ -114,7 +114,7 @@ def measure_norm(gradients: Gradients) -> Tensor:
 
 @torch.no_grad()
 def clip_gradients(gradients: Gradients, norm: Tensor, limit: float, *, loss_scale: float = 1.0) -> None:
-    """Undo the loss's scale, then bring gradients to a global norm of at most `limit` (0: leave them).
+    """Undo the loss scale, then clip the global norm to `limit` (0: no clipping).
 
     `norm` is what they measure now. The host need not know it.
     """
@@ -126,7 +126,7 @@ def clip_gradients(gradients: Gradients, norm: Tensor, limit: float, *, loss_sca
 
 
 def _norm_squared(gradients: Gradients) -> Tensor:
-    """The square of the global norm, in fp32 or better, on the first kind's device."""
+    """The squared global norm, in fp32 or better, on the device of the first kind."""
     sums: list[Tensor] = []
     for (_, dtype, mesh, placements), shards in gradients.items():
         norms = norm_of_each(shards, torch.promote_types(dtype, torch.float32))
@@ -139,7 +139,7 @@ def _norm_squared(gradients: Gradients) -> Tensor:
 
 
 def learning_rate_at(step: int, config: TrainerConfig) -> float:
-    """The rate of the update that follows `step` completed ones: linear warm-up, then a cosine to the final rate."""
+    """The rate of the update after `step` completed ones: linear warm-up, then cosine decay to the final rate."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)

@@ -1,4 +1,4 @@
-"""Activation checkpointing: a block keeps its input and computes the rest again in the backward pass."""
+"""Activation checkpointing: a block keeps its input and recomputes the rest in the backward pass."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from trainer.contract.config import Checkpointing
 
-# What linear layers and convolutions run on. Attention is left out: dropout inside it draws random numbers, and to skip
-# it in the second pass would shift those of every dropout behind it.
+# The operations of linear layers and convolutions. Attention is left out: its dropout draws random numbers, and to skip
+# it in the second pass would shift those of every later dropout.
 _PRODUCTS = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -22,7 +22,7 @@ _PRODUCTS = [
 
 
 def recompute(blocks: Sequence[nn.Module], checkpointing: Checkpointing | None) -> None:
-    """Have every `every`-th block recomputed. Its `forward` is replaced, so that no parameter changes its name."""
+    """Recompute every `every`-th block. This replaces its `forward`, so that parameter names stay."""
     if checkpointing is None:
         return
     options: dict[str, Any] = {}

@@ -17,13 +17,13 @@ _COMPRESSION = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
 
 
 def replicate(model: nn.Module, config: TrainerConfig, device: torch.device) -> nn.Module:
-    """Wrap a model whose values are final, and equal on every rank. A single rank needs no wrapper."""
+    """Wrap a model with final values that are equal on every rank. A single rank needs no wrapper."""
     return model if dist.get_world_size() == 1 else wrap(model, config, device)
 
 
 def wrap(model: nn.Module, config: TrainerConfig, device: torch.device) -> DistributedDataParallel:
-    """The same on any number of ranks. Raises StrategyError for bf16 gradients without NCCL."""
-    options: dict[str, Any] = {} if config.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns of it
+    """DDP's options, equal for any number of ranks. Raises StrategyError for bf16 gradients without NCCL."""
+    options: dict[str, Any] = {} if config.broadcast_buffers else {"broadcast_buffers": False}  # torch 2.13 warns
     replica = DistributedDataParallel(
         model,
         device_ids=None if device.type == "cpu" else [device],
@@ -38,20 +38,20 @@ def wrap(model: nn.Module, config: TrainerConfig, device: torch.device) -> Distr
         if config.reduce_precision == "bf16" and device.type == "cpu":
             raise StrategyError("reduce_precision: bf16 needs NCCL, and CPUs exchange by gloo; use fp16 or auto")
         replica.register_comm_hook(None, _COMPRESSION[config.reduce_precision])
-    few_ranks = dist.get_world_size() <= 2  # whose sums are the same in any order
+    few_ranks = dist.get_world_size() <= 2  # two ranks sum equally in any order
     if not (few_ranks or config.find_unused_parameters or config.static_graph):
         _settle_buckets(replica, model)
     return replica
 
 
 def _settle_buckets(replica: nn.Module, model: nn.Module) -> None:
-    """Let DDP lay out its buckets now, by a backward pass that touches every parameter once, the last one first.
+    """Make DDP build its buckets now, by a backward pass that touches every parameter once, last to first.
 
     It does so after its first backward pass, whatever that was, and from then on ranks add gradients up in another
     order: three ranks or more that were restarted would make other rounding errors than those that ran on.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    own_forward = vars(model).get("forward")  # of this object; most have their class's
+    own_forward = vars(model).get("forward")  # set on the object, not on the class
     model.forward = lambda: torch.stack([parameter.sum() for parameter in parameters]).sum()
     replica().backward()
     del model.forward
@@ -61,6 +61,6 @@ def _settle_buckets(replica: nn.Module, model: nn.Module) -> None:
 
 
 def convert_batchnorm(model: nn.Module) -> nn.Module:
-    """BatchNorm with statistics over all ranks. On the meta device, before anything holds the old modules."""
+    """Convert BatchNorm to statistics over all ranks, on the meta device, before anything refers to modules."""
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     return converted

@@ -1,4 +1,4 @@
-"""Spreading parameters, gradients and optimizer over ranks with FSDP2.
+"""Shard parameters, gradients and optimizer state over ranks with FSDP2.
 
 `fully_shard` averages gradients over all ranks of the mesh, those that hold copies included.
 """
@@ -21,17 +21,17 @@ from trainer.parallel.strategy import Layout
 def shard(
     model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, config: TrainerConfig, device: torch.device
 ) -> None:
-    """Shard each block, and with the model what is left of it. In place; the parameters become DTensors."""
+    """Shard each block, then the rest of the model, in place. Parameters become DTensors."""
     mesh, policy = _build_mesh(layout, device), _cast_policy(config)
-    # The loss gets what the model computed in short as full precision, as it does from autocast's sums under ddp.
+    # The loss receives outputs in full precision, as autocast gives them under ddp.
     outer_policy = replace(policy, output_dtype=None if policy.param_dtype is None else torch.float32)
     offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if config.cpu_offload else OffloadPolicy()
-    reshard = None if layout.frees_after_forward else False  # None: all but the outermost, whose turn comes at once
-    for module in (*reversed(blocks), model):  # inner ones first: an outer module takes what they leave
+    reshard = None if layout.frees_after_forward else False  # None: all modules but the outermost
+    for module in (*reversed(blocks), model):  # inner modules first: an outer one takes the rest
         casts = outer_policy if module is model else policy
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=casts, offload_policy=offload)
         if device.type == "cpu" and isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)  # asked for the mean, gloo of torch 2.8 sums (seen)
+            module.set_force_sum_reduction_for_comms(True)  # gloo of torch 2.8 sums instead of averaging (seen)
     if config.prefetch_blocks:
         _prefetch(blocks, config.prefetch_blocks)
 
@@ -50,7 +50,7 @@ def _cast_policy(config: TrainerConfig) -> MixedPrecisionPolicy:
 
 
 def _prefetch(blocks: Sequence[nn.Module], count: int) -> None:
-    """Start gathering `count` blocks ahead, in the order in which blocks stand in the model."""
+    """Prefetch `count` blocks ahead, in the order of the model."""
     modules: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
     for place, module in enumerate(modules):
         module.set_modules_to_forward_prefetch(modules[place + 1 : place + 1 + count])

@@ -1,4 +1,4 @@
-"""How the model lies on the ranks: the strategy that a configuration means for one group. Pure."""
+"""The layout of the model on the ranks: the strategy of a configuration for one group. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trainer.contract.workload import build_workload
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`replicas` x `shards` ranks: neighbours share one copy of the model. `notice` says what was not to be had."""
+    """`replicas` x `shards` ranks. Neighbors share one copy of the model. `notice` says what is not possible."""
 
     strategy: str
     replicas: int
     shards: int
-    frees_after_forward: bool = True  # a sharded block's parameters are gathered again for the backward pass
-    syncs_once: bool = False  # gradients are exchanged after the step's last microbatch only
+    frees_after_forward: bool = True  # gather parameters again for the backward pass
+    syncs_once: bool = False  # reduce gradients only after the last microbatch of a step
     notice: str | None = None
 
     @property
@@ -33,7 +33,7 @@ def choose_layout(
     ranks_per_node: int | None,
     device_bytes: int | None = None,
 ) -> Layout:
-    """`ranks_per_node` is None where nodes differ: hsdp then has no shard size of its own.
+    """`ranks_per_node` is None if nodes differ: hsdp then has no default shard size.
 
     `device_bytes` is the memory of the smallest device of the group, the same on every rank; None: not known.
     """
@@ -54,14 +54,14 @@ def choose_layout(
 
 
 def _syncs_once(config: TrainerConfig, strategy: str) -> bool:
-    """DDP learns a static graph from a backward pass that exchanges gradients: then every one has to."""
+    """DDP learns a static graph from a backward pass with gradient reduction: then every pass needs it."""
     if config.gradient_sync == "auto":
         return strategy == "ddp" and not config.static_graph
     return config.gradient_sync == "step"
 
 
 def choose_strategy(config: TrainerConfig, parameters: int, world_size: int, device_bytes: int | None) -> str:
-    """What `auto` means for a model of so many parameters, by the formulas for memory: see advice.choose_strategy."""
+    """What `auto` means for a model of this size, by the memory formulas. See advice.choose_strategy."""
     strategy = parse_strategy(config.strategy)
     if strategy != "auto":
         return strategy
@@ -71,8 +71,8 @@ def choose_strategy(config: TrainerConfig, parameters: int, world_size: int, dev
 
 
 def _choose_shard_size(wanted: int | None, world_size: int) -> tuple[int, str | None]:
-    """A group that cannot be cut evenly shards over all ranks: slower than copies, but never short of memory."""
+    """Shard over all ranks if the group cannot be divided evenly: slower than copies, but it fits into memory."""
     if wanted is not None and world_size % wanted == 0:
         return wanted, None
-    reason = "nodes differ in workers" if wanted is None else f"{world_size} ranks are no multiple of {wanted}"
+    reason = "nodes differ in size" if wanted is None else f"{world_size} ranks are not a multiple of {wanted}"
     return world_size, f"hsdp shards over all ranks: {reason}"

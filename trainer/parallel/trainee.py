@@ -1,4 +1,4 @@
-"""From a configuration to a model ready to train on every rank of the group: the one place that orders the steps.
+"""Build a model that is ready to train on every rank, from a configuration. The order of the steps matters.
 
 Nothing here knows what kind of model it is. Every strategy averages gradients over ranks; the loop multiplies the loss
 by the world size to undo it.
@@ -46,16 +46,16 @@ class Trainee:
     optimizer: torch.optim.Optimizer
     layout: Layout
     device: torch.device
-    exchange: Exchange  # measures what of a step is communication alone
-    notices: tuple[str, ...] = ()  # what was asked for and is not to be had here
-    parameters: dict[str, nn.Parameter] = field(init=False)  # those that are trained
+    exchange: Exchange  # measures exposed communication
+    notices: tuple[str, ...] = ()  # settings without effect
+    parameters: dict[str, nn.Parameter] = field(init=False)  # trainable parameters
 
     def __post_init__(self) -> None:
         trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
         object.__setattr__(self, "parameters", trained)
 
     def synchronise(self, is_last: bool) -> None:
-        """Say, before each microbatch, whether it is the step's last: gradients may be exchanged only then.
+        """Announce a microbatch, and whether it is the last of the step. Gradients may be reduced only then.
 
         Sharded strategies reduce after every microbatch unless told otherwise: to wait would hold the gradients whole.
         Copies of a shard (hsdp) always wait.
@@ -70,11 +70,11 @@ class Trainee:
 
     @property
     def exchanges_throughout(self) -> bool:
-        """Shards are gathered in every block; ddp exchanges gradients alone, once the backward pass is done."""
+        """Sharded strategies communicate in every block. ddp only reduces gradients after the backward pass."""
         return self.layout.is_sharded
 
     def on_backward_done(self, action: Callable[[], None]) -> None:
-        """Call `action` when this rank has computed its gradients and has only to exchange them, under ddp.
+        """Under ddp, call `action` once this rank has computed its gradients and starts to wait for the others.
 
         The first parameter's gradient is the last: autograd accumulates a gradient as soon as it is there.
         """
@@ -88,11 +88,11 @@ class Trainee:
             first.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Arithmetic of the precision under ddp; sharded blocks cast by a policy of their own."""
+        """Autocast under ddp. Sharded blocks use FSDP's mixed-precision policy."""
         return nullcontext() if self.layout.is_sharded else PRECISIONS[self.config.precision].autocast(self.device)
 
     def refuse_unused(self) -> None:
-        """After a backward pass. Raises UnusedParameters where ddp would train copies apart, or fail a step later."""
+        """After a backward pass, raise UnusedParameters if ddp missed a gradient: the copies would diverge."""
         if not isinstance(self.forward, DistributedDataParallel) or self.config.find_unused_parameters:
             return
         unused = [name for name, parameter in self.parameters.items() if parameter.grad is None]
@@ -148,7 +148,7 @@ def build_trainee(
 
 
 def _ranks_per_node(run: Run) -> int | None:
-    """None where nodes differ. Only hsdp asks, so only it pays for the exchange."""
+    """None if nodes differ. Only hsdp needs this, so only hsdp communicates here."""
     if parse_strategy(run.config.strategy) != "hsdp":
         return None
     sizes = set(on_every_rank(lambda: run.place.local_world_size, run.waits))
@@ -156,7 +156,7 @@ def _ranks_per_node(run: Run) -> int | None:
 
 
 def _smallest_device(run: Run) -> int | None:
-    """The memory on which `auto` decides: all ranks must decide alike, and devices may differ."""
+    """The smallest device memory, for `auto`: all ranks must decide alike, and devices may differ."""
     if parse_strategy(run.config.strategy) != "auto" or run.device.type == "cpu":
         return None
     sizes = on_every_rank(lambda: find_device_bytes(run.device), run.waits)
@@ -164,7 +164,7 @@ def _smallest_device(run: Run) -> int | None:
 
 
 def _compile(blocks: Sequence[nn.Module], mode: str) -> None:
-    """Compile each block by itself: equal blocks share the work, and gradients leave between them."""
+    """Compile each block separately: equal blocks share the work, and gradients are reduced between them."""
     if mode == "none":
         return
     for block in blocks:

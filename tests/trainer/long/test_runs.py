@@ -80,7 +80,7 @@ def test_a_place_that_cannot_hold_snapshots_is_refused_at_once(tmp_path):
 def test_ranks_that_were_started_differently_do_not_train(tmp_path):
     with start_group(tmp_path, 2, entry=(str(Path(__file__).parents[1] / "unlike_entry.py"),), steps=4) as group:
         assert group.wait() == [1, 1]
-        message = "StrategyError: rank 1 is not what rank 0 is: learning_rate was 0.001 and is 0.002; start all ranks"
+        message = "StrategyError: rank 1 differs from rank 0: learning_rate was 0.001 and is 0.002; start all ranks"
         assert group.outputs().count(message) == 2
     assert group.losses() == {}
 

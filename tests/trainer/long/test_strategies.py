@@ -97,8 +97,8 @@ def test_names_of_parameters_do_not_depend_on_the_strategy(found, plain):
 
 def test_what_is_not_to_be_had_is_told(found):
     assert found["uneven"]["copies"] == [1, 2]
-    assert found["uneven"]["notices"] == ["hsdp shards over all ranks: 2 ranks are no multiple of 3"]
-    assert "CPUs have none" in found["ddp"]["notices"][0]
+    assert found["uneven"]["notices"] == ["hsdp shards over all ranks: 2 ranks are not a multiple of 3"]
+    assert "has no effect on CPUs" in found["ddp"]["notices"][0]
 
 
 def test_an_overflow_skips_the_step_and_halves_the_scale(found):

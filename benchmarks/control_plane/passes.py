@@ -15,7 +15,7 @@ from benchmarks.frame import Figures, render_number
 from orchestrator.collector import calm_collector
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest, Site
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest, Site
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake.intake import Intake

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.bootstrap.places import Place, build_kubernetes, build_slurm
+from orchestrator.bootstrap.cluster_backends import Place, build_kubernetes, build_slurm
 from orchestrator.cluster_settings import (
     ClusterSettings,
     KubernetesClusterSettings,
     LocalClusterSettings,
     SlurmClusterSettings,
 )
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.domain.job.launch_plan import Site, build_plan
 from orchestrator.settings import Settings
 
 _SUBMIT_TIMEOUT_S = 1.0  # a start of processes on this machine is over at once, or it did not happen

@@ -21,10 +21,10 @@ from orchestrator import rundir
 from orchestrator.api.app import create_app
 from orchestrator.api.deps import Services
 from orchestrator.bootstrap.clock import SystemClock
+from orchestrator.bootstrap.cluster_backends import Place
 from orchestrator.bootstrap.given import endpoints_of, keep_of, limits_of, prices_of, webhook_views_of
 from orchestrator.bootstrap.identity import build_identity, hosts_of, keys_of
 from orchestrator.bootstrap.machine import build_places, count_gpus
-from orchestrator.bootstrap.places import Place
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.job_commands import Commands

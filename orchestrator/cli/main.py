@@ -30,7 +30,7 @@ NEXT_STEPS = {
 }
 # Command: the module that holds it, and the first line of its docstring.
 COMMANDS = {
-    "serve": ("orchestrator.cli.service", "Run the service here, until SIGTERM or Ctrl-C."),
+    "serve": ("orchestrator.cli.serve", "Run the service here, until SIGTERM or Ctrl-C."),
     "submit": ("orchestrator.cli.submit", "Submit the job of a YAML or JSON file ('-': standard input)."),
     "plan": ("orchestrator.cli.submit", "Show what a job's file would launch; submit nothing."),
     "preflight": (
@@ -38,15 +38,15 @@ COMMANDS = {
         "Check in a job's place what it needs to start: network, storage, steps.",
     ),
     "drill": ("orchestrator.cli.trials", "Kill a worker of a small job like this one and compare the loss curves."),
-    "ls": ("orchestrator.cli.jobs", "List jobs, newest first."),
-    "show": ("orchestrator.cli.jobs", "Show one job."),
-    "logs": ("orchestrator.cli.history", "Print what a job's workers wrote."),
-    "events": ("orchestrator.cli.history", "Tell what happened to a job."),
-    "snapshots": ("orchestrator.cli.history", "List a job's snapshots."),
+    "ls": ("orchestrator.cli.job_listing", "List jobs, newest first."),
+    "show": ("orchestrator.cli.job_listing", "Show one job."),
+    "logs": ("orchestrator.cli.history_commands", "Print what a job's workers wrote."),
+    "events": ("orchestrator.cli.history_commands", "Tell what happened to a job."),
+    "snapshots": ("orchestrator.cli.history_commands", "List a job's snapshots."),
     "stacks": ("orchestrator.cli.stacks", "Show where each rank of a running job stands, as Python stacks."),
     "why": ("orchestrator.cli.insight", "Tell why a job stands as it does, and what to do."),
     "goodput": (
-        "orchestrator.cli.goodput",
+        "orchestrator.cli.goodput_report",
         "Tell where a job's device time went, or that of all jobs by who had it.",
     ),
     "cancel": ("orchestrator.cli.job_actions", "End a job."),
@@ -57,8 +57,11 @@ COMMANDS = {
     "snapshot": ("orchestrator.cli.job_actions", "Take a snapshot of a running job now."),
     "chaos": ("orchestrator.cli.job_actions", "Inject a fault into a running job, to see it recover."),
     "scale": ("orchestrator.cli.job_actions", "Give a job another number of nodes, or a range as 2:8."),
-    "clusters": ("orchestrator.cli.clusters", "List the clusters and what they hold."),
-    "nodes": ("orchestrator.cli.clusters", "List the nodes with failures in their record, or clear the record of one."),
+    "clusters": ("orchestrator.cli.cluster_commands", "List the clusters and what they hold."),
+    "nodes": (
+        "orchestrator.cli.cluster_commands",
+        "List the nodes with failures on record, or clear the record of one.",
+    ),
     "secret": ("orchestrator.cli.secret", "Store, list and remove secrets."),
     "webhook": ("orchestrator.cli.webhook", "Make, list and remove webhooks."),
     "token": ("orchestrator.cli.token", "Make, list and revoke tokens."),
@@ -70,7 +73,7 @@ COMMANDS = {
     "logout": ("orchestrator.cli.access", "Forget a profile with its token."),
     "profiles": ("orchestrator.cli.access", "List the services that you have signed in to, or choose one."),
     "doctor": ("orchestrator.cli.doctor", "Check that the service is set up well and its clusters can carry jobs."),
-    "db": ("orchestrator.cli.service", "Upgrade the service's database, check it, back it up, or restore it."),
+    "db": ("orchestrator.cli.serve", "Upgrade the service's database, check it, back it up, or restore it."),
 }
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.folders import check_folders
 from orchestrator.commands.submission import check_submission, find_cluster, make_absolute
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import LOCAL, Principal, Role
 from orchestrator.domain.access.url_policy import why_no_store, why_out_of_bounds
 from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt
 from orchestrator.commands.preview import render_launch
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.jobs import JobStanding
 from orchestrator.wire.plans import AgainstView, PlanView

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.deletion import Deletion, bury, require_deletable

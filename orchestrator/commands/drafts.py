@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.specs.spec import JobSpec

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import FieldProblem
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.workdir import find_job_ids, why_not_in_root

@@ -8,7 +8,7 @@ import structlog
 
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.errors import NotFound
-from orchestrator.domain.observation.node import record_begins
+from orchestrator.domain.observation.node_record import record_begins
 from orchestrator.ports.clock import Clock
 from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.node_records import NodeStore

@@ -8,12 +8,12 @@ from enum import Enum
 
 from torchx import specs
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt, draft_job
 from orchestrator.commands.sizing import compare_rungs, size_up
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch import Environments, LaunchPlan
+from orchestrator.domain.job.launch_plan import Environments, LaunchPlan
 from orchestrator.domain.job.masking import MASK
 from orchestrator.domain.specs.ineffective_fields import list_ineffective
 from orchestrator.domain.specs.spec import JobSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.domain.job.launch import workers_per_node
+from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.wire.plans import MemoryView
 from trainer.contract.advice import LADDER, Rung, choose_strategy, describe_need

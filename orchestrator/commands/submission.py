@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.drafts import draft_attempt, draft_job
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.counted import counted
 from orchestrator.domain.errors import BackendUnavailable, FieldProblem, InvalidSpec, LaunchRefused
-from orchestrator.domain.job.launch import workers_per_node
+from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.domain.specs.time_limit import find_limit_problem
 from orchestrator.domain.specs.unsupported import find_unsupported

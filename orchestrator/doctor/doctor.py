@@ -22,13 +22,13 @@ from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.probe import Look
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
-from orchestrator.bootstrap.machine import build_places
-from orchestrator.bootstrap.places import (
+from orchestrator.bootstrap.cluster_backends import (
     build_client,
     build_kubernetes_client,
     build_kubernetes_site,
     build_slurm_site,
 )
+from orchestrator.bootstrap.machine import build_places
 from orchestrator.cluster_settings import (
     ClusterSettings,
     KubernetesClusterSettings,
@@ -36,8 +36,8 @@ from orchestrator.cluster_settings import (
     SlurmClusterSettings,
 )
 from orchestrator.doctor.finding import Finding, Verdict
-from orchestrator.doctor.group import try_group
-from orchestrator.doctor.service import examine_service
+from orchestrator.doctor.service_checks import examine_service
+from orchestrator.doctor.trial_group import try_group
 from orchestrator.domain.errors import BackendUnavailable, ConfigurationError, LaunchRefused
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.jobfolder.removal import drop

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.jobfolder.folder import JobFolder, status_of
-from orchestrator.logs.files import MAX_LINE_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
+from orchestrator.logs.log_files import MAX_LINE_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
 from orchestrator.logs.reader import LogRequest, Logs, Selection, matches, tail
 
 MAX_POLL_BYTES = 1024 * 1024  # of one file in one poll

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.domain.explanation.quiet import Output
 from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder
-from orchestrator.logs.files import numbered, older_of
+from orchestrator.logs.log_files import numbered, older_of
 from trainer.contract import layout
 
 MOST_LOOKED_AT = 1024  # workers, those of the first replicas: usually the first ranks print

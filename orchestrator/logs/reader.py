@@ -11,13 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.explanation.quiet import Output
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.masking import NOTHING, Mask
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.logs.files import (
+from orchestrator.logs.log_files import (
     BLOCK_BYTES,
     Source,
     find_agent_logs,
@@ -27,8 +27,8 @@ from orchestrator.logs.files import (
     read_lines,
     start_of_last_lines,
 )
+from orchestrator.logs.log_places import Place, find_places
 from orchestrator.logs.output import find_last_output
-from orchestrator.logs.places import Place, find_places
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_reader import JobReader
 from orchestrator.store.records import JobCourse, StoredWorker

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Sighting
 from trainer.contract.launch import DesiredDocument
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, Training
 from trainer.contract.exit_record import ExitRecord
 

@@ -16,7 +16,7 @@ from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.explanation.why import Cause, explain
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.observation.node import Exclusion, describe
+from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.logs.reader import LogRequest, Logs
 from orchestrator.ports.clock import Clock
 from orchestrator.store.chronicle_reader import ChronicleReader

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.domain.observation.node import Exclusion, NodeFailure, exclude, find_incidents, record_begins
+from orchestrator.domain.observation.node_record import Exclusion, NodeFailure, exclude, find_incidents, record_begins
 from orchestrator.domain.queueing.admission import Claimant, Limits, Quota, admit, devices_of, place_in_line
 from orchestrator.domain.queueing.lease import LeaseStanding
 from orchestrator.domain.specs.spec import JobSpec

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from orchestrator.domain.job.job import Job, JobState
+from orchestrator.domain.job.rank_stacks import newest_stacks
 from orchestrator.domain.job.requests import pending_requests
-from orchestrator.domain.job.stacks import newest_stacks
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import Budgets
 from orchestrator.ports.jobs import JobStanding

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused, NotPermitted
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.ports.clock import Clock
 from orchestrator.simulator.group import FakeAttempt, Stall

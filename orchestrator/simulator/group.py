@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.ports.clock import Clock
 from orchestrator.simulator.agents import AgentState, FakeAgent

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from orchestrator.domain.errors import InvalidTransition, LeaseLost, Refused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Training, parse_replicas
 from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 from orchestrator.ports.clock import Clock

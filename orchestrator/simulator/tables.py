@@ -10,7 +10,7 @@ from orchestrator.domain.errors import NotFound
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankWord
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.journals import JournalBatch, JournalOffsets

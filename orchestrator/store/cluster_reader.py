@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Select, func, select
 
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.queueing.admission import Claimant
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import attempt_of, job_of

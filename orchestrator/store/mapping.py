@@ -12,7 +12,7 @@ from orchestrator.domain.explanation.row_limits import Stored
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job, JobState, RequestedChaos, RequestedStacks
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, Training
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.records import MetricPoint, StoredEvent, StoredReplica, StoredSnapshot, StoredWorker

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.store.engine import Database
 from orchestrator.store.mapping import node_failure_columns, node_failure_of
 from orchestrator.store.store_clock import is_postgres

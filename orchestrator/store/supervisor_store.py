@@ -14,7 +14,7 @@ from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState, parse_nodes
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import RankWord, parse_replicas
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, Journalled, Supervised

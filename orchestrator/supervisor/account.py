@@ -10,7 +10,7 @@ from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.masking import Mask
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.policy.decision import Decision, Stop
 from orchestrator.domain.policy.evidence import weigh
 from orchestrator.domain.policy.situation import Situation

@@ -19,10 +19,10 @@ from orchestrator.domain.errors import LaunchRefused, NotPermitted
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch import Site, build_plan, workers_per_node
+from orchestrator.domain.job.launch_plan import Site, build_plan, workers_per_node
 from orchestrator.domain.job.masking import NOTHING
 from orchestrator.domain.job.requests import desired_of_attempt
-from orchestrator.domain.observation.node import Exclusion, NodeFailure
+from orchestrator.domain.observation.node_record import Exclusion, NodeFailure
 from orchestrator.domain.observation.observation import Presence, Training
 from orchestrator.domain.policy.budget import charge, find_cost, mark_at_launch, recognise
 from orchestrator.domain.policy.decision import (

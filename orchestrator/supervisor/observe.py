@@ -10,7 +10,7 @@ from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.observation.hang import suspect
-from orchestrator.domain.observation.node import Exclusion, exclude, record_begins
+from orchestrator.domain.observation.node_record import Exclusion, exclude, record_begins
 from orchestrator.domain.observation.observation import Observation, Presence, Sighting
 from orchestrator.domain.queueing.admission import dependencies_of
 from orchestrator.ports.clock import Clock

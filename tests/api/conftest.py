@@ -15,12 +15,12 @@ from fastapi import FastAPI
 
 from orchestrator.api.app import create_app
 from orchestrator.api.deps import Identity, Services
-from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.deletions import Deletions
 from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
+from orchestrator.configured_cluster import Cluster
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.sign_in import build_sign_in
 from orchestrator.dashboard.views import build_router
@@ -28,8 +28,8 @@ from orchestrator.domain.access.identity import LOCAL, Role
 from orchestrator.domain.accounting.breakdown import Prices
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch import Site, build_plan
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.job.launch_plan import Site, build_plan
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.queueing.admission import Limits, Quota
 from orchestrator.identity.gate import Gate
 from orchestrator.identity.job_places import JobPlaces

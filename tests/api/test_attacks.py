@@ -18,7 +18,7 @@ from orchestrator.domain.access import identity
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.settings import load_settings

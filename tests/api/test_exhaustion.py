@@ -17,7 +17,7 @@ from orchestrator.commands.job_commands import parse_spec_patch
 from orchestrator.commands.preview import MOST_REPLICAS
 from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
 from orchestrator.domain.specs.validation import MOST_LEAVES, MOST_PROBLEMS, check_plain, leaves, parse_spec
 from tests.api.conftest import World

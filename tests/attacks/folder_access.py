@@ -11,19 +11,19 @@ from typing import cast
 
 from orchestrator import rundir
 from orchestrator.backends import ship
-from orchestrator.backends.kubernetes import traces as kubernetes
+from orchestrator.backends.kubernetes import attempt_folder as kubernetes
 from orchestrator.backends.kubernetes.printed import Printed
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.slurm import traces as slurm
+from orchestrator.backends.slurm import attempt_folder as slurm
 from orchestrator.backends.slurm.sight import Traces
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.jobfolder.folder import Folder, JobFolder
 from orchestrator.jobfolder.removal import JobFolders
-from orchestrator.logs.files import find_agent_logs, find_worker_logs, open_log
+from orchestrator.logs.log_files import find_agent_logs, find_worker_logs, open_log
 from orchestrator.logs.reader import LogRequest, Selection, tail
 from orchestrator.ports.cluster import Backend
 from orchestrator.upkeep.housekeeping import TRASH, discard

@@ -19,7 +19,7 @@ from orchestrator.backends.kubernetes.render import render_native as render_yaml
 from orchestrator.backends.local.render import render_processes
 from orchestrator.backends.slurm.render import render_native, render_node_launch, render_request
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.launch import LaunchPlan, build_plan
+from orchestrator.domain.job.launch_plan import LaunchPlan, build_plan
 from orchestrator.domain.specs.spec import JobSpec
 from tests.attacks.places import SHELL, Place, accepted, find_places
 from tests.kubernetes.test_render import OWN

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import Liveness, Presence, Sighting
 from tests.contract.backends import BackendWorld
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from deploy.dev.crash_points.launcher import write_lean_python
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
-from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.ports.cluster import Backend
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change, SupervisorReader, SupervisorWriter
 from tests.builders import NOW, at, make_attempt, make_event, make_job

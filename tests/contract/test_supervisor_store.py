@@ -8,7 +8,7 @@ from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.errors import InvalidTransition, NotFound, Refused
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Training
 from orchestrator.ports.supervision import Change
 from tests.builders import (

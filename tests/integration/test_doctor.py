@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.service import processes_of
+from orchestrator.bootstrap.cluster_backends import Place
 from orchestrator.bootstrap.machine import build_places
-from orchestrator.bootstrap.places import Place
 from orchestrator.doctor.doctor import examine
 from orchestrator.doctor.finding import Verdict
-from orchestrator.doctor.group import Timeouts, build_group_plan, try_group
+from orchestrator.doctor.trial_group import Timeouts, build_group_plan, try_group
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.settings import Settings
 from tests.builders import make_attempt, make_job
 from tests.elastic.harness import wait_for

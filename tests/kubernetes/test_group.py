@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from orchestrator.backends.kubernetes.backend import KubernetesBackend
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.doctor.finding import Verdict
-from orchestrator.doctor.group import Timeouts, try_group
-from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.doctor.trial_group import Timeouts, try_group
+from orchestrator.domain.job.launch_plan import Site, build_plan
 from tests.contract.backends import site
 from tests.kubernetes.fake_api import FakeApi
 from tests.kubernetes.test_not_starting import recorded_status

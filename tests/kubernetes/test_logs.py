@@ -12,7 +12,7 @@ from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.printed import Held, Printed, parse_stamp
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.logs.files import find_worker_logs
+from orchestrator.logs.log_files import find_worker_logs
 from tests.kubernetes.fake_api import FakeApi
 from trainer.contract import layout
 from trainer.contract.printed import Writer, parse_printed, render_printed

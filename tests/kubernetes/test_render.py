@@ -29,7 +29,7 @@ from orchestrator.backends.kubernetes.render import (
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
-from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.domain.specs.spec import Placement
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract.node import HEAD, LOCAL

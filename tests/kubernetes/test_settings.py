@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.bootstrap import service
+from orchestrator.bootstrap.cluster_backends import build_kubernetes_site
 from orchestrator.bootstrap.machine import build_places
-from orchestrator.bootstrap.places import build_kubernetes_site
 from orchestrator.cluster_settings import KubernetesClusterSettings
 from orchestrator.commands.submission import check_submission
 from orchestrator.domain.errors import ConfigurationError, InvalidSpec

@@ -15,7 +15,7 @@ from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import EventKind
 from orchestrator.domain.job.job import TRANSITIONS as JOB_EDGES
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.observation.node import GRAVE
+from orchestrator.domain.observation.node_record import GRAVE
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.policy.budget import budget_of
 from orchestrator.ports.supervision import Change

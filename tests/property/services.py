@@ -14,7 +14,7 @@ from typing import Protocol
 from orchestrator import rundir
 from orchestrator.domain.errors import BackendUnavailable, LeaseLost, Refused, StoreUnavailable, Unavailable
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, Site
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.observation.node import GRAVE, INCIDENT_S, NodeFailure, exclude, find_incidents
+from orchestrator.domain.observation.node_record import GRAVE, INCIDENT_S, NodeFailure, exclude, find_incidents
 from tests.unit.situations import NOW
 from trainer.contract.failure import FailureKind
 

@@ -15,12 +15,12 @@ from unittest.mock import patch
 import structlog
 
 from orchestrator import rundir
-from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.job_commands import Commands
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.domain.job.launch_plan import Site, build_plan
 from orchestrator.domain.policy.decide import Rule, decide
 from orchestrator.domain.policy.decision import Decision
 from orchestrator.domain.policy.situation import Situation

@@ -20,7 +20,7 @@ from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.explanation.remedies import find_remedy
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.domain.specs.spec import Resources
 from tests.contract.backends import build, site

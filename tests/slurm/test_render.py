@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.backends.slurm.render import render_native, render_node_launch, render_request
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.domain.specs.spec import Placement
 from tests.examples import examples
 from tests.unit.situations import a_job, a_spec, an_attempt

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.bootstrap.cluster_backends import build_slurm_site
 from orchestrator.bootstrap.machine import build_places
-from orchestrator.bootstrap.places import build_slurm_site
 from orchestrator.cluster_settings import SlurmClusterSettings
 from orchestrator.commands.preview import render_plan
 from orchestrator.commands.submission import check_submission

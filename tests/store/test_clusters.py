@@ -9,7 +9,7 @@ from sqlalchemy import event, func, select
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.ports.supervision import Change
 from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.node_records import NodeStore

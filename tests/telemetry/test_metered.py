@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.supervisor.metered import MeteredBackend
 from orchestrator.telemetry.metrics import Metrics

@@ -5,7 +5,7 @@ import sys
 import time
 
 from trainer import __main__
-from trainer.data import tokens as data
+from trainer.data import token_files as data
 
 BATCHES = 12
 read_windows, batches = data.Data.read_windows, 0

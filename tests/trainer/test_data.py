@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.contract.config import parse_config
-from trainer.data.tokens import describe_difference, open_data
+from trainer.data.token_files import describe_difference, open_data
 from trainer.errors import DataError
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.job_commands import Commands
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState

@@ -12,7 +12,7 @@ from orchestrator import process, rundir
 from orchestrator.domain.errors import LeaseLost
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.job.launch import Site
+from orchestrator.domain.job.launch_plan import Site
 from orchestrator.domain.observation.observation import Presence
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.situation import Situation

@@ -13,7 +13,7 @@ from orchestrator import rundir
 from orchestrator.domain.accounting.training_summary import TrainingSummary
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.job.launch import Site
+from orchestrator.domain.job.launch_plan import Site
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import EndAttempt, Stop

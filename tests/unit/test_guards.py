@@ -10,7 +10,7 @@ import pytest
 from orchestrator.domain.errors import InvalidTransition
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.job.launch import restarts_left
+from orchestrator.domain.job.launch_plan import restarts_left
 from orchestrator.domain.observation.observation import Liveness, Presence, Training
 from orchestrator.domain.observation.watched import Watched, is_lost_peer
 from orchestrator.domain.policy.budget import charge

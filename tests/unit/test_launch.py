@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.backends.local.render import render_processes
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.launch import Environments, LaunchPlan, Site, build_plan, restarts_left
+from orchestrator.domain.job.launch_plan import Environments, LaunchPlan, Site, build_plan, restarts_left
 from orchestrator.domain.job.worker_token import issue_worker_token
 from tests.unit.situations import a_job, a_spec, an_attempt
 from trainer.contract import env

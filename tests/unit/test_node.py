@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.observation.node import INCIDENT_S, NodeFailure, exclude, find_incidents
+from orchestrator.domain.observation.node_record import INCIDENT_S, NodeFailure, exclude, find_incidents
 from tests.unit.situations import NOW, ago
 from trainer.contract.failure import FailureKind
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.plans import Plans
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.errors import InvalidSpec, NotFound
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.clock import VirtualClock
 from orchestrator.simulator.cluster import FakeCluster

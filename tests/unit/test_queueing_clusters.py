@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.node import Exclusion
+from orchestrator.domain.observation.node_record import Exclusion
 from orchestrator.domain.observation.observation import Liveness, Observation, Presence, ReplicaSighting
 from orchestrator.domain.policy.decide import decide
 from orchestrator.domain.policy.decision import AvoidOnly, Decision, EndAttempt, Stop, Wait

@@ -13,7 +13,7 @@ from orchestrator import rundir
 from orchestrator.domain.errors import LaunchRefused, StoreUnavailable
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.job.masking import MASK, NOTHING, Mask
 from orchestrator.domain.observation.observation import Presence
 from orchestrator.domain.policy.decision import Decision, EndAttempt, Submit

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
 from orchestrator.doctor.finding import Verdict
-from orchestrator.doctor.service import examine_service, judge_space
+from orchestrator.doctor.service_checks import examine_service, judge_space
 from orchestrator.domain.access.identity import LOCAL, Role
 from orchestrator.identity.tokens import Tokens
 from orchestrator.settings import Settings

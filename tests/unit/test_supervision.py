@@ -15,8 +15,8 @@ from orchestrator import rundir
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, JobState
-from orchestrator.domain.job.launch import Site
-from orchestrator.domain.observation.node import NodeFailure
+from orchestrator.domain.job.launch_plan import Site
+from orchestrator.domain.observation.node_record import NodeFailure
 from orchestrator.domain.observation.observation import Observation, Presence, Sighting
 from orchestrator.domain.policy.decision import Decision, EndAttempt, NotePending, Stop, Submit, Wait
 from orchestrator.domain.policy.situation import Situation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.stacks import RankStacks, newest_stacks
+from orchestrator.domain.job.rank_stacks import RankStacks, newest_stacks
 from tests.builders import at, make_event
 
 

@@ -14,7 +14,7 @@ from trainer.contract.config import TrainerConfig
 from trainer.contract.env import WorkerPlace
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Phase
-from trainer.data.tokens import describe_difference
+from trainer.data.token_files import describe_difference
 from trainer.errors import DataError, SnapshotError, StrategyError, TaskError
 from trainer.loop.batch_change import advise_batch
 from trainer.loop.task import Task

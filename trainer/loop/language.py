@@ -17,7 +17,7 @@ from trainer.contract.shapes import SHAPES
 from trainer.contract.workload import preset_shape
 from trainer.data.sample_order import draw_windows
 from trainer.data.source import Read, Request
-from trainer.data.tokens import open_data
+from trainer.data.token_files import open_data
 from trainer.loop.flops import flops_per_token
 from trainer.model.decoder import Decoder, build_initial
 from trainer.model.initial import Digests, Draft

@@ -13,7 +13,7 @@ from pathlib import Path
 from deploy.dev.crash_points.points import Counting, Strike, install
 from orchestrator import process
 from orchestrator.bootstrap import machine
-from orchestrator.domain.job.launch import Site
+from orchestrator.domain.job.launch_plan import Site
 from orchestrator.settings import Settings, load_settings
 
 LEAN = Path(__file__).with_name("lean_agent.py")

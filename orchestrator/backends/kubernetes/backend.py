@@ -12,6 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.kubernetes.attempt_folder import (
+    keep_last_words,
+    note_beginning,
+    note_cancellation,
+    read_traces,
+)
 from orchestrator.backends.kubernetes.client import SILENT, Forbidden, KubernetesClient, Selection
 from orchestrator.backends.kubernetes.logs import Followed, LogKeeper
 from orchestrator.backends.kubernetes.mirror import Mirror
@@ -35,11 +41,10 @@ from orchestrator.backends.kubernetes.site import (
 )
 from orchestrator.backends.kubernetes.states import is_silent
 from orchestrator.backends.kubernetes.submission import Submitter, require_fitting
-from orchestrator.backends.kubernetes.traces import keep_last_words, note_beginning, note_cancellation, read_traces
 from orchestrator.backends.kubernetes.watcher import Watcher
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import layout

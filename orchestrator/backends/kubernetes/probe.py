@@ -29,7 +29,7 @@ from orchestrator.backends.kubernetes.site import (
 )
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.domain.specs.spec import Placement, Resources
 from orchestrator.jobfolder.folder import JobFolder

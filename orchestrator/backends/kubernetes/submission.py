@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator import rundir
 from orchestrator.backends import ship
 from orchestrator.backends.kubernetes.agent import render_agent
+from orchestrator.backends.kubernetes.attempt_folder import note_submission
 from orchestrator.backends.kubernetes.client import Forbidden, KubernetesClient
 from orchestrator.backends.kubernetes.render import Manifests, owned, render_manifests
 from orchestrator.backends.kubernetes.site import (
@@ -19,9 +20,8 @@ from orchestrator.backends.kubernetes.site import (
     KubernetesSite,
     effective_placement,
 )
-from orchestrator.backends.kubernetes.traces import note_submission
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env
 

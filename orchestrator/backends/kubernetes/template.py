@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.backends.kubernetes.agent import agent_mounts, agent_volumes, render_unpacking, start_agent
 from orchestrator.backends.kubernetes.security import secure_container, secure_pod
 from orchestrator.backends.kubernetes.site import ATTEMPT_LABEL, CONTAINER, KubernetesSite
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.specs.spec import Placement
 from trainer.contract import env
 

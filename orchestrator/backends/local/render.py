@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from orchestrator.domain.job.launch import PROCESSES, LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import PROCESSES, LaunchPlan, NativeRequest
 
 
 def render_processes(plan: LaunchPlan) -> NativeRequest:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator import rundir
 from orchestrator.backends import ship
+from orchestrator.backends.slurm.attempt_folder import last_sign, look_closely, note_submission, noted_at, read_traces
 from orchestrator.backends.slurm.cancellations import Cancellations
 from orchestrator.backends.slurm.capacity import (
     SlurmNode,
@@ -40,11 +41,10 @@ from orchestrator.backends.slurm.sight import (
 )
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.backends.slurm.states import Standing, meaning, waits_for_nodes
-from orchestrator.backends.slurm.traces import last_sign, look_closely, note_submission, noted_at, read_traces
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
-from orchestrator.domain.observation.node import Partition
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
+from orchestrator.domain.observation.node_record import Partition
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env, layout

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 from orchestrator.domain.counted import counted
-from orchestrator.domain.observation.node import Partition
+from orchestrator.domain.observation.node_record import Partition
 from orchestrator.domain.specs.spec import Placement
 
 SEPARATOR = "\x1f"

@@ -12,7 +12,7 @@ from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch import workers_per_node
+from orchestrator.domain.job.launch_plan import workers_per_node
 from trainer.contract.exit_record import EventKind as Theirs
 from trainer.contract.failure import FailureKind, parse_failure
 

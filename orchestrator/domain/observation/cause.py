@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.observation.node import GRAVE
+from orchestrator.domain.observation.node_record import GRAVE
 from orchestrator.domain.observation.observation import ReplicaSighting
 from orchestrator.domain.observation.watched import Watched, is_lost_peer
 from trainer.contract.exit_record import ExitRecord, Outcome

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.observation.node import Exclusion
+from orchestrator.domain.observation.node_record import Exclusion
 from orchestrator.domain.observation.observation import Liveness, Presence
 from orchestrator.domain.observation.watched import Watched
 from orchestrator.domain.queueing.admission import Admission

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from orchestrator.domain.counted import counted
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job, JobState
-from orchestrator.domain.job.launch import workers_per_node
+from orchestrator.domain.job.launch_plan import workers_per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

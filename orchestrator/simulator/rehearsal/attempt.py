@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from orchestrator.domain.job.launch import LaunchPlan
+from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import Sighting
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda

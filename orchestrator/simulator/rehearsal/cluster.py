@@ -13,7 +13,7 @@ from functools import partial
 
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.domain.job.launch import LaunchPlan, NativeRequest
+from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.ports.journals import JournalStore
 from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda

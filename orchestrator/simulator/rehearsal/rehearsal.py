@@ -11,13 +11,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrator.clusters import Cluster
 from orchestrator.commands.checks import Checks
 from orchestrator.commands.job_commands import Commands
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import BackendUnavailable, Refused, StoreUnavailable
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.domain.job.launch import build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.rehearsal.agenda import Agenda, since_beginning_us, us
 from orchestrator.simulator.rehearsal.cluster import SimulatedCluster

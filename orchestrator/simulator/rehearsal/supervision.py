@@ -10,8 +10,8 @@ from pathlib import Path
 
 from orchestrator.domain.errors import Refused, Unavailable
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.job.launch import Site
-from orchestrator.domain.observation.node import Exclusion
+from orchestrator.domain.job.launch_plan import Site
+from orchestrator.domain.observation.node_record import Exclusion
 from orchestrator.domain.policy.decide import POLICY
 from orchestrator.domain.policy.decision import Decision
 from orchestrator.domain.policy.situation import Situation

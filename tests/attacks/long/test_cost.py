@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.control_plane.passes import CLUSTER, SteadyCluster, build_reconciler, write_life
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_spec, settle
-from orchestrator.backends.kubernetes.traces import read_traces as read_on_kubernetes
+from orchestrator.backends.kubernetes.attempt_folder import read_traces as read_on_kubernetes
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.slurm.traces import last_sign, look_closely
-from orchestrator.backends.slurm.traces import read_traces as read_on_slurm
+from orchestrator.backends.slurm.attempt_folder import last_sign, look_closely
+from orchestrator.backends.slurm.attempt_folder import read_traces as read_on_slurm
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
 from orchestrator.jobfolder.folder import JobFolder

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.domain.observation.node import Exclusion, describe
+from orchestrator.domain.observation.node_record import Exclusion, describe
 from orchestrator.domain.observation.observation import UNHEARD_AFTER, Presence
 from orchestrator.domain.observation.watched import Watched
 from orchestrator.domain.policy.decision import (

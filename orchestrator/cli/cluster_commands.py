@@ -35,7 +35,7 @@ def _list_nodes(
     cluster: Annotated[str | None, typer.Option(help="Show only the nodes of this cluster.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the nodes with failures in their record, or clear the record of one."""
+    """List the nodes with failures on record, or clear the record of one."""
     if context.invoked_subcommand is not None:
         return
     with reading() as client:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch import LaunchPlan
-from orchestrator.domain.observation.node import Partition
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.observation.node_record import Partition
 from orchestrator.domain.specs.ineffective_fields import ClusterTraits
 from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.jobfolder.folder import JobFolder

@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator import rundir
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.doctor.finding import Verdict, Word
 from orchestrator.domain.errors import BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
-from orchestrator.domain.job.launch import LaunchPlan, Site, build_plan
+from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.jobfolder.removal import drop

@@ -16,9 +16,9 @@ from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.bootstrap.workdirs import build_policy
 from orchestrator.cluster_settings import KubernetesClusterSettings, SlurmClusterSettings
-from orchestrator.clusters import Cluster
+from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.job.launch import Site, build_plan
+from orchestrator.domain.job.launch_plan import Site, build_plan
 from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.settings import Settings
 from trainer.contract.node import HEAD, LOCAL

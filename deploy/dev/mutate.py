@@ -72,14 +72,20 @@ SUITES = (
     Suite(modules=_domain("*"), tests=[*_RULES, *_FACTS, *_unit("admission")]),
     Suite(modules=_domain("evidence"), tests=[*_RULES, *_unit("evidence")]),
     Suite(modules=_domain("admission"), tests=_unit("admission")),
-    Suite(modules=_domain("budget", "hang", "training_summary", "node_record", "launch_plan", "webhook"), tests=[*_FACTS, *_RULES]),
+    Suite(
+        modules=_domain("budget", "hang", "training_summary", "node_record", "launch_plan", "webhook"),
+        tests=[*_FACTS, *_RULES],
+    ),
     Suite(
         modules=_domain("chronicle", "gains", "goodput", "life", "remedies", "script_error", "breakdown", "why"),
         tests=_INSIGHT,
     ),
     Suite(modules=_domain("retention"), tests=_unit("housekeeping")),
     Suite(
-        modules=[*_domain("faults", "deletion", "injections", "dependents", "rank_stacks"), "trainer/contract/chaos.py"],
+        modules=[
+            *_domain("faults", "deletion", "injections", "dependents", "rank_stacks"),
+            "trainer/contract/chaos.py",
+        ],
         tests=_ERRANDS,
     ),
     Suite(modules=_domain("route_roles", "identity", "masking", "url_policy", "worker_token"), tests=_IDENTITY),

@@ -105,7 +105,7 @@ def test_a_stream_of_batches_is_refused_with_advice():
             return iter(range(10))
 
     for data in (Stream(), DataLoader(Stream(), batch_size=2), (i for i in range(3))):
-        with pytest.raises(TaskError, match=r"iterates by itself.*\(step, microbatch\) -> batch"):
+        with pytest.raises(TaskError, match=r"is iterable only.*\(step, microbatch\) -> batch"):
             source_of(data)
 
 
@@ -124,7 +124,7 @@ def test_samples_that_do_not_collate_are_named():
     failure = source.read(Request(0, 0, 0, 2)).failure
     assert failure is not None
     assert "samples" in failure
-    assert "make no batch: RuntimeError" in failure
+    assert "cannot be collated: RuntimeError" in failure
     assert "collate_fn" in failure
 
 

@@ -2,7 +2,7 @@
 
 `build_source` takes a map-style dataset (`__len__` and `__getitem__`), a DataLoader, whose dataset, batch size, sampler
 and collation are used while its order becomes a function of (seed, epoch), or a function (step, microbatch) -> batch.
-All that iterates by itself is refused: where such an iterator stands cannot be asked for, nor set.
+Iterable-only data are refused: the position of an iterator can be neither read nor set.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every sample once per epoch, in an order that (seed, epoch) selects."""
+    """Each sample once per epoch, in an order that (seed, epoch) selects."""
 
     length: int
     seed: int
@@ -66,7 +66,7 @@ class Sequential:
 
 
 class Sampled:
-    """The order of the user's own sampler, run through once for each epoch with all randomness seeded by it."""
+    """The order of the user's own sampler. It runs once per epoch, with all generators seeded by the epoch."""
 
     def __init__(self, sampler: Iterable[int], seed: int) -> None:
         self._sampler, self._seed = sampler, seed
@@ -91,7 +91,9 @@ class Sampled:
         indices = np.fromiter(self._sampler, dtype=np.int64)
         if not len(indices) or (epoch and len(indices) != len(self._indices)):
             found = f"{len(indices)} samples in epoch {epoch}"
-            raise TaskError(f"data: the loader's {type(self._sampler).__name__} gives {found}: all epochs need as many")
+            raise TaskError(
+                f"data: the loader's {type(self._sampler).__name__} gives {found}: every epoch needs the same number"
+            )
         return indices
 
 
@@ -122,7 +124,7 @@ class Samples:
 
     def read(self, request: Request) -> Read:
         drawn = self._order.draw(request.first, request.count)
-        seed_all(seed_of("samples", self._seed, request.first))  # augmentations draw from the usual generators
+        seed_all(seed_of("samples", self._seed, request.first))  # augmentations use the global generators
         samples: list[object] = []
         skipped: list[BadSample] = []
         for place, (epoch, index) in enumerate(drawn):
@@ -136,10 +138,10 @@ class Samples:
         except Exception as error:
             indices = ", ".join(str(index) for _, index in drawn)
             advice = "give a DataLoader with a collate_fn as data"
-            return Read(None, failure=f"samples {indices} make no batch: {describe(error)}; {advice}")
+            return Read(None, failure=f"samples {indices} cannot be collated: {describe(error)}; {advice}")
 
     def _get(self, index: int, position: int, skipped: list[BadSample]) -> object:
-        """The sample, or the next one in the dataset that can be read. None once too many could not."""
+        """The sample, or the next readable one in the dataset. None after too many unreadable ones."""
         while not self._is_too_much(skipped):
             try:
                 return self._dataset[index]
@@ -179,12 +181,12 @@ class Called:
 
 
 def build_source(data: object, config: TrainerConfig) -> Source:
-    """Raises TaskError, with advice, for data that cannot be read by position, DataError for an empty dataset."""
+    """Raises TaskError for data that cannot be read by position, and DataError for an empty dataset."""
     if isinstance(data, DataLoader):
         return _of_loader(data, config)
     if isinstance(data, IterableDataset) or (hasattr(data, "__iter__") and not hasattr(data, "__getitem__")):
         raise TaskError(
-            f"data: {type(data).__name__} iterates by itself, so that a restart could not go on where it stood; give a "
+            f"data: {type(data).__name__} is iterable only, so a restart could not find its position; give a "
             "dataset with __len__ and __getitem__, or a function (step, microbatch) -> batch"
         )
     micro_batch, seed = config.sequences_per_microbatch, config.seed
@@ -207,7 +209,7 @@ def build_source(data: object, config: TrainerConfig) -> Source:
 
 
 def build_evaluation(data: object, config: TrainerConfig) -> tuple[Source, int]:
-    """A source that reads a dataset, or a DataLoader's, in order, and its length. Raises TaskError and DataError."""
+    """A source that reads a dataset or a DataLoader's dataset in order, and its length. Raises TaskError, DataError."""
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if not hasattr(dataset, "__getitem__"):
         raise TaskError(f"evaluate: is a {type(data).__name__}, must be a dataset with __len__ and __getitem__")
@@ -226,7 +228,7 @@ def build_evaluation(data: object, config: TrainerConfig) -> tuple[Source, int]:
 def _of_loader(loader: DataLoader[object], config: TrainerConfig) -> Source:
     size = loader.batch_size
     if isinstance(loader.dataset, IterableDataset):
-        return build_source(loader.dataset, config)  # which refuses it
+        return build_source(loader.dataset, config)  # raises TaskError
     if size is None or type(loader.batch_sampler) is not BatchSampler:
         raise TaskError(
             "data: the loader makes its batches by a batch_sampler of its own; give it a batch_size instead"
@@ -251,7 +253,7 @@ def _order_of(loader: DataLoader[object], length: int, seed: int) -> Order:
     sampler = loader.sampler
     if hasattr(sampler, "num_replicas"):
         raise TaskError(
-            f"data: the loader's {type(sampler).__name__} shards by itself, for a number of ranks that may change; "
+            f"data: the loader's {type(sampler).__name__} shards for a fixed number of ranks, which may change; "
             "leave it out (shuffle=True where it shuffled): each rank gets its part of one order anyway"
         )
     if isinstance(sampler, SequentialSampler):
@@ -262,10 +264,10 @@ def _order_of(loader: DataLoader[object], length: int, seed: int) -> Order:
 
 
 def _length(dataset: object) -> int:
-    """Raises TaskError for one without a length, DataError for an empty one."""
+    """Raise TaskError for a dataset without a length, DataError for an empty one."""
     if not isinstance(dataset, Sized):
         raise TaskError(
-            f"data: {type(dataset).__name__} has no __len__, without which there are no epochs; add one, or give a "
+            f"data: {type(dataset).__name__} has no __len__, so epochs are undefined; add one, or give a "
             "function (step, microbatch) -> batch"
         )
     if len(dataset) == 0:
@@ -274,7 +276,7 @@ def _length(dataset: object) -> int:
 
 
 def set_epoch(subject: object, epoch: int) -> None:
-    """Tell the epoch to a dataset or sampler that wants to know it."""
+    """Call `set_epoch` of a dataset or sampler that has it."""
     setter = getattr(subject, "set_epoch", None)
     if callable(setter):
         setter(epoch)
@@ -289,5 +291,5 @@ def describe(error: Exception) -> str:
 
 def _advise(most_skipped: int) -> str:
     if most_skipped:
-        return f"; it is one more than skip_bad_samples = {most_skipped}"
+        return f"; this exceeds skip_bad_samples = {most_skipped}"
     return "; fix it, or allow for some with skip_bad_samples"

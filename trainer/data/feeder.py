@@ -1,4 +1,4 @@
-"""This rank's microbatches in order: read when they are asked for, or ahead of time by processes.
+"""This rank's microbatches in order, read on demand or ahead of time by worker processes.
 
 Requests alone say what is read, so that reading ahead changes nothing but the time that a step waits. By default a run
 starts without processes and gets some when its steps turn out to wait: a fork takes less than guessing wrong.
@@ -20,17 +20,17 @@ from trainer.errors import DataError
 
 _WARM_UP_STEPS = 2  # caches fill, kernels are chosen
 _LOOK_STEPS = 4
-_WORTH_SHARE = 0.05  # of a step's time: waiting less costs less than processes do
+_WORTH_SHARE = 0.05  # fraction of a step: below this, processes cost more than they save
 _MOST_AUTO_WORKERS = 8
 
 
 class Feeder:
-    """`workers` None: chosen from the first steps. `cores` are those that this rank may use."""
+    """`workers` None: measured in the first steps. `cores` is the number of cores that this rank may use."""
 
     def __init__(
         self, source: Source, requests: Iterator[Request], *, workers: int | None, device: torch.device, cores: int
     ) -> None:
-        self.waited_s = 0.0  # for the microbatches since it was last set to 0
+        self.waited_s = 0.0  # waiting time since the caller last set it to 0
         self.workers = 0
         self._source, self._requests, self._device, self._cores = source, requests, device, cores
         self._reads: Iterator[Read] = map(source.read, requests)
@@ -39,7 +39,7 @@ class Feeder:
             self._start(workers)
 
     def next(self) -> Read:
-        """The next microbatch, on this rank's device. Raises DataError when it cannot be read."""
+        """The next microbatch, on this rank's device. Raises DataError if it cannot be read."""
         started = time.perf_counter()
         read = next(self._reads)
         if read.failure is not None:
@@ -49,7 +49,7 @@ class Feeder:
         return read
 
     def look(self, step_s: float) -> None:
-        """After each step, while the number of workers is open: `step_s` is the whole of its time."""
+        """Call after each step with its duration, to choose the number of workers."""
         if self._looks is None:
             return
         self._looks.append((self.waited_s, step_s))
@@ -61,7 +61,7 @@ class Feeder:
             self._start(workers)
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the worker processes."""
         self._reads = iter(())
 
     def _start(self, workers: int) -> None:
@@ -79,16 +79,16 @@ class Feeder:
 
 
 def choose_workers(waited_s: float, steps_s: float, cores: int) -> int:
-    """How many processes read as fast as the rest of the step computes; 0 where waiting is not worth one."""
+    """How many processes keep up with computing. 0 if the waiting time is too short for one."""
     if waited_s <= _WORTH_SHARE * steps_s:
         return 0
     computed_s = max(steps_s - waited_s, 1e-9)
-    needed = math.ceil(waited_s / computed_s) + 1  # one more: reading times vary
+    needed = math.ceil(waited_s / computed_s) + 1  # one spare, because reading times vary
     return max(1, min(needed, cores - 1, _MOST_AUTO_WORKERS))
 
 
 def cores_of(local_world_size: int) -> int:
-    """The share of this node's cores that a rank may use."""
+    """This rank's part of the node's cores."""
     return max(1, len(os.sched_getaffinity(0)) // local_world_size)
 
 
@@ -105,7 +105,7 @@ def send(read: Read, device: torch.device, *, is_pinned: bool = False) -> Read:
 
 
 def move(batch: object, device: torch.device) -> object:
-    """The batch on the device; containers are kept, what has no `to` stays where it is."""
+    """Move a batch to the device. Containers keep their types. Values without `to` stay."""
     if isinstance(batch, dict):
         return {name: move(value, device) for name, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_make"):

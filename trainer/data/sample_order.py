@@ -1,4 +1,4 @@
-"""The order of samples: a function of (seed, epoch, position) alone, in constant memory.
+"""The order of samples as a function of (seed, epoch, position), in constant memory.
 
 Position p of the endless stream is window `permutation[p % num_windows]` of epoch `p // num_windows`: each window comes
 exactly once per epoch, and nothing depends on ranks or on what was drawn before. The permutation is a Feistel cipher
@@ -30,7 +30,7 @@ def draw_windows(*, first: int, count: int, num_windows: int, seed: int) -> NDAr
 
 
 def permute(index_N: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.int64]:
-    """Send each index below `size` to its place in the permutation that `key` selects.
+    """Map each index below `size` to its place in the permutation that `key` selects.
 
     Index by index in Python: a microbatch has a few, for which NumPy takes several times as long.
     """
@@ -45,7 +45,7 @@ def _round_keys(key: int) -> tuple[int, ...]:
 
 
 def _walk(value: int, size: int, half_bits: int, round_keys: tuple[int, ...]) -> int:
-    """Encrypt until the value lies below `size` again."""
+    """Encrypt until the value is below `size` (cycle walking)."""
     mask = (1 << half_bits) - 1
     while True:
         left, right = value >> half_bits, value & mask
@@ -57,7 +57,7 @@ def _walk(value: int, size: int, half_bits: int, round_keys: tuple[int, ...]) ->
 
 
 def _mix(value: int) -> int:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _64_BITS
     return value ^ (value >> 31)

@@ -1,4 +1,4 @@
-"""Counter-based randomness: every seed is a function of what it is for, so no generator state is ever saved."""
+"""Counter-based randomness: each seed is a function of its purpose, so no generator state has to be saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def seed_of(*purpose: object) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the generators that a user's code draws from: Python's, NumPy's and torch's."""
+    """Seed the global generators of Python, NumPy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

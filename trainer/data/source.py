@@ -1,4 +1,4 @@
-"""Where microbatches come from: what the loop asks for, and what it gets."""
+"""The interface of data sources: requests and microbatches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trainer.worker.torch_compat import pin
 
 @dataclass(frozen=True)
 class Request:
-    """One microbatch: `count` samples from position `first` of the endless stream of samples."""
+    """A request for one microbatch: `count` samples from position `first` of the infinite stream."""
 
-    step: int  # completed optimizer steps before it
+    step: int  # completed optimizer steps
     microbatch: int
     first: int
     count: int
@@ -20,7 +20,7 @@ class Request:
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that could not be read. `error` is one line, and says where in the user's code it was raised."""
+    """An unreadable sample. `error` is one line with the place in the user's code that raised it."""
 
     index: int  # in the dataset
     position: int  # in the stream
@@ -32,33 +32,33 @@ class BadSample:
 
 @dataclass(frozen=True)
 class Read:
-    """A microbatch on the CPU, and the samples in it that others stand in for. `failure` is set where there is none."""
+    """A microbatch on the CPU, and the samples that were replaced. `failure` is set if there is no batch."""
 
     batch: object
     skipped: tuple[BadSample, ...] = ()
     failure: str | None = None
 
     def pin_memory(self) -> Read:
-        """What a DataLoader calls when it pins: the same in page-locked memory."""
+        """Copy to page-locked memory. DataLoader calls this."""
         return replace(self, batch=pin(self.batch))
 
 
 class Source(Protocol):
-    """Whatever is random in `read` is a function of the request, so that any rank and any process reads the same."""
+    """All randomness in `read` is a function of the request: every rank and process reads the same batch."""
 
     @property
     def fingerprint(self) -> dict[str, object]:
-        """Equal for equal data; compared between ranks, and with what a snapshot was trained on."""
+        """Equal for equal data. Compared between ranks, and with the fingerprint in a snapshot."""
         ...
 
     @property
     def micro_batch(self) -> int:
-        """Samples of each microbatch."""
+        """Samples per microbatch."""
         ...
 
     @property
     def workers(self) -> int | None:
-        """How many processes shall read ahead, if the data say so themselves."""
+        """The number of read-ahead processes that the data ask for, or None."""
         ...
 
     def read(self, request: Request) -> Read: ...

@@ -1,4 +1,4 @@
-"""Training data as one long array of tokens, cut into windows of `seq_len` + 1.
+"""Training data as one array of tokens, cut into windows of `seq_len` + 1.
 
 `stdlib`          the .py sources of the running Python's standard library, one byte one token: all files below
                   sysconfig's "stdlib" path in order of their relative path, without folders named in `_NOT_STDLIB`
@@ -35,14 +35,14 @@ _SAMPLE_BLOCKS, _SAMPLE_BYTES = 256, 4096
 
 @dataclass(frozen=True)
 class Data:
-    """Tokens and what they are. `fingerprint` is equal for equal data wherever they lie."""
+    """Tokens and their description. `fingerprint` depends on the data, not on the path."""
 
     tokens: Tokens  # one-dimensional
     vocab_size: int
     fingerprint: dict[str, object]
 
     def num_windows(self, seq_len: int) -> int:
-        """Windows per epoch; neighbours share one token, the target of the first is the input of the next."""
+        """Windows per epoch. Neighbors share one token: the last target of one is the first input of the next."""
         return (len(self.tokens) - 1) // seq_len
 
     def read_windows(self, windows_B: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
@@ -53,12 +53,12 @@ class Data:
 
 
 def open_data(config: TrainerConfig) -> Data:
-    """Open what `config.data` names. Raises DataError when it is missing, unreadable or holds less than one batch."""
+    """Open `config.data`. Raises DataError if it is missing, unreadable or smaller than one batch."""
     try:
         tokens_N, vocab_size = _open_tokens(config.data)
     except OSError as error:
         raise DataError(
-            f"data {config.data!r} cannot be read: {error.strerror}; check the path and its rights"
+            f"data {config.data!r} cannot be read: {error.strerror}; check the path and its permissions"
         ) from error
     needed = config.global_batch * config.seq_len + 1
     if len(tokens_N) < needed:
@@ -91,7 +91,7 @@ def _open_tokens(source: str) -> tuple[Tokens, int]:
 
 
 def _walk(root: Path, *, suffix: str = "", skip: frozenset[str] = frozenset()) -> list[str]:
-    """Regular files below `root`, without hidden ones, by relative path (not by the locale or the disk's order)."""
+    """Regular files below `root` that are not hidden, sorted by the bytes of their relative paths."""
     found: list[str] = []
     folders = [""]
     while folders:
@@ -142,7 +142,7 @@ def _map_tokens(path: Path) -> tuple[Tokens, int]:
 
 
 def _fingerprint(tokens_N: Tokens, vocab_size: int) -> dict[str, object]:
-    """Small data are hashed whole, large ones by evenly spaced blocks: a start must not read a terabyte."""
+    """Hash small data in full, and large data by evenly spaced blocks: a start must not read a terabyte."""
     bytes_N = np.ascontiguousarray(tokens_N).view(np.uint8)
     hasher = xxhash.xxh3_64()
     if len(bytes_N) <= _HASHED_WHOLE_BYTES:

@@ -1,1 +1,1 @@
-"""The bundled decoder, and the first values of any model."""
+"""The bundled decoder, and the initial values of any model."""

@@ -92,7 +92,7 @@ class FeedForward(nn.Module):
 
 
 def build_rotation(length: int, head_width: int, device: torch.device) -> Tensor:
-    """Cosines and sines of the rotary positions, [2, T, K], in float32 whatever the model's precision."""
+    """Cosines and sines of the rotary positions, [2, T, K], always in float32."""
     frequency_K = _ROPE_BASE ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width)
     angle_TK = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency_K).repeat(1, 2)
     return torch.stack((angle_TK.cos(), angle_TK.sin()))
@@ -106,9 +106,9 @@ def rotate(x_BHTK: Tensor, rotation_2TK: Tensor) -> Tensor:
 
 
 def build_initial(name: str, shape: torch.Size, *, seed: int, layers: int) -> Tensor:
-    """The full starting value of the parameter `name`, in CPU memory: a function of seed and name alone."""
+    """The full initial value of the parameter `name`, on the CPU: a function of seed and name."""
     if len(shape) == 1:
-        gains: Tensor = torch.ones(shape)  # of the norms, the only vectors
+        gains: Tensor = torch.ones(shape)  # only norms have vectors
         return gains
     ends_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
     std = _INIT_STD / math.sqrt(2 * layers) if ends_residual else _INIT_STD

@@ -1,4 +1,4 @@
-"""A user's model: built without memory where that is safe, and its first values, equal at every world size.
+"""Build a user's model without memory where that is safe, and its initial values, equal at every world size.
 
 It is built on the meta device when every parameter and buffer gets its value from `reset_parameters` of the very module
 that owns it, and from nowhere else: then each module draws again by itself, seeded by its name, and no rank ever holds
@@ -25,7 +25,7 @@ from trainer.data.seeds import seed_all, seed_of
 from trainer.errors import TaskError
 
 Build = Callable[[], nn.Module]
-Digests = dict[str, str]  # of full values, by the names of parameters and buffers
+Digests = dict[str, str]  # digests of full values by parameter or buffer name
 Write = Callable[[nn.Module, Collection[str]], Digests]
 _WRAPPERS = (nn.DataParallel, DistributedDataParallel, FullyShardedDataParallel, FSDPModule)
 _RESET = "reset_parameters"
@@ -34,7 +34,7 @@ _NO_WRITES = ("requires_grad_", "share_memory_", "retain_grad_")
 
 @dataclass(frozen=True)
 class Draft:
-    """A model on the meta device; `write` fills the named parameters and buffers of it once they have memory.
+    """A model on the meta device. `write` fills the named parameters and buffers once they have memory.
 
     It returns a digest of each, by which ranks can tell whether all have written the same.
     """
@@ -44,7 +44,7 @@ class Draft:
 
 
 def draft_model(build: Build, seed: int) -> Draft:
-    """Raises TaskError when `build` returns no module; what it raises itself comes through."""
+    """Raises TaskError if `build` returns no module. Exceptions of `build` propagate."""
     model = _build_on_meta(build)
     if model is not None:
         return Draft(model, _from_resets(build, seed))
@@ -56,13 +56,13 @@ def draft_model(build: Build, seed: int) -> Draft:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, those that no snapshot holds included; a shared one by its first name."""
+    """All parameters and buffers, also non-persistent ones. A shared one has its first name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 @torch.no_grad()
 def put(target: Tensor, full: Tensor) -> None:
-    """Copy a full value into a parameter or buffer; every rank has the same, so none has to send it."""
+    """Copy a full value into a parameter or buffer. Every rank has the value, so nothing is sent."""
     full = full.to(target.device)
     if isinstance(target, DTensor):
         full = distribute_tensor(full, target.device_mesh, target.placements, src_data_rank=None)
@@ -70,13 +70,13 @@ def put(target: Tensor, full: Tensor) -> None:
 
 
 def digest(tensor: Tensor) -> str:
-    """Of the values of a tensor on the CPU, bit for bit."""
+    """A digest of the bits of a CPU tensor."""
     content_N = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
     return str(xxhash.xxh3_64(content_N.data).hexdigest())
 
 
 class Ties:
-    """Which parameters stand in several places. Giving a model other memory makes each place a parameter of its own."""
+    """Tied parameters. `to_empty` makes a separate parameter for each place; `restore` ties them again."""
 
     def __init__(self, model: nn.Module) -> None:
         places: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -96,12 +96,12 @@ class Ties:
 
 
 class _Writes(TorchFunctionMode):
-    """Notes who writes in place while a model is built."""
+    """Records in-place writes while a model is built."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_owner: set[int] = set()  # ids of tensors that their own module's reset_parameters has written
-        self.is_pure = True  # nobody else has written anything
+        self.by_owner: set[int] = set()  # ids of tensors written by reset_parameters of their module
+        self.is_pure = True  # no other code wrote in place
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's own
         kwargs = kwargs or {}
@@ -127,7 +127,7 @@ def _writes(name: str) -> bool:
 
 
 def _resetting_module() -> nn.Module | None:
-    """The module whose reset_parameters is running, the innermost one."""
+    """The innermost module whose reset_parameters is running."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         subject = frame.f_locals.get("self") if frame.f_code.co_name == _RESET else None
@@ -138,12 +138,12 @@ def _resetting_module() -> nn.Module | None:
 
 
 def _build_on_meta(build: Build) -> nn.Module | None:
-    """The model, or None where its values come from elsewhere than from reset_parameters."""
+    """The model, or None if values come from other code than reset_parameters."""
     writes = _Writes()
     try:
         with torch.device("meta"), writes:
             model = build()
-    except Exception:  # what is wrong in itself says so again on the CPU
+    except Exception:  # a real error occurs again on the CPU
         return None
     tensors = named_tensors(_checked(model)).values()
     if not writes.is_pure or Ties(model):

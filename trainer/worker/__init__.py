@@ -1,1 +1,1 @@
-"""What every worker process has: its group, heartbeats, signals, and collectives that carry a failure."""
+"""The parts that every worker process has: group, heartbeat, signals, and collectives that carry failures."""

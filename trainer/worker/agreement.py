@@ -1,4 +1,4 @@
-"""Collectives that carry a failure: what fails on one rank is raised on all, and nobody waits for ever."""
+"""Collectives that carry failures: an exception on one rank is raised on all, and no rank waits forever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outcome = tuple[T | None, Exception | None]
 
 
 def on_rank_zero(action: Callable[[], T], waits: Waits) -> T:
-    """Run `action` on rank 0 and give every rank its result, or raise its exception on every rank."""
+    """Run `action` on rank 0, and return its result or raise its exception on every rank."""
     outcome = [attempt(action) if dist.get_rank() == 0 else None]
     with waits.waiting():
         dist.broadcast_object_list(outcome, src=0)
@@ -23,12 +23,12 @@ def on_rank_zero(action: Callable[[], T], waits: Waits) -> T:
 
 
 def on_every_rank(action: Callable[[], T], waits: Waits) -> list[T]:
-    """Run `action` on every rank and give every rank all results, or raise the lowest failing rank's exception."""
+    """Run `action` on every rank, and return all results, or raise the exception of the lowest failing rank."""
     return share(attempt(action), waits)
 
 
 def share(outcome: Outcome[T], waits: Waits) -> list[T]:
-    """Give every rank all results of what each has attempted before, or raise the lowest failing rank's exception."""
+    """Like `on_every_rank`, for an action that each rank has already attempted."""
     outcomes: list[Outcome[T] | None] = [None] * dist.get_world_size()
     with waits.waiting():
         dist.all_gather_object(outcomes, outcome)
@@ -36,7 +36,7 @@ def share(outcome: Outcome[T], waits: Waits) -> list[T]:
 
 
 def through_rank_zero(action: Callable[[], T], combine: Callable[[list[T]], list[S]], waits: Waits) -> S:
-    """Run `action` on every rank, hand rank 0 all results to `combine`, and give each rank its item of what that makes.
+    """Run `action` on every rank, `combine` the results on rank 0, and return to each rank its item.
 
     What fails anywhere is raised on every rank.
     """
@@ -59,12 +59,12 @@ def attempt(action: Callable[[], T]) -> Outcome[T]:
     """The result of `action`, or the exception that it raised."""
     try:
         return action(), None
-    except Exception as error:  # carried to every rank and raised there
+    except Exception as error:  # raised on every rank
         return None, error
 
 
 def unwrap(outcome: Outcome[T] | None) -> T:
-    """The result of what was attempted, or raise its exception."""
+    """Return the result, or raise the exception."""
     assert outcome is not None
     value, error = outcome
     if error is not None:

@@ -1,4 +1,4 @@
-"""Meeting all ranks before something that only some of them might reach, such as an evaluation."""
+"""A barrier with a time-out, before work that some ranks might not reach, such as an evaluation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainer.worker.waits import Waits
 
 
 class Barrier:
-    """Repeatable. An NCCL group is accompanied by one of gloo, which alone can say who is absent. Collective."""
+    """A reusable barrier. With NCCL it makes a gloo group, which can name absent ranks. Collective."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
 
     def meet(self, purpose: str, *, timeout_s: float) -> None:
-        """Wait for all ranks. Raises RankAbsent, on rank 0 with the numbers of those that did not come."""
+        """Wait for all ranks. Raises RankAbsent. On rank 0 the message names the absent ranks."""
         try:
             with self._waits.waiting():
                 dist.monitored_barrier(self._group, timedelta(seconds=timeout_s), wait_all_ranks=True)

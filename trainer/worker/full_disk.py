@@ -1,4 +1,4 @@
-"""A full disk on purpose: an operator's request, which the agent leaves as a file for one rank. Met once."""
+"""An injected full disk: the agent leaves a file for one rank, and its next write fails once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.contract.env import WorkerPlace
 
 
 def meet_full_disk(place: WorkerPlace, where: str) -> None:
-    """Raise OSError as a write to a full disk does, where this rank is to meet one; once for each request."""
+    """Raise the OSError of a full disk if one was requested for this rank. Once for each request."""
     if place.replica_dir is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""The process group and this rank's device: joined once, left whatever happens."""
+"""The process group and the device of this rank."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from trainer.errors import DeviceError
 from trainer.worker.agreement import on_every_rank
 from trainer.worker.waits import Waits
 
-# Above the time that a rank takes to verify its share of a large snapshot while the others wait; a hang is found sooner
-# by its silence in progress.jsonl.
+# Longer than a rank takes to verify its part of a large snapshot while the others wait. A hang is found earlier, by the
+# silence in progress.jsonl.
 _GROUP_TIMEOUT = timedelta(minutes=20)
-_LEAVES_WITHIN_S = 10.0  # a group that has broken, where the others may never come
+_LEAVES_WITHIN_S = 10.0  # for a broken group, whose other ranks may never come
 
 
 @contextmanager
 def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
-    """Join the group and take this rank's device; leave it at the end, whatever happens."""
+    """Join the group and take this rank's device. Leaves the group at the end, also after an exception."""
     device = _take_device(place)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     with waits.waiting():
@@ -47,14 +47,14 @@ def process_group(place: WorkerPlace, waits: Waits) -> Iterator[torch.device]:
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        # Whoever drops a gloo group last joins its threads, and with the interpreter lock held that can deadlock (seen
-        # in torch 2.13 with DDP): the last reference must be the one that destroy_process_group drops.
+        # Dropping the last reference to a gloo group joins its threads. With the interpreter lock held this can
+        # deadlock (seen in torch 2.13 with DDP): destroy_process_group must drop the last reference.
         gc.collect()
         _leave(device, is_broken=is_broken)
 
 
 def _leave(device: torch.device, *, is_broken: bool) -> None:
-    """Destroy the group. After an error on a GPU no longer than a bound: NCCL may wait for ranks that do not come.
+    """Destroy the group. After an error on a GPU this has a time-out: NCCL may wait for dead ranks.
 
     The process ends next, and the thread with it.
     """
@@ -63,7 +63,7 @@ def _leave(device: torch.device, *, is_broken: bool) -> None:
         return
 
     def destroy() -> None:
-        torch.cuda.set_device(device)  # a new thread's is the first one
+        torch.cuda.set_device(device)  # a new thread starts on device 0
         dist.destroy_process_group()
 
     thread = threading.Thread(target=destroy, name="leaving", daemon=True)
@@ -72,7 +72,7 @@ def _leave(device: torch.device, *, is_broken: bool) -> None:
 
 
 def find_device_bytes(device: torch.device) -> int | None:
-    """The device's whole memory; None for the host's CPU, which others use as well."""
+    """The total memory of a GPU. None for a CPU."""
     if device.type != "cuda":
         return None
     return torch.cuda.get_device_properties(device).total_memory
@@ -81,7 +81,7 @@ def find_device_bytes(device: torch.device) -> int | None:
 def _open_store(place: WorkerPlace) -> Store:
     if place.world_size == 1:
         return HashStore()
-    # The store may outlive a generation, and its keys with it: each generation gets its own.
+    # The store and its keys may outlive a generation: each generation has its own prefix.
     shared, _, _ = next(rendezvous("env://", timeout=_GROUP_TIMEOUT))
     return PrefixStore(f"trainer/a{place.attempt}-g{place.generation}", shared)
 
@@ -91,18 +91,18 @@ def _take_device(place: WorkerPlace) -> torch.device:
         refuse_lost_devices(Path("/dev"), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.version.cuda)
         return torch.device("cpu")
     count = torch.cuda.device_count()
-    # A worker that sees one device sees its own, as after `srun --gpus-per-task=1`; see refuse_shared_devices.
+    # A worker that sees one device owns it, as with `srun --gpus-per-task=1`. See refuse_shared_devices.
     index = 0 if count == 1 else place.local_rank
     if index >= count:
         raise DeviceError(f"local rank {place.local_rank} has no device, {count} are visible: start fewer workers")
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)
-    torch.cuda.synchronize(device)  # CUDA starts now: its second belongs to the start, not to what allocates first
+    torch.cuda.synchronize(device)  # start CUDA now, so that its time counts as start-up
     return device
 
 
 def refuse_shared_devices(identities: Sequence[str | None]) -> None:
-    """Raise DeviceError where two ranks train on one device, which NCCL refuses later in words of its own.
+    """Raise DeviceError if two ranks share a device. NCCL would fail later, with a less clear message.
 
     `identities` are by rank, None where the driver tells none.
     """
@@ -121,7 +121,7 @@ def _identify(device: torch.device) -> str | None:
 
 
 def refuse_lost_devices(folder: Path, visible: str | None, cuda: str | None) -> None:
-    """Raise DeviceError where torch finds no GPU on a node that has one: training on its CPU would be no help.
+    """Raise DeviceError if torch finds no GPU on a node that has one, instead of training on the CPU.
 
     `folder` holds the driver's device files, `cuda` is the version that torch was built for, None for none.
     """

@@ -1,4 +1,4 @@
-"""What this worker says of itself: lines of `progress.jsonl` and `events.jsonl`, and now and then one on stdout.
+"""This worker's reports: lines in `progress.jsonl` and `events.jsonl`, and sometimes one on stdout.
 
 A line is one write to a file opened for appending, so the lines of several workers do not mix. Reporting never ends a
 run: on a full disk lines are lost and training goes on.
@@ -30,7 +30,7 @@ _LOSSES = ("loss", "evaluation_loss")
 
 
 class Heartbeat:
-    current: ClassVar[Heartbeat | None] = None  # this process's newest: what others measure joins what it tells
+    current: ClassVar[Heartbeat | None] = None  # the newest of this process, for measurements from other code
 
     def __init__(self, place: WorkerPlace, total_steps: int | None, phase: Phase = Phase.START) -> None:
         Heartbeat.current = self
@@ -43,15 +43,15 @@ class Heartbeat:
         self._usage = Usage()
         self._phase = phase
         self._step: int | None = None
-        self._measured: tuple[int | None, dict[str, float]] = None, {}  # the newest step's
+        self._measured: tuple[int | None, dict[str, float]] = None, {}  # of the newest step
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
-        """Have the metrics of each step, or of an evaluation after it, given to `listener` as well."""
+        """Pass the metrics of each step and evaluation to `listener`, too."""
         self._listeners.append(listener)
 
     def beat(self, phase: Phase, step: int | None = None, metrics: dict[str, float] | None = None) -> None:
-        """Say what this rank does now; `step` counts completed steps, None where it has not changed."""
+        """Report the current phase. `step` counts completed steps, None if unchanged."""
         self._phase, self._step = phase, self._step if step is None else step
         self._write(phase, step, self._with_known(step, metrics))
         if metrics:
@@ -61,15 +61,15 @@ class Heartbeat:
                 listener(step, metrics)
 
     def note(self, step: int, metrics: dict[str, float]) -> None:
-        """Add measurements to those of a step, without a change of phase."""
+        """Add measurements to a step without a change of phase."""
         self._write(self._phase, step, self._with_known(step, metrics))
 
     def wait(self) -> None:
-        """Say that this rank waits for its peers. Callable from any thread, as is `repeat`."""
+        """Report that this rank waits for its peers. Thread-safe, like `repeat`."""
         self._write(Phase.WAITING, self._step, {})
 
     def repeat(self) -> None:
-        """Say the last phase again: the wait is over."""
+        """Report the last phase again: the wait is over."""
         self._write(self._phase, self._step, {})
 
     def tell(self, kind: EventKind, sentence: str, evidence: dict[str, object]) -> None:
@@ -82,7 +82,7 @@ class Heartbeat:
         _say(sentence)
 
     def _with_known(self, step: int | None, metrics: dict[str, float] | None) -> dict[str, float]:
-        """A step's newest line stands for the step: what an evaluation adds comes with what the step measured."""
+        """The newest line of a step replaces earlier ones, so it repeats the step's metrics with the evaluation's."""
         if not metrics:
             return {}
         known = self._measured[1] if step == self._measured[0] else {}
@@ -128,10 +128,10 @@ class Journal:
         self._path = path
         self._descriptor: int | None = None
         self._torn = False
-        self._lock = threading.Lock()  # a descriptor that another thread writes to must not be closed
+        self._lock = threading.Lock()  # do not close a descriptor that another thread writes to
 
     def append(self, document: dict[str, object]) -> None:
-        """Append one line with one write; an OSError loses the line. After a torn line the next starts afresh.
+        """Append one line with one write. An OSError loses the line. After a torn line, start a new line.
 
         After a lost one the file is opened anew: its file system may have come back with another.
         """
@@ -155,7 +155,7 @@ class Journal:
 
 
 def _say(sentence: str) -> None:
-    with suppress(OSError):  # the log may lie on a full disk
+    with suppress(OSError):  # the log may be on a full disk
         print(sentence, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A run: what stays the same from the start of a generation to its end, and what most of its parts need."""
+"""The objects that stay the same during a generation, and that most parts of the trainer need."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class Run:
 
     @property
     def is_first(self) -> bool:
-        """Rank 0 decides for all, and speaks for all."""
+        """Whether this is rank 0, which decides and reports for all."""
         return self.place.rank == 0

@@ -1,4 +1,4 @@
-"""A polite stop: SIGTERM sets a flag, and the loop asks for it once per step.
+"""Graceful stop: SIGTERM sets a flag, and the loop checks it once per step.
 
 The ranks agree in the step's own all-reduce on the step after which all stop; then they commit a snapshot and exit with
 128 + SIGTERM = 143, the code that a shell gives for the same signal: stopped, not finished.
@@ -17,7 +17,7 @@ class StopFlag:
         self.is_set = False
 
     def install(self) -> None:
-        """Take over SIGTERM. Further ones change nothing: a scheduler often sends more than one."""
+        """Handle SIGTERM. Further signals change nothing: schedulers often send several."""
         signal.signal(signal.SIGTERM, self._set)
 
     def _set(self, number: int, frame: FrameType | None) -> None:

@@ -16,10 +16,10 @@ _LOOK_EVERY_S = 0.5
 
 
 class SnapshotRequests:
-    """Times are those of one monotonic clock, in seconds. Outside a job (`path` is None) nothing is requested."""
+    """Times are seconds of one monotonic clock. Outside a job `path` is None, and nothing is requested."""
 
     def __init__(self, path: Path | None, *, answered: int) -> None:
-        self.answered = answered  # so many of the requests have got their snapshot
+        self.answered = answered  # the number of requests that have a snapshot
         self._path = path
         self._looked_at = float("-inf")
         self._seen: tuple[int, int, int] | None = None
@@ -33,7 +33,7 @@ class SnapshotRequests:
         return self._desired.snapshot > self.answered
 
     def answer(self) -> int:
-        """A snapshot is being tried: all known requests have theirs, even if it fails. Returns their count."""
+        """Mark all known requests as answered by the snapshot that begins, even if it fails. Returns their number."""
         self.answered = max(self.answered, self._desired.snapshot)
         return self.answered
 

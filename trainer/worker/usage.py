@@ -1,4 +1,4 @@
-"""How busy this worker's device is, and how full: its accelerator, or on a CPU this process. Never ends a run.
+"""Load and memory of this worker's GPU, or on a CPU of this process. Never ends a run.
 
 NVML samples over a part of a second by itself (NVML API reference, nvmlDeviceGetUtilizationRates).
 """
@@ -15,14 +15,14 @@ from types import ModuleType
 
 try:
     import pynvml
-except ImportError:  # it belongs to nodes with GPUs
+except ImportError:  # only installed on nodes with GPUs
     pynvml = None
 
-_PERIOD_S = 1.0  # a step may be shorter than the clocks of CPU time can tell
+_PERIOD_S = 1.0  # CPU-time clocks are too coarse for short steps
 
 
 class Usage:
-    """Of this process, measured once a second at most, whoever reads it how often."""
+    """The usage of this process, measured at most once a second."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class Usage:
         self._device: int | None = None
 
     def read(self) -> float | None:
-        """From 0 to 1; None before the first second is over, and where the driver does not tell."""
+        """Load from 0 to 1. None in the first second, and if the driver does not report it."""
         now = self._clock()
         if now - self._since < _PERIOD_S:
             return self._known
         cpu_s = self._cpu_clock()
-        torch = sys.modules.get("torch")  # scripts that have not imported it report as well
+        torch = sys.modules.get("torch")  # scripts without torch report, too
         if torch is not None and torch.cuda.is_available():
             self._device = self._find_device(torch)
             self._known = None if self._device is None else _of_gpu(torch, self._device)
@@ -52,7 +52,7 @@ class Usage:
         return self._known
 
     def memory_bytes(self) -> int | None:
-        """Peak allocated on the accelerator, None before it is known which; else the resident set.
+        """Peak of allocated GPU memory, None before the device is known. On a CPU, the resident set.
 
         Callable from any thread, whose own device is another one.
         """
@@ -63,7 +63,7 @@ class Usage:
         return None if self._device is None else _peak_bytes(torch, self._device)
 
     def _find_device(self, torch: ModuleType) -> int | None:
-        """The device of the main thread, which trains. To ask for it would start CUDA where the program has not yet."""
+        """The device of the main thread. Asking must not start CUDA before the program does."""
         is_trainer = threading.current_thread() is threading.main_thread()
         return int(torch.cuda.current_device()) if is_trainer and torch.cuda.is_initialized() else self._device
 
@@ -73,17 +73,17 @@ def _of_gpu(torch: ModuleType, device: int) -> float | None:
         return None
     try:
         return int(torch.cuda.utilization(device)) / 100
-    except (RuntimeError, ImportError, pynvml.NVMLError):  # MIG slices, old drivers and containers do not tell
+    except (RuntimeError, ImportError, pynvml.NVMLError):  # MIG slices, old drivers, some containers
         return None
 
 
 def _peak_bytes(torch: ModuleType, device: int) -> int:
-    """As torch.cuda.max_memory_allocated, which lists all statistics of the allocator first."""
+    """Like torch.cuda.max_memory_allocated, but without listing all statistics."""
     return int(torch.cuda.memory.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["peak"])
 
 
 def _resident_bytes() -> int | None:
-    """Of this process (proc(5), statm, field 2)."""
+    """The resident set of this process (proc(5), statm, field 2)."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from orchestrator.domain.job.attempt import Attempt, AttemptKey, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Desired, Job, JobState
+from orchestrator.domain.job.launch_plan import Site
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.journals import JournalBatch
 from trainer.contract.clock import render_time
@@ -24,6 +26,19 @@ def at(seconds: float) -> datetime:
 
 def make_spec(**fields: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "demo", "run": {"command": ["true"]}, **fields})
+
+
+def make_site(root: Path = Path("/"), **fields: Any) -> Site:
+    defaults: dict[str, Any] = {
+        "python": "python",
+        "child": "child.py",
+        "rendezvous_host": "127.0.0.1",
+        "gpus_per_node": 0,
+        "report_url": None,
+        "stop_timeout_s": 10,
+        "log_limit_bytes": 1000,
+    }
+    return Site(root=root, **{**defaults, **fields})
 
 
 def make_job(job_id: str = "job-1", *, spec: JobSpec | None = None, **fields: Any) -> Job:

@@ -1,4 +1,4 @@
-"""`simulate`: rehearse weeks of a cluster's life with the service's own policy and supervisor, in seconds."""
+"""`simulate`: weeks of a cluster's life with the service's own policy and supervisor, in seconds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydantic import ValidationError
 
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.specs.spec import Topology
-from orchestrator.simulator.rehearsal.rehearsal import Rehearsal
-from orchestrator.simulator.rehearsal.report import build_report, render_report
-from orchestrator.simulator.rehearsal.scenario import Scenario
-from orchestrator.simulator.rehearsal.traces import TRACES
+from orchestrator.simulator.failure_traces import TRACES
+from orchestrator.simulator.report import build_report, render_report
+from orchestrator.simulator.scenario import Scenario
+from orchestrator.simulator.simulation import Simulation
 
 
 def simulate(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the cluster.")] = 16384,
     mtbf_hours: Annotated[float, typer.Option(min=0.001, help="Mean time between failures of the whole.")] = 3.09,
-    days: Annotated[float, typer.Option(min=0.001, max=3650, help="How long the rehearsal lasts.")] = 54,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same rehearsal.")] = 1,
+    days: Annotated[float, typer.Option(min=0.001, max=3650, help="Days to simulate.")] = 54,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same output.")] = 1,
     trace: Annotated[str, typer.Option(help=f"What fails and how: {', '.join(TRACES)}.")] = "exponential",
     gpus_per_node: Annotated[int, typer.Option(min=1)] = 8,
     spares: Annotated[int | None, typer.Option(min=0, help="Spare nodes. Default: as many as are needed.")] = None,
@@ -45,7 +45,7 @@ def simulate(
     without: Annotated[list[str] | None, typer.Option(help="A rule to take out of the policy; repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Rehearse weeks of failures on a simulated cluster, with the service's own policy."""
+    """Simulate weeks of failures on a cluster, with the service's own policy."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
     )
@@ -74,8 +74,8 @@ def simulate(
         without=tuple(without or ()),
     )
     started = time.perf_counter()
-    account = Rehearsal(scenario).run()
+    result = Simulation(scenario).run()
     took_s = time.perf_counter() - started
-    echo(json.dumps(build_report(account)) if as_json else render_report(account))
+    echo(json.dumps(build_report(result)) if as_json else render_report(result))
     # Not on standard output: what is printed there is the same each time.
-    echo(f"rehearsed in {took_s:.1f} s", err=True)
+    echo(f"simulated in {took_s:.1f} s", err=True)

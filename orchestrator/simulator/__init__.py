@@ -1,1 +1,1 @@
-"""A world without machines: virtual time, a store in memory, a fake cluster. The same supervisor runs in it."""
+"""The simulator: weeks of a cluster's life in seconds, under the service's own policy and supervisor. No files."""

@@ -15,7 +15,7 @@ from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.ports.jobs import JobStanding, Requested
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
-from orchestrator.simulator.tables import Tables, ingest
+from orchestrator.simulator.memory_tables import Tables, ingest
 
 
 class MemoryStore:

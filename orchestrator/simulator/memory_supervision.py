@@ -15,7 +15,7 @@ from orchestrator.domain.queueing.lease import Lease, LeaseStanding
 from orchestrator.ports.clock import Clock
 from orchestrator.ports.supervision import Change, Journalled, Supervised
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.tables import Tables, exits_of
+from orchestrator.simulator.memory_tables import Tables, exits_of
 from trainer.contract.exit_record import EventKind
 
 _NO_TRAINING = Training()

@@ -14,10 +14,10 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.launch_plan import LaunchPlan, Site, build_plan
 from orchestrator.ports.cluster import Backend
-from orchestrator.simulator.clock import VirtualClock
-from orchestrator.simulator.cluster import FakeCluster
-from orchestrator.simulator.cluster import Fate as FakeFate
+from orchestrator.simulator.virtual_clock import VirtualClock
 from tests.builders import make_attempt, make_job, make_spec
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.cluster import Fate as FakeFate
 from trainer.contract import layout
 
 # Tells that it started, then sleeps; a deaf one does not hear SIGTERM.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.domain.job.attempt import Attempt, AttemptState
-from orchestrator.simulator.group import FakeAttempt
+from tests.fakes.group import FakeAttempt
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind, is_collateral, is_taken_port
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from orchestrator.domain.queueing.admission import Limits, Quota
-from orchestrator.simulator.cluster import Fate
-from orchestrator.simulator.faults import Fault, Strike
-from orchestrator.simulator.group import Stall
+from tests.fakes.cluster import Fate
+from tests.fakes.group import Stall
+from tests.property.service_faults import Fault, FaultKind
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Phase
 
@@ -60,5 +60,5 @@ faults = st.builds(
     Fault,
     countdown=st.integers(min_value=1, max_value=6),
     after=st.booleans(),
-    strike=st.sampled_from(list(Strike)),
+    kind=st.sampled_from(list(FaultKind)),
 )

@@ -10,18 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from orchestrator.domain.job.attempt import TRANSITIONS as ATTEMPT_EDGES
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import EventKind
-from orchestrator.domain.job.job import TRANSITIONS as JOB_EDGES
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.observation.node_record import GRAVE
 from orchestrator.domain.observation.observation import Training
 from orchestrator.domain.policy.budget import budget_of
 from orchestrator.ports.supervision import Change
-from orchestrator.simulator.cluster import FakeCluster
-from orchestrator.simulator.group import FakeAttempt
+from orchestrator.simulator.invariants import find_wrong_start, find_wrong_transitions
 from orchestrator.simulator.memory_store import MemoryStore
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.group import FakeAttempt
 from tests.property.causes import explain_end, first_cause, ran_too_long
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import FailureKind
@@ -53,6 +52,7 @@ class Ledger:
 
     def check(self, job: Job, attempt: Attempt | None, change: Change) -> None:
         """`job` and `attempt` are as they were before."""
+        self.wrong += find_wrong_transitions(job, attempt, change)
         self._check_job(job, change)
         if change.attempt is not None:
             self._check_attempt(job, attempt, change.attempt, change)
@@ -75,11 +75,6 @@ class Ledger:
             self._say(f"{before.id} is at rest and changes to {after.state}")
         if before.state is after.state:
             return
-        if after.state not in JOB_EDGES[before.state]:
-            self._say(f"{before.id} changes along no edge: {before.state} -> {after.state}")
-        told = [e for e in change.events if e.kind == EventKind.JOB_STATE and e.evidence["state"] == after.state.value]
-        if not told:
-            self._say(f"{before.id} became {after.state} without an event")
         if after.state is JobState.FAILED:
             self._check_verdict(after)
         if after.state is JobState.CANCELLED and not self.surprised and not before.desired.cancelled:
@@ -112,27 +107,17 @@ class Ledger:
     def _check_attempt(self, job: Job, before: Attempt | None, after: Attempt, change: Change) -> None:
         if before is None:
             self._check_new(job, after)
-        elif before.state is not after.state and after.state not in ATTEMPT_EDGES[before.state]:
-            self._say(f"{after.key} changes along no edge: {before.state} -> {after.state}")
         elif before.stopping_since is not None and after.stopping_since is None:
             self._say(f"{after.key} was being stopped and is not any more")
         if any(event.kind == EventKind.GREW_BACK for event in change.events):
             self._check_growth(job, after)
-        if before is not None and before.state is after.state:
-            return
-        told = [e for e in change.events if e.kind == EventKind.ATTEMPT_STATE and e.attempt == after.key.number]
-        if not any(event.evidence["state"] == after.state.value for event in told):
-            self._say(f"{after.key} became {after.state} without an event")
-        if after.state.terminal:
+        if after.state.terminal and (before is None or before.state is not after.state):
             self._check_end(job, after, change)
 
     def _check_new(self, job: Job, after: Attempt) -> None:
         self.owed.discard(job.id)
         earlier = self.store.attempts_of(job.id)[: after.key.number - 1]
-        if [attempt.key.number for attempt in earlier] != list(range(1, after.key.number)):
-            self._say(f"{after.key} follows {[attempt.key.number for attempt in earlier]}")
-        if any(not attempt.state.terminal for attempt in earlier):
-            self._say(f"{after.key} begins beside a live one")
+        self.wrong += find_wrong_start(earlier[-1] if earlier else None, after)
         if not self.surprised and (job.desired.cancelled or job.desired.suspended):
             self._say(f"{after.key} begins though its owner does not want it")
         if job.state is JobState.QUEUED and not {*job.spec.after} <= self.succeeded:

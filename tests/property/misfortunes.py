@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from orchestrator.domain.errors import InvalidSpec, NotFound, StoreUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
-from orchestrator.simulator.agents import FakeAgent
-from orchestrator.simulator.cluster import Fate
-from orchestrator.simulator.faults import ServiceCrash
-from orchestrator.simulator.group import FakeAttempt, Stall
 from orchestrator.wire.reports import ReportBody
+from tests.fakes.agents import FakeAgent
+from tests.fakes.cluster import Fate
+from tests.fakes.group import FakeAttempt, Stall
+from tests.property.service_faults import ServiceCrash
 from tests.property.services import Service
 from tests.property.world import World
 from trainer.contract import layout

@@ -8,7 +8,7 @@ from datetime import timedelta
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
-from orchestrator.simulator.group import FakeAttempt
+from tests.fakes.group import FakeAttempt
 from tests.property.causes import ran_too_long
 from tests.property.world import LOOK_S, SLOTS, World
 from trainer.contract.progress import Phase

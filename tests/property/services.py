@@ -1,4 +1,4 @@
-"""One process of the service in the simulated world, with every effect that it has on the world open to strikes."""
+"""One process of the service in the simulated world, with faults in every effect that it has on the world."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
-from orchestrator.simulator.clock import SkewedClock, VirtualClock
-from orchestrator.simulator.cluster import FakeCluster
-from orchestrator.simulator.faults import Faults, ServiceCrash
 from orchestrator.simulator.memory_store import MemoryStore
 from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.skewed_clock import SkewedClock
 from tests.property.ledger import NODE_COOLDOWN_S, Ledger
+from tests.property.service_faults import Faults, ServiceCrash
 from trainer.contract import layout
 from trainer.contract.fence import Term
 
@@ -71,11 +72,11 @@ class Service:
         self._lives += 1
         self.faults.schedule(None)
         self.asleep = False
-        leases = _StruckLeases(MemoryLeaseStore(world.store, world.clock), self.faults)
+        leases = _FaultyLeases(MemoryLeaseStore(world.store, world.clock), self.faults)
         holder = f"{self.name}-{self._lives}"
         self.keeper = LeaseKeeper(leases, "local", holder, ttl_s=world.lease_s, monotonic=world.clock.monotonic)
         self._reconciler: Reconciler | None = None
-        journals = _StruckJournals(world.store, self.faults)
+        journals = _FaultyJournals(world.store, self.faults)
         self.intake = Intake(journals, world.store, self.clock, partial(JobFolder, world.root))
 
     def retire(self) -> None:
@@ -122,15 +123,15 @@ class Service:
 
     def _supervision(self, lease: Lease) -> Reconciler:
         world = self._world
-        store = _StruckStore(world, MemorySupervisorStore(world.store, world.clock, lease), self.faults)
-        backend = _StruckCluster(world, self.faults)
-        folders = _StruckFolders(world.root, self.faults)
+        store = _FaultyStore(world, MemorySupervisorStore(world.store, world.clock, lease), self.faults)
+        backend = _FaultyCluster(world, self.faults)
+        folders = _FaultyFolders(world.root, self.faults)
         observer = Observer("local", store, backend, self.intake, self.clock, node_cooldown_s=NODE_COOLDOWN_S)
         actor = Actor(store, backend, folders, world.site, ports=PORTS, require_lease=self.keeper.require)
         return Reconciler(store, observer, actor, self.clock, world.terms)
 
 
-class _StruckLeases:
+class _FaultyLeases:
     """ports.LeaseStore."""
 
     def __init__(self, leases: MemoryLeaseStore, faults: Faults) -> None:
@@ -139,8 +140,8 @@ class _StruckLeases:
         self.release = faults.wrap(leases.release, StoreUnavailable)
 
 
-class _StruckStore:
-    """A supervisor's store whose writes can be struck; the ledger sees each one that was accepted."""
+class _FaultyStore:
+    """A supervisor's store whose writes can fail; the ledger sees each one that was accepted."""
 
     def __init__(self, world: Surroundings, store: MemorySupervisorStore, faults: Faults) -> None:
         tables, ledger = world.store.tables, world.ledger
@@ -158,7 +159,7 @@ class _StruckStore:
         self.reserve_port = faults.wrap(store.reserve_port, StoreUnavailable)
 
 
-class _StruckJournals:
+class _FaultyJournals:
     """ports.JournalStore."""
 
     def __init__(self, store: MemoryStore, faults: Faults) -> None:
@@ -169,19 +170,18 @@ class _StruckJournals:
         self.ingest = faults.wrap(ingest, StoreUnavailable)
 
 
-class _StruckFolders:
+class _FaultyFolders:
     """ports.RunDirectories."""
 
     def __init__(self, root: Path, faults: Faults) -> None:
         folders = rundir.LocalRunDirectories(root)
         self.fence = faults.wrap(folders.fence, OSError)
-        self.withdraw = faults.wrap(folders.withdraw, OSError)
         self.write_desired = faults.wrap(folders.write_desired, OSError)
         self.withdraw = faults.wrap(folders.withdraw, OSError)
 
 
-class _StruckCluster:
-    """ports.Backend whose effects can be struck."""
+class _FaultyCluster:
+    """ports.Backend whose effects can fail."""
 
     def __init__(self, world: Surroundings, faults: Faults) -> None:
         cluster = world.cluster
@@ -195,7 +195,7 @@ class _StruckCluster:
 
         def cancel(key: AttemptKey, *, force: bool) -> None:
             fence = layout.fence_dir(world.root / key.job_id) / Term(key.number + 1, 0).file_name
-            unlucky = bool(faults.struck) and faults.struck[-1].endswith("fence")
+            unlucky = bool(faults.injected) and faults.injected[-1].endswith("fence")
             if force and not fence.exists() and not unlucky:
                 cluster.breaches.append(f"{key} is ended by force without a fence")
             cluster.cancel(key, force=force)

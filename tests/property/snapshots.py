@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.simulator.lineage import Began, Committed, FakeLineage
+from tests.fakes.lineage import Began, Committed, FakeLineage
 from trainer.contract.fence import Term
 from trainer.contract.manifest import SnapshotName, parse_snapshot_name
 

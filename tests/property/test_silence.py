@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
-from orchestrator.simulator.cluster import LATE_S, Fate
-from orchestrator.simulator.faults import Fault, Strike
+from tests.fakes.cluster import LATE_S, Fate
 from tests.property import promises
 from tests.property.owners import Owners
+from tests.property.service_faults import Fault, FaultKind
 from tests.property.world import LOOK_S, SUBMIT_TIMEOUT_S, World
 from trainer.contract.exit_record import Outcome
 from trainer.contract.failure import Failure, FailureKind
@@ -158,9 +158,9 @@ def test_a_service_that_slept_in_its_submission_starts_nothing_that_has_ended() 
     job = world.add_job(topology={"nodes": "1"}, supervise=SUPERVISE)
     world.pause_s, world.meanwhile = 300, lambda: Owners(world).cancel(job)
     # Its effects are: reserve a port, fence, write the attempt down, submit.
-    world.services[0].faults.schedule(Fault(countdown=4, after=False, strike=Strike.PAUSE))
+    world.services[0].faults.schedule(Fault(countdown=4, after=False, kind=FaultKind.PAUSE))
     world.watch(400)
-    assert world.services[0].faults.struck == ["pause before submit"]
+    assert world.services[0].faults.injected == ["pause before submit"]
     assert world.job(job.id).state is JobState.CANCELLED
     assert (len(world.real(job.id).agents), world.real(job.id).starts) == (1, 0)
     promises.check(world)

@@ -1,7 +1,7 @@
 """The real supervisor in a world where everything may go wrong at any moment.
 
-Hypothesis strikes cluster, agents, store, run directory, clocks and two processes of the service in any order; after
-each step nothing that the architecture promises may be broken, and when the faults stop every job comes to its end.
+Hypothesis injects faults into cluster, agents, store, run directory, clocks and two processes of the service in any
+order. After each step no promise of the architecture may be broken; when the faults stop, every job comes to its end.
 HYPOTHESIS_PROFILE=long searches for a long time.
 """
 
@@ -14,14 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.queueing.admission import Limits
-from orchestrator.simulator.cluster import Fate
-from orchestrator.simulator.faults import Fault, Strike
-from orchestrator.simulator.group import Stall
 from tests.examples import LONG, examples
+from tests.fakes.cluster import Fate
+from tests.fakes.group import Stall
 from tests.property import drawn, promises
 from tests.property.misfortunes import Misfortunes
 from tests.property.owners import Owners
 from tests.property.rest import come_to_rest
+from tests.property.service_faults import Fault, FaultKind
 from tests.property.world import World
 from trainer.contract.failure import Failure
 
@@ -114,7 +114,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.world.cluster.work()
 
     @rule(fault=drawn.faults, who=st.booleans())
-    def an_effect_is_struck(self, fault: Fault, who: bool) -> None:
+    def an_effect_fails(self, fault: Fault, who: bool) -> None:
         self.world.services[who].faults.schedule(fault)
 
     @rule(fate=drawn.fates, never_forms=drawn.rarely)
@@ -304,7 +304,7 @@ class ManyHands(SupervisorMachine):
             "succeed": lambda: self.misfortunes.finish_group(which),
         }
         world.pause_s, world.meanwhile = pause_s, happens[meanwhile]
-        world.services[who].faults.schedule(Fault(countdown=countdown, after=after, strike=Strike.PAUSE))
+        world.services[who].faults.schedule(Fault(countdown=countdown, after=after, kind=FaultKind.PAUSE))
         world.look()
 
     @rule(who=st.booleans(), skew_s=st.sampled_from([-8.0, 0.0, 8.0]))

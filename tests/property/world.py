@@ -20,20 +20,21 @@ from orchestrator.commands.job_commands import Commands
 from orchestrator.configured_cluster import Cluster
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job
-from orchestrator.domain.job.launch_plan import Site, build_plan
+from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.domain.policy.decide import Rule, decide
 from orchestrator.domain.policy.decision import Decision
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.intake import reading
 from orchestrator.jobfolder.folder import JobFolder
-from orchestrator.simulator.clock import SkewedClock, VirtualClock
-from orchestrator.simulator.cluster import FakeCluster
-from orchestrator.simulator.group import FakeAttempt
 from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor import reconcile, repeats
 from orchestrator.supervisor.reconcile import Terms
-from tests.builders import make_event, make_job, make_spec
+from tests.builders import make_event, make_job, make_site, make_spec
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.group import FakeAttempt
+from tests.fakes.skewed_clock import SkewedClock
 from tests.property.ledger import Ledger
 from tests.property.services import PORTS, Ears, Service
 from tests.property.snapshots import SnapshotOracle
@@ -58,7 +59,7 @@ class World:
         self.harm: Counter[str] = Counter()
         self.oracles: dict[str, SnapshotOracle] = {}
         self.unreadable: set[str] = set()  # jobs whose run directories cannot be read
-        self.site = _site(self.root)
+        self.site = make_site(self.root, gpus_per_node=1)
         self.limits = limits or Limits()
         self.terms = Terms(limits=self.limits, stop_timeout_s=STOP_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S)
         self.decided: deque[str] = deque(maxlen=12)  # the latest decisions, for whoever looks into a failure
@@ -175,16 +176,3 @@ class World:
             ports=PORTS,
             gpus=0,
         )
-
-
-def _site(root: Path) -> Site:
-    return Site(
-        root=root,
-        python="python",
-        child="child.py",
-        rendezvous_host="127.0.0.1",
-        gpus_per_node=1,
-        report_url=None,
-        stop_timeout_s=10,
-        log_limit_bytes=1000,
-    )

@@ -1,4 +1,4 @@
-"""Rehearsals decide many things; nobody reads their log."""
+"""Simulations log many decisions that nobody reads."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.simulator.rehearsal.closed_form import daly_ettr, young_interval_s
+from orchestrator.simulator.report import daly_ettr
+from orchestrator.simulator.scenario import young_interval_s
 from trainer.contract.daly import daly_run_s
 
 

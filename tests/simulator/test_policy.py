@@ -1,14 +1,14 @@
-"""Every rule of the policy matters: take it out, and the rehearsal decides otherwise."""
+"""Every rule of the policy matters: take it out, and the simulation decides otherwise."""
 
 from __future__ import annotations
 
 import pytest
 
 from orchestrator.domain.policy.decide import POLICY
-from orchestrator.simulator.rehearsal.rehearsal import Account
-from orchestrator.simulator.rehearsal.report import build_report
+from orchestrator.simulator.report import build_report
+from orchestrator.simulator.simulation import Result
 
-from .scenarios import rehearse
+from .scenarios import simulate
 
 RULES = [rule.__name__ for rule in POLICY]
 
@@ -16,38 +16,38 @@ RULES = [rule.__name__ for rule in POLICY]
 SCARCE = ("avoid_less",)  # in play where no node is to spare: the mixed trace has as many as are needed
 
 
-def mixed(*without: str) -> Account:
-    return rehearse(trace="mixed", gpus=464, mtbf_h=12, days=1.5, without=without)
+def mixed(*without: str) -> Result:
+    return simulate(trace="mixed", gpus=464, mtbf_h=12, days=1.5, without=without)
 
 
-def scarce(*without: str) -> Account:
+def scarce(*without: str) -> Result:
     """One job that needs every node; each comes back half an hour after it went down."""
-    return rehearse(gpus=64, mtbf_h=2, days=1.5, spares=0, repair_h=0.5, without=without)
+    return simulate(gpus=64, mtbf_h=2, days=1.5, spares=0, repair_h=0.5, without=without)
 
 
 @pytest.fixture(scope="module")
-def baseline() -> Account:
+def baseline() -> Result:
     return mixed()
 
 
-def test_two_traces_bring_every_rule_into_play(baseline: Account) -> None:
-    assert set(RULES) == set(baseline.tally.decisions) | set(SCARCE)
+def test_two_traces_bring_every_rule_into_play(baseline: Result) -> None:
+    assert set(RULES) == set(baseline.decisions) | set(SCARCE)
     assert baseline.violations == []
 
 
 def test_a_job_that_needs_every_node_trains_on_soon_after_the_last_is_back() -> None:
     patient, stubborn = scarce(), scarce(*SCARCE)
-    assert set(SCARCE) <= set(patient.tally.decisions)
+    assert set(SCARCE) <= set(patient.decisions)
     assert patient.violations == stubborn.violations == []
-    starts = [account.tally.decisions["recover"] for account in (patient, stubborn)]
+    starts = [result.decisions["recover"] for result in (patient, stubborn)]
     assert starts[0] > 5 * starts[1], "without the rule it waits until a cool-down ends, which doubles"
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SCARCE])
-def test_taking_a_rule_out_changes_the_decisions(rule: str, baseline: Account) -> None:
-    account = mixed(rule)
-    decisions = account.tally.decisions
+def test_taking_a_rule_out_changes_the_decisions(rule: str, baseline: Result) -> None:
+    result = mixed(rule)
+    decisions = result.decisions
     assert rule not in decisions
     others = {name: count for name, count in decisions.items() if name != rule}
-    assert others != {name: count for name, count in baseline.tally.decisions.items() if name != rule}
-    assert build_report(account)["decisions"] != build_report(baseline)["decisions"]
+    assert others != {name: count for name, count in baseline.decisions.items() if name != rule}
+    assert build_report(result)["decisions"] != build_report(baseline)["decisions"]

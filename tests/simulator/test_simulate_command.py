@@ -24,7 +24,7 @@ def test_the_json_holds_what_is_promised() -> None:
     assert sum(report["goodput"].values()) == pytest.approx(2 * 86400 * 64, rel=1e-12)
     assert report["ettr"] == pytest.approx(report["goodput"]["productive"] / report["device_seconds"])
     assert report["attempts"] == 1 + sum(report["restarts"].values())
-    assert "rehearsed in" in done.stderr  # what differs from run to run is not on standard output
+    assert "simulated in" in done.stderr  # what differs from run to run is not on standard output
 
 
 def test_a_rule_that_is_taken_out_is_missing_in_the_print() -> None:

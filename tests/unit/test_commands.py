@@ -18,12 +18,12 @@ from orchestrator.domain.errors import Conflict, FieldProblem, InvalidSpec
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.simulator.clock import VirtualClock
-from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.wire.job_requests import RetryRequest
 from tests.builders import make_attempt, make_event, make_job, make_spec
 from tests.examples import examples
+from tests.fakes.cluster import FakeCluster
 from trainer.contract import layout
 
 SNAPSHOT = "step-00000120-a1-g1"

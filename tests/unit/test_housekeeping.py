@@ -13,7 +13,7 @@ import pytest
 from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.domain.job.event import Event
-from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.store.records import EndedJob
 from orchestrator.upkeep.housekeeping import TRASH, Housekeeper
 from orchestrator.upkeep.trash import TrashSweeper

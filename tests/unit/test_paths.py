@@ -31,7 +31,6 @@ OPENERS = {
     "doctor/service_checks.py": "files of the service",
     "identity/keys.py": "the key",
     "settings.py": "the configuration",
-    "simulator": "the job's side of a simulation",
     "store": "the database, its backups, the mounts of this machine",
 }
 _METHODS = frozenset(

@@ -16,11 +16,10 @@ from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.job import Job
 from orchestrator.domain.job.launch_plan import build_plan
 from orchestrator.domain.specs.spec import JobSpec
-from orchestrator.simulator.clock import VirtualClock
-from orchestrator.simulator.cluster import FakeCluster
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.rehearsal.supervision import SITE
-from tests.builders import make_attempt, make_event, make_job, make_spec
+from orchestrator.simulator.virtual_clock import VirtualClock
+from tests.builders import make_attempt, make_event, make_job, make_site, make_spec
+from tests.fakes.cluster import FakeCluster
 
 STRANGER = Principal(name="eve", grants={"vision": Role.ADMIN})
 
@@ -35,7 +34,7 @@ class Desk:
             kind="local",
             backend=FakeCluster(clock, slots=4),
             job_root=root,
-            plan=lambda job, attempt: build_plan(job, attempt, SITE),
+            plan=lambda job, attempt: build_plan(job, attempt, make_site()),
             ports=range(20000, 20010),
             gpus=0,
         )

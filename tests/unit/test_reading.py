@@ -21,7 +21,7 @@ from orchestrator.intake.intake import Intake
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.jobs import JobLookup
 from orchestrator.ports.journals import JournalBatch, JournalOffsets
-from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.virtual_clock import VirtualClock
 
 LINE = json.dumps({"at": "2026-11-20T12:00:00Z", "rank": 0, "phase": "step", "step": 1}) + "\n"
 KEYS = [AttemptKey(f"job-{number}", 1) for number in range(6)]

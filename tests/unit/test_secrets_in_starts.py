@@ -22,7 +22,7 @@ from orchestrator.ports.cluster import Backend
 from orchestrator.ports.jobs import JobLookup
 from orchestrator.ports.journals import JournalBatch, JournalStore
 from orchestrator.ports.supervision import Change, SupervisorWriter
-from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.wire.reports import ReportBody
 from tests.unit.situations import a_job, a_situation, a_spec, an_attempt, seen

@@ -13,7 +13,7 @@ from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.errors import NotFound, Refused
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.queries.usage import MOST_JOBS, Usage, visible
-from orchestrator.simulator.clock import VirtualClock
+from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.store.records import Lifespan
 from tests.builders import at, make_job, make_spec
 

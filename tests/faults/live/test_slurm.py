@@ -19,11 +19,11 @@ import pytest
 
 from deploy.dev.slurm.cluster import NoSlurm, ThrowawaySlurm
 from deploy.dev.slurm.conf import Shape, address
-from orchestrator.simulator.rehearsal import traces
+from orchestrator.simulator import failure_traces
 from orchestrator.wire.job_views import JobView
 from tests.faults.cells import Cell, check, tell
 from tests.faults.live.slurm_cases import APART, AVOIDED, CASES, SUSPENSION, Case, Struck, trains
-from tests.simulator.scenarios import NEVER_H, rehearse
+from tests.simulator.scenarios import NEVER_H, simulate
 from tests.slurm.live.lab import SETTINGS, Lab, open_labs, soon
 
 pytestmark = pytest.mark.timeout(2400)
@@ -225,11 +225,11 @@ def test_the_page_says_what_is_seen(outcomes: Mapping[str, Outcome | str], fault
 
 def test_an_hour_of_silence_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the virtual clock: of the scheduler, and of the store, as when the service is away."""
-    monkeypatch.setattr(traces, "_OUTAGE_US", 3600 * 1_000_000)
-    account, quiet = rehearse(trace="outage", mtbf_h=NEVER_H, days=10), rehearse(mtbf_h=NEVER_H, days=10)
-    assert account.incidents > 5
-    assert account.tally.attempts == 1
-    assert account.bins == quiet.bins
+    monkeypatch.setattr(failure_traces, "_OUTAGE_US", 3600 * 1_000_000)
+    result, quiet = simulate(trace="outage", mtbf_h=NEVER_H, days=10), simulate(mtbf_h=NEVER_H, days=10)
+    assert result.incidents > 5
+    assert result.attempts == 1
+    assert result.bins == quiet.bins
 
 
 def test_a_job_that_slurm_suspends_goes_on_in_its_attempt(outcomes: Mapping[str, Outcome | str]) -> None:

@@ -1,84 +1,81 @@
-"""The incidents of a trace, as they strike the cluster and the store."""
+"""The incidents of a failure trace, as they hit the cluster and the store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
+from orchestrator.simulator.failure_traces import RACK_NODES, Incident, IncidentKind
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.rehearsal.agenda import SECOND, Agenda
-from orchestrator.simulator.rehearsal.cluster import SimulatedCluster
-from orchestrator.simulator.rehearsal.traces import RACK_NODES, Incident, Strike
+from orchestrator.simulator.simulated_cluster import SimulatedCluster
+from orchestrator.simulator.virtual_clock import SECOND, VirtualClock
 
 _LEMON_REPAIR_US = 600 * SECOND
 _NOTICE_US = 60 * SECOND
 
 
-class Strikes:
+class Incidents:
     """Takes the trace's incidents one after the other."""
 
     def __init__(
         self,
         trace: Iterator[Incident],
-        agenda: Agenda,
+        clock: VirtualClock,
         cluster: SimulatedCluster,
         store: MemoryStore,
         repair_us: int | None,
     ) -> None:
         self.count = 0
         self._trace = trace
-        self._agenda = agenda
+        self._clock = clock
         self._cluster = cluster
         self._store = store
         self._repair_us = repair_us
         self._lemon = cluster.pool.population[0]
-        self._until = {Strike.WAVE: 0, Strike.CLUSTER_SILENT: 0, Strike.STORE_SILENT: 0}
+        self._lasting_until: dict[IncidentKind, int] = {}
 
-    def go_on(self) -> None:
-        """Enter the next incident."""
+    def schedule_next(self) -> None:
         incident = next(self._trace)
-        self._agenda.at(incident.at_us, partial(self._strike, incident))
+        self._clock.at(incident.at_us, partial(self._happen, incident))
 
-    def _strike(self, incident: Incident) -> None:
+    def _happen(self, incident: Incident) -> None:
         self.count += 1
         population = self._cluster.pool.population
         place = int(incident.where * len(population))
-        match incident.strike:
-            case Strike.NODE:
+        match incident.kind:
+            case IncidentKind.NODE:
                 self._fail(population[place : place + 1])
-            case Strike.RACK:
+            case IncidentKind.RACK:
                 first = place // RACK_NODES * RACK_NODES
                 self._fail(population[first : first + RACK_NODES])
-            case Strike.LEMON:
+            case IncidentKind.LEMON:
                 self._cluster.fail_nodes([self._lemon], repair_us=_LEMON_REPAIR_US)
-            case Strike.WAVE | Strike.CLUSTER_SILENT | Strike.STORE_SILENT:
+            case IncidentKind.WAVE | IncidentKind.CLUSTER_SILENT | IncidentKind.STORE_SILENT:
                 self._begin(incident)
-        self.go_on()
+        self.schedule_next()
 
     def _fail(self, names: list[str]) -> None:
         self._cluster.fail_nodes(names, repair_us=self._repair_us)
 
     def _begin(self, incident: Incident) -> None:
-        """One that lasts; where it is on already, it lasts longer."""
+        """One that lasts; where one of its kind has begun already, that one lasts longer."""
         end_us = incident.at_us + incident.lasts_us
-        self._until[incident.strike] = max(end_us, self._until[incident.strike])
-        self._set(incident.strike, True)
-        if incident.strike is Strike.WAVE:
+        self._lasting_until[incident.kind] = max(end_us, self._lasting_until.get(incident.kind, 0))
+        self._switch(incident.kind, on=True)
+        if incident.kind is IncidentKind.WAVE:
             for attempt in self._cluster.running():
                 attempt.preempt(_NOTICE_US, "its nodes went to a job of higher priority")
-        self._agenda.at(end_us, partial(self._end, incident.strike))
+        self._clock.at(end_us, partial(self._end, incident.kind))
 
-    def _end(self, strike: Strike) -> None:
-        if self._agenda.now_us >= self._until[strike]:
-            self._set(strike, False)
+    def _end(self, kind: IncidentKind) -> None:
+        if self._clock.now_us >= self._lasting_until[kind]:
+            self._switch(kind, on=False)
 
-    def _set(self, strike: Strike, on: bool) -> None:
-        if strike is Strike.STORE_SILENT:
+    def _switch(self, kind: IncidentKind, *, on: bool) -> None:
+        if kind is IncidentKind.STORE_SILENT:
             self._store.available = not on
-        elif strike is Strike.CLUSTER_SILENT:
+        elif kind is IncidentKind.CLUSTER_SILENT:
             self._cluster.silent = on
-        elif on:
-            self._cluster.closed = True
         else:
-            self._cluster.open()
+            self._cluster.set_closed(on)
         self._cluster.changed = True

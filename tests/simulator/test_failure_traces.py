@@ -8,25 +8,25 @@ from itertools import islice, pairwise
 
 import pytest
 
-from orchestrator.simulator.rehearsal.traces import TRACES, WEIBULL_SHAPE, Strike, build_trace
+from orchestrator.simulator.failure_traces import TRACES, WEIBULL_SHAPE, IncidentKind, build_trace
 
 HOUR_US = 3600 * 1_000_000
 
 
-def gaps_us(name: str, strike: Strike, *, seed: int = 1, count: int = 20_000) -> list[int]:
-    incidents = (each for each in build_trace(name, mtbf_us=HOUR_US, seed=seed) if each.strike is strike)
+def gaps_us(name: str, kind: IncidentKind, *, seed: int = 1, count: int = 20_000) -> list[int]:
+    incidents = (each for each in build_trace(name, mtbf_us=HOUR_US, seed=seed) if each.kind is kind)
     times = [0, *(each.at_us for each in islice(incidents, count))]
     return [later - earlier for earlier, later in pairwise(times)]
 
 
 def test_exponential_gaps_have_the_mean_and_as_large_a_deviation() -> None:
-    gaps = gaps_us("exponential", Strike.NODE)
+    gaps = gaps_us("exponential", IncidentKind.NODE)
     assert statistics.mean(gaps) == pytest.approx(HOUR_US, rel=0.03)
     assert statistics.stdev(gaps) == pytest.approx(HOUR_US, rel=0.05)
 
 
 def test_weibull_gaps_have_the_same_mean_and_come_in_clusters() -> None:
-    gaps = gaps_us("weibull", Strike.NODE)
+    gaps = gaps_us("weibull", IncidentKind.NODE)
     assert statistics.mean(gaps) == pytest.approx(HOUR_US, rel=0.03)
     # Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1 is the squared coefficient of variation: 1.46 for k = 0.7, 1 for k = 1.
     variation = math.sqrt(math.gamma(1 + 2 / WEIBULL_SHAPE) / math.gamma(1 + 1 / WEIBULL_SHAPE) ** 2 - 1)
@@ -34,7 +34,7 @@ def test_weibull_gaps_have_the_same_mean_and_come_in_clusters() -> None:
     assert statistics.stdev(gaps) / statistics.mean(gaps) == pytest.approx(variation, rel=0.06)
 
 
-def test_victims_are_spread_over_all_nodes() -> None:
+def test_failed_nodes_are_spread_over_all_nodes() -> None:
     where = [each.where for each in islice(build_trace("exponential", mtbf_us=HOUR_US, seed=3), 10_000)]
     assert min(where) >= 0
     assert max(where) < 1
@@ -50,4 +50,4 @@ def test_a_seed_gives_one_trace_in_order(name: str) -> None:
 
 
 def test_the_mixed_trace_strikes_in_every_way() -> None:
-    assert {each.strike for each in islice(build_trace("mixed", mtbf_us=HOUR_US, seed=1), 2000)} == set(Strike)
+    assert {each.kind for each in islice(build_trace("mixed", mtbf_us=HOUR_US, seed=1), 2000)} == set(IncidentKind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.simulator.rehearsal.training import Cadence, Run, Split, lasts_us, split
+from orchestrator.simulator.training_run import Cadence, Run, Split, lasts_us, split
 
 CADENCE = Cadence(interval_us=10, stall_us=2)
 

@@ -1,4 +1,4 @@
-"""Where a service can be struck: a fault is scheduled before or after the Nth effect that it has on the world."""
+"""Faults of one process of the service: each is scheduled before or after its Nth effect on the world."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ServiceCrash(BaseException):
     """The service's process is gone. No Exception: nothing in the service may catch it and go on."""
 
 
-class Strike(StrEnum):
+class FaultKind(StrEnum):
     CRASH = "crash"  # the process is gone
     ERROR = "error"  # the effect's own error
     PAUSE = "pause"  # the process stands still while the world goes on, then goes on as if nothing had happened
@@ -27,14 +27,14 @@ class Fault:
 
     countdown: int  # 1: the next effect
     after: bool
-    strike: Strike
+    kind: FaultKind
 
 
 class Faults:
-    """Counts the effects of one process and strikes once. `pause`: what the world does while the process stands."""
+    """Counts the effects of one process and injects one fault. `pause`: what happens while the process is paused."""
 
     def __init__(self, pause: Callable[[], None] = lambda: None) -> None:
-        self.struck: list[str] = []  # what was struck, oldest first
+        self.injected: list[str] = []  # oldest first
         self._pause = pause
         self._due: Fault | None = None
 
@@ -42,31 +42,31 @@ class Faults:
         self._due = fault
 
     def wrap(self, effect: Callable[P, R], error: type[Exception]) -> Callable[P, R]:
-        """The same effect, which a scheduled fault strikes; `error` is how such an effect fails."""
+        """The same effect, with the scheduled fault; `error` is how such an effect fails."""
 
-        def struck(*args: P.args, **kwargs: P.kwargs) -> R:
+        def faulty(*args: P.args, **kwargs: P.kwargs) -> R:
             fault = self._next()
             if fault is None:
                 return effect(*args, **kwargs)
             name = getattr(effect, "__name__", str(effect))
-            self.struck.append(f"{fault.strike} {'after' if fault.after else 'before'} {name}")
+            self.injected.append(f"{fault.kind} {'after' if fault.after else 'before'} {name}")
             if not fault.after:
-                self._strike(fault, error)
+                self._inject(fault, error)
             result = effect(*args, **kwargs)
             if fault.after:
-                self._strike(fault, error)
+                self._inject(fault, error)
             return result
 
-        return struck
+        return faulty
 
-    def _strike(self, fault: Fault, error: type[Exception]) -> None:
-        if fault.strike is Strike.PAUSE:
+    def _inject(self, fault: Fault, error: type[Exception]) -> None:
+        if fault.kind is FaultKind.PAUSE:
             self._pause()
             return
-        raise (ServiceCrash if fault.strike is Strike.CRASH else error)(f"struck {self.struck[-1]}")
+        raise (ServiceCrash if fault.kind is FaultKind.CRASH else error)(f"injected {self.injected[-1]}")
 
     def _next(self) -> Fault | None:
-        """The fault that strikes now, if one does."""
+        """The fault that is due now."""
         due = self._due
         if due is None:
             return None

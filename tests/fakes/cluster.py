@@ -16,8 +16,8 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Presence, Sighting
 from orchestrator.ports.clock import Clock
-from orchestrator.simulator.group import FakeAttempt, Stall
-from orchestrator.simulator.lineage import FakeLineage
+from tests.fakes.group import FakeAttempt, Stall
+from tests.fakes.lineage import FakeLineage
 from trainer.contract import layout
 from trainer.contract.fence import Term
 from trainer.contract.progress import Phase

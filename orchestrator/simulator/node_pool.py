@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 
 class NodePool:
-    """`population` is what the failures of a trace strike: a node per place. `spares` None: as many as are needed."""
+    """`population`: the nodes that a failure trace can hit, one per place. `spares` None: as many as are needed."""
 
     def __init__(self, count: int, spares: int | None) -> None:
         self.population = [_name(number) for number in range(count + (spares or 0))]

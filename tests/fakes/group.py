@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.domain.job.launch_plan import LaunchPlan
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from orchestrator.ports.clock import Clock
-from orchestrator.simulator.agents import AgentState, FakeAgent
-from orchestrator.simulator.lineage import FakeLineage, StaleTerm
+from tests.fakes.agents import AgentState, FakeAgent
+from tests.fakes.lineage import FakeLineage, StaleTerm
 from trainer.contract import env
 from trainer.contract.exit_record import EventKind, Outcome
 from trainer.contract.failure import Failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.simulator.rehearsal.nodes import NodePool
+from orchestrator.simulator.node_pool import NodePool
 
 
 def test_the_first_free_nodes_are_taken_and_come_back() -> None:

@@ -1,4 +1,4 @@
-"""Failures to come: seeded, in the order of their times, the same for the same seed. Nothing here strikes.
+"""When and where what fails: seeded, in the order of the times, the same for the same seed.
 
 `mtbf_us` is the mean time between failures of the whole cluster, and that of every trace's own failures of nodes; the
 others (racks, preemptions, outages, a lemon) come on top of the exponential ones.
@@ -13,18 +13,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.simulator.rehearsal.agenda import SECOND
+from orchestrator.simulator.virtual_clock import HOUR, SECOND
 
-_HOUR = 3600 * SECOND
 WEIBULL_SHAPE = 0.7
 RACK_NODES = 32
 _RACK_EVERY = 10  # failures of single nodes to one of a rack
 _LEMON_TIMES = 10  # as often as the whole cluster together
-_WAVE_EVERY_US, _WAVE_US = 12 * _HOUR, 600 * SECOND
-_OUTAGE_EVERY_US, _OUTAGE_US = 24 * _HOUR, 1800 * SECOND
+_WAVE_EVERY_US, _WAVE_US = 12 * HOUR, 600 * SECOND
+_OUTAGE_EVERY_US, _OUTAGE_US = 24 * HOUR, 1800 * SECOND
 
 
-class Strike(StrEnum):
+class IncidentKind(StrEnum):
     NODE = "node"
     RACK = "rack"
     LEMON = "lemon"  # always the same machine, which comes back soon
@@ -36,7 +35,7 @@ class Strike(StrEnum):
 @dataclass(frozen=True, slots=True, order=True)
 class Incident:
     at_us: int
-    strike: Strike
+    kind: IncidentKind
     where: float = 0.0  # in [0, 1): which node of all
     lasts_us: int = 0
 
@@ -50,33 +49,33 @@ def build_trace(name: str, *, mtbf_us: int, seed: int) -> Iterator[Incident]:
 
 
 def exponential(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(Strike.NODE, seed, lambda rng: rng.expovariate(1 / mtbf_us))
+    return _renewals(IncidentKind.NODE, seed, lambda rng: rng.expovariate(1 / mtbf_us))
 
 
 def weibull(mtbf_us: int, seed: int) -> Iterator[Incident]:
     """Failures come in clusters: after one, the next is likelier. The mean is kept: scale * Gamma(1 + 1/shape)."""
     scale = mtbf_us / math.gamma(1 + 1 / WEIBULL_SHAPE)
-    return _renewals(Strike.NODE, seed, lambda rng: rng.weibullvariate(scale, WEIBULL_SHAPE))
+    return _renewals(IncidentKind.NODE, seed, lambda rng: rng.weibullvariate(scale, WEIBULL_SHAPE))
 
 
 def racks(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(Strike.RACK, seed, lambda rng: rng.expovariate(1 / (mtbf_us * _RACK_EVERY)))
+    return _renewals(IncidentKind.RACK, seed, lambda rng: rng.expovariate(1 / (mtbf_us * _RACK_EVERY)))
 
 
 def lemon(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(Strike.LEMON, seed, lambda rng: rng.expovariate(_LEMON_TIMES / mtbf_us))
+    return _renewals(IncidentKind.LEMON, seed, lambda rng: rng.expovariate(_LEMON_TIMES / mtbf_us))
 
 
 def preemption_waves(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(Strike.WAVE, seed, lambda rng: rng.expovariate(1 / _WAVE_EVERY_US), _WAVE_US)
+    return _renewals(IncidentKind.WAVE, seed, lambda rng: rng.expovariate(1 / _WAVE_EVERY_US), _WAVE_US)
 
 
 def outages_of_cluster(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(Strike.CLUSTER_SILENT, seed, lambda rng: rng.expovariate(1 / _OUTAGE_EVERY_US), _OUTAGE_US)
+    return _renewals(IncidentKind.CLUSTER_SILENT, seed, lambda rng: rng.expovariate(1 / _OUTAGE_EVERY_US), _OUTAGE_US)
 
 
 def outages_of_store(mtbf_us: int, seed: int) -> Iterator[Incident]:
-    return _renewals(Strike.STORE_SILENT, seed, lambda rng: rng.expovariate(1 / _OUTAGE_EVERY_US), _OUTAGE_US)
+    return _renewals(IncidentKind.STORE_SILENT, seed, lambda rng: rng.expovariate(1 / _OUTAGE_EVERY_US), _OUTAGE_US)
 
 
 TRACES: dict[str, tuple[Callable[[int, int], Iterator[Incident]], ...]] = {
@@ -84,17 +83,17 @@ TRACES: dict[str, tuple[Callable[[int, int], Iterator[Incident]], ...]] = {
     "weibull": (weibull,),
     "rack": (exponential, racks),
     "lemon": (exponential, lemon),
-    "crash-loop": (exponential,),  # the program of the first job fails, see scenario.py
+    "crash-loop": (exponential,),  # the program of the first job fails, see workload.py
     "preemption-wave": (exponential, preemption_waves),
     "outage": (exponential, outages_of_cluster, outages_of_store),
     "mixed": (exponential, racks, lemon, preemption_waves, outages_of_cluster, outages_of_store),
 }
 
 
-def _renewals(strike: Strike, seed: int, gap: Gap, lasts_us: int = 0) -> Iterator[Incident]:
+def _renewals(kind: IncidentKind, seed: int, gap: Gap, lasts_us: int = 0) -> Iterator[Incident]:
     """One incident after another, each kind with random numbers of its own."""
-    rng = random.Random(f"{seed}/{strike}")
+    rng = random.Random(f"{seed}/{kind}")
     at_us = 0
     while True:
         at_us += max(1, round(gap(rng)))
-        yield Incident(at_us, strike, rng.random(), lasts_us)
+        yield Incident(at_us, kind, rng.random(), lasts_us)

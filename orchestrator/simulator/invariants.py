@@ -1,0 +1,109 @@
+"""What must hold at every change that the supervisor writes, whatever fails. Checks, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.domain.job.attempt import TRANSITIONS as ATTEMPT_EDGES
+from orchestrator.domain.job.attempt import Attempt
+from orchestrator.domain.job.event import EventKind
+from orchestrator.domain.job.job import TRANSITIONS as JOB_EDGES
+from orchestrator.domain.job.job import Job
+from orchestrator.ports.supervision import Change
+from orchestrator.simulator.memory_tables import Tables
+from orchestrator.simulator.simulated_cluster import SimulatedCluster
+from trainer.contract.failure import FailureKind
+
+_MOST = 100  # sentences that are kept; the rest is counted
+
+
+def find_wrong_transitions(job: Job, attempt: Attempt | None, change: Change) -> Iterator[str]:
+    """Edges that no table has, and states without an event. `job` and `attempt` are as they were before."""
+    after = change.job
+    if after.state is not job.state:
+        if after.state not in JOB_EDGES[job.state]:
+            yield f"{job.id} changes along no edge: {job.state} -> {after.state}"
+        told = [event.evidence["state"] for event in change.events if event.kind == EventKind.JOB_STATE]
+        if after.state.value not in told:
+            yield f"{job.id} became {after.state} without an event"
+    if change.attempt is not None:
+        yield from _find_wrong_attempt(attempt, change.attempt, change)
+
+
+def _find_wrong_attempt(before: Attempt | None, after: Attempt, change: Change) -> Iterator[str]:
+    if before is not None and before.state.terminal:
+        yield f"{after.key} has ended {before.state} and changes"
+    if before is not None and before.state is after.state:
+        return
+    if before is not None and after.state not in ATTEMPT_EDGES[before.state]:
+        yield f"{after.key} changes along no edge: {before.state} -> {after.state}"
+    mine = [event for event in change.events if event.attempt == after.key.number]
+    told = [event.evidence["state"] for event in mine if event.kind == EventKind.ATTEMPT_STATE]
+    if after.state.value not in told:
+        yield f"{after.key} became {after.state} without an event"
+
+
+def find_wrong_start(last: Attempt | None, new: Attempt) -> Iterator[str]:
+    """`last`: the job's attempt before the new one."""
+    if new.key.number != (0 if last is None else last.key.number) + 1:
+        yield f"{new.key} is out of order"
+    if last is not None and not last.state.terminal:
+        yield f"{new.key} begins beside a live one"
+
+
+class Invariants:
+    """Collects what is violated."""
+
+    def __init__(self, tables: Tables, cluster: SimulatedCluster) -> None:
+        self.violations: list[str] = []
+        self.uncollected = 0
+        self._tables = tables
+        self._cluster = cluster
+        self._slots = cluster.slots()
+        self._promised = 0  # devices, to live attempts
+
+    def check(self, change: Change) -> None:
+        """Before it is stored."""
+        job, after = self._tables.jobs[change.job.id], change.attempt
+        before = None if after is None else self._tables.attempts.get(after.key)
+        at_rest = job.state.terminal and job.desired.retry_number <= job.retries_done
+        if at_rest and change.job.state is not job.state:
+            self.add(f"{job.id} is at rest and changes to {change.job.state}")
+        for violation in find_wrong_transitions(job, before, change):
+            self.add(violation)
+        if after is not None and before is None:
+            self._check_start(job, after)
+        if after is not None and after.state.terminal and (before is None or before.state is not after.state):
+            self._check_end(job, after)
+
+    def add(self, violation: str) -> None:
+        if len(self.violations) < _MOST:
+            self.violations.append(violation)
+        else:
+            self.uncollected += 1
+
+    def _check_start(self, job: Job, new: Attempt) -> None:
+        for violation in find_wrong_start(self._tables.attempt_of(job.id), new):
+            self.add(violation)
+        if job.desired.cancelled:
+            self.add(f"{new.key} begins though the job is cancelled")
+        faults = self._cluster.jobs[job.id].faults
+        if new.key.number > faults.total() + 1:
+            self.add(f"{new.key} begins after {faults.total()} faults: {dict(faults)}")
+        self._promised += _devices(job, new)
+        if self._promised > self._slots:
+            self.add(f"{self._promised} of {self._slots} slots are promised with {new.key}")
+
+    def _check_end(self, job: Job, ended: Attempt) -> None:
+        self._promised -= _devices(job, ended)
+        limit_s = job.spec.supervise.max_runtime_s
+        if limit_s is not None and ended.failure is not None and ended.failure.kind is FailureKind.TIMEOUT:
+            self._cluster.jobs[job.id].faults["overlong"] += 1  # its owner's limit takes the next attempt
+        real = self._cluster.attempts.get(ended.key)
+        if real is not None and not real.over:
+            self.add(f"{ended.key} ended {ended.state} while it is {real.stage}")
+
+
+def _devices(job: Job, attempt: Attempt) -> int:
+    per_node = job.spec.topology.workers_per_node
+    return attempt.max_nodes * (per_node if isinstance(per_node, int) else 1)

@@ -1,0 +1,385 @@
+"""The life of a simulated attempt: it is placed, loads, forms, trains, and ends in many ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+from orchestrator.domain.accounting.goodput import Bin
+from orchestrator.domain.job.launch_plan import LaunchPlan
+from orchestrator.domain.observation.observation import ReplicaSighting, Sighting
+from orchestrator.ports.journals import JournalBatch
+from orchestrator.simulator import sightings
+from orchestrator.simulator.agent_log import AgentLog
+from orchestrator.simulator.simulated_job import SimulatedJob
+from orchestrator.simulator.training_run import Run
+from orchestrator.simulator.virtual_clock import SECOND, VirtualClock, us
+from orchestrator.simulator.workload import FAILS, HEARTBEAT_S
+from trainer.contract.clock import render_time
+from trainer.contract.exit_record import EventKind, ExitRecord, JournalEvent, Outcome
+from trainer.contract.failure import Failure, FailureKind
+from trainer.contract.progress import Phase, Progress
+from trainer.contract.restart_policy import RestartSituation, Setback, decide_restart
+
+_PENDING_SHARE = 10  # of a restart, one part in so many passes before the agents run
+_AGENT_STOP_US = 5 * SECOND  # in which an agent ends workers that do not obey
+_REPORT_US = us(HEARTBEAT_S / 4)  # between two reports of a group that trains undisturbed
+
+
+class Stage(StrEnum):
+    WAITING = "waiting"  # for nodes
+    PENDING = "pending"  # it has nodes, and nothing runs there yet
+    LOADING = "loading"  # agents run, the workers do not train yet
+    TRAINING = "training"
+    HUNG = "hung"
+    CUT_OFF = "cut off"  # its last node is out of reach, and the others wait for it
+    STOPPING = "stopping"  # it was asked to stop, and writes its snapshot
+    GONE = "gone"
+    VANISHED = "vanished"  # the cluster accepted it and does not know it any more
+
+
+class SimulatedAttempt:
+    """What the cluster really has of one attempt. `changed` is called when it would be observed otherwise than before,
+    `release` when it gives its nodes back."""
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        job: SimulatedJob,
+        clock: VirtualClock,
+        *,
+        changed: Callable[[], None],
+        release: Callable[[Sequence[str]], None],
+    ) -> None:
+        self.plan = plan
+        self.job = job
+        self.stage = Stage.WAITING
+        self.nodes: Sequence[str] = ()
+        self.deaf = False  # it ignores a request to stop
+        self.never_forms = False
+        self._clock = clock
+        self._changed = changed
+        self._release = release
+        self._log = AgentLog(plan.key)
+        self._dead: set[int] = set()
+        self._generation = 0
+        self._run: Run | None = None
+        self._setbacks: list[Setback] = []
+        self._loaded_us: int | None = None
+        self._reported_us = 0
+        self._epoch = 0  # what was scheduled in an earlier one does not happen any more
+        self._sighting: Sighting | None = None
+        self._replicas: tuple[ReplicaSighting, ...] | None = None  # as last seen; there may be thousands
+
+    @property
+    def runs(self) -> bool:
+        return self.stage in (Stage.LOADING, Stage.TRAINING, Stage.HUNG, Stage.CUT_OFF, Stage.STOPPING)
+
+    @property
+    def trains(self) -> bool:
+        return self._run is not None and self.stage is Stage.TRAINING
+
+    @property
+    def began(self) -> bool:
+        """Whether an agent has claimed it."""
+        return self._loaded_us is not None
+
+    @property
+    def over(self) -> bool:
+        return self.stage in (Stage.GONE, Stage.VANISHED)
+
+    # How it begins
+
+    def place(self, nodes: Sequence[str]) -> None:
+        self.nodes = nodes
+        self._enter(Stage.PENDING)
+        self._next(self.job.restart_us // _PENDING_SHARE, self._load)
+
+    def _load(self) -> None:
+        self._log_event(EventKind.AGENT_STARTED, 0)
+        self._enter(Stage.LOADING)
+        self._loaded_us = self._clock.now_us
+        restart_us = self.job.restart_us
+        if not self.never_forms:
+            self._next(restart_us - restart_us // _PENDING_SHARE, self._form)
+
+    def _form(self) -> None:
+        self._generation += 1
+        self._log_event(EventKind.GENERATION_STARTED, self._generation, world_size=self._devices)
+        if self.job.kept:
+            self._log_event(EventKind.RESTORED, self._generation, name="its newest snapshot")
+        self._enter(Stage.TRAINING)
+        self._train()
+
+    def _train(self) -> None:
+        job, now_us = self.job, self._clock.now_us
+        job.device_time.enter(now_us, Bin.PRODUCTIVE)
+        needed_us = -(-(job.work - job.kept) // self._devices)
+        self._run = run = Run(now_us, self._devices, job.kept, needed_us, job.cadence)
+        self._report(Phase.STEP)
+        self._next(run.ends_us - now_us, self._finish)
+        fails = job.fails_at is not None and FAILS in self.plan.environments[0]
+        fails_us = run.reaches_us(job.fails_at) if fails and job.fails_at is not None else None
+        if fails_us is not None:
+            self._next(fails_us - now_us, self._fail)
+
+    # How it ends
+
+    def _finish(self) -> None:
+        self._settle(Bin.IDLE, keeps=True)
+        alive = [replica for replica in range(self.plan.max_nodes) if replica not in self._dead]
+        self._log_exit(Outcome.SUCCEEDED, alive)
+        self._end("its workers have finished")
+
+    def _fail(self) -> None:
+        message = "ValueError: the loss is computed from a batch without samples"
+        self.fail_worker(Failure(kind=FailureKind.APPLICATION, message=message, rank=0, exit_code=1, step=self._step()))
+
+    def fail_worker(self, failure: Failure) -> None:
+        """A worker ends; the agents' own policy says whether they restart in place."""
+        if self.stage is not Stage.TRAINING:
+            return
+        self.job.faults["worker"] += 1
+        now_us, step = self._clock.now_us, self._step()
+        self._report(Phase.STEP)
+        self._settle(Bin.RECOVERING)
+        self._setbacks.append(Setback(failure=failure, step=step, ran_s=(now_us - (self._loaded_us or 0)) / SECOND))
+        policy = self.plan.policy
+        situation = RestartSituation(
+            setbacks=self._setbacks, max_restarts=policy.max_restarts, refund_after_s=policy.refund_after_s
+        )
+        decision = decide_restart(situation)
+        if decision.restart:
+            self.job.restarts_in_place += 1
+            self._form_again(EventKind.RESTARTED_IN_PLACE)
+        else:
+            self._log_exit(Outcome.FAILED, range(1), replace(failure, repeated=decision.repeated))
+            self._end("its agents gave up")
+
+    def lose(self, replicas: Sequence[int], evidence: str) -> None:
+        """The machines of these replicas are down, and with too many of them the whole group ends."""
+        if self.over:
+            return
+        self.job.faults["node"] += 1
+        self._dead.update(replicas)
+        self._replicas = None
+        alive = self.plan.max_nodes - len(self._dead)
+        goes_on = self.runs and self.stage is not Stage.STOPPING and alive >= self.plan.min_nodes
+        self._settle(Bin.RECOVERING)
+        if goes_on:
+            self._form_again(EventKind.GROUP_SHRUNK)
+        else:
+            self._end(evidence, dead=replicas)
+
+    def hang(self, *, deaf: bool) -> None:
+        """No rank makes a step any more: all wait for the first rank of the second node."""
+        if self.stage is not Stage.TRAINING:
+            return
+        self.job.faults["hang"] += 1
+        self.deaf = deaf
+        self._report(Phase.WAITING)
+        self._report(Phase.STEP, rank=self.plan.workers_per_node, replica=1)
+        self._settle(Bin.STALLED)
+        self._enter(Stage.HUNG)
+
+    def cut_off(self) -> None:
+        """Neither the scheduler nor its peers reach the last node any more; both say so."""
+        if self.stage is not Stage.TRAINING:
+            return
+        self.job.faults["node"] += 1
+        self._report(Phase.STEP)
+        self._log_event(EventKind.PEER_LOST, self._generation, replicas=[self.plan.max_nodes - 1])
+        self._settle(Bin.RECOVERING)
+        self._enter(Stage.CUT_OFF)
+
+    def orphan(self) -> None:
+        """The agents are killed, and their workers keep running without them."""
+        if self.stage is not Stage.TRAINING:
+            return
+        self.job.faults["agent"] += 1
+        self._report(Phase.STEP)
+        self._settle(Bin.RECOVERING)
+        self._see_gone("its agent is gone", (0,), leftovers=True)
+
+    def preempt(self, notice_us: int, why: str) -> None:
+        """The cluster wants the nodes back, and gives notice."""
+        if self.stage not in (Stage.LOADING, Stage.TRAINING):
+            return
+        self.job.faults["preempted"] += 1
+        cause = Failure(kind=FailureKind.PREEMPTED, message=why)
+        in_time = self._run is not None and self.job.cadence.stall_us <= notice_us
+        self._stop(Outcome.PREEMPTED, keeps=in_time, cause=cause)
+
+    def vanish(self) -> None:
+        self.job.faults["vanished"] += 1
+        self._enter(Stage.VANISHED)
+
+    def stop(self) -> None:
+        """On the service's request; repeated, it changes nothing."""
+        if self.over or self.stage is Stage.STOPPING or self.deaf:
+            return
+        if self.runs:
+            self._stop(Outcome.CANCELLED, keeps=self._run is not None)
+        else:
+            self._settle(Bin.RECOVERING)
+            self._end("was taken out of the cluster's queue")
+
+    def kill(self) -> None:
+        """With what it left behind."""
+        if self.stage is Stage.VANISHED or (self.stage is Stage.GONE and not self.sight().leftovers):
+            return
+        if self.stage is not Stage.GONE:
+            self._settle(Bin.RECOVERING)
+        self._end("was killed")
+
+    def snapshot(self) -> None:
+        """Out of turn, at its owner's request."""
+        if self.stage is not Stage.TRAINING or self._run is None:
+            return
+        self._settle(Bin.SNAPSHOT_STALL, keeps=True)
+        self._epoch += 1
+        self._next(self.job.cadence.stall_us, self._train)
+
+    def close(self) -> None:
+        """The simulation ends: what no snapshot has kept is lost."""
+        self._settle(Bin.IDLE)
+
+    # What is seen of it
+
+    def sight(self) -> Sighting:
+        if self._sighting is None:
+            self._sighting = self._look()
+        return self._sighting
+
+    def read_log(self) -> list[JournalBatch]:
+        """What its agents have reported since the last call."""
+        if self.stage is Stage.TRAINING and self._clock.now_us - self._reported_us >= _REPORT_US:
+            self._report(Phase.STEP)
+        return self._log.read()
+
+    def _look(self) -> Sighting:
+        key = self.plan.key
+        match self.stage:
+            case Stage.VANISHED:
+                return sightings.absent(key)
+            case Stage.WAITING:
+                return sightings.pending(key, f"waits for {self.plan.max_nodes} nodes")
+            case Stage.PENDING:
+                return sightings.pending(key, "is being started on its nodes")
+            case Stage.CUT_OFF:
+                return sightings.last_node_unreachable(key, self._look_at_replicas())
+            case _:
+                return sightings.running(key, self._look_at_replicas())
+
+    def _look_at_replicas(self) -> tuple[ReplicaSighting, ...]:
+        if self._replicas is None:
+            self._replicas = sightings.replicas_on(self.nodes, self._dead)
+        return self._replicas
+
+    def _see_gone(
+        self, evidence: str, dead: Sequence[int], *, cause: Failure | None = None, leftovers: bool = False
+    ) -> None:
+        """A cluster names the replicas of whose end it knows more than that the attempt is over."""
+        self._enter(Stage.GONE)
+        nodes: Sequence[str | None] = self.nodes or [None] * (max(dead) + 1)
+        replicas = tuple(sightings.dead_replica(each, nodes[each], evidence, leftovers=leftovers) for each in dead)
+        self._sighting = sightings.gone(self.plan.key, evidence, replicas, cause)
+
+    # How it goes from one stage to the next
+
+    @property
+    def _devices(self) -> int:
+        return (self.plan.max_nodes - len(self._dead)) * self.plan.workers_per_node
+
+    def _stop(self, outcome: Outcome, *, keeps: bool, cause: Failure | None = None) -> None:
+        """With a last snapshot where there is something to keep: no more than one, and it takes its time."""
+        stopped_us = self._clock.now_us
+        pause_us = self.job.cadence.stall_us if keeps else _AGENT_STOP_US if self.stage is Stage.HUNG else 0
+
+        def leave() -> None:
+            if keeps:
+                self._settle(Bin.SNAPSHOT_STALL, keeps=True, at_us=stopped_us)
+            self._settle(Bin.RECOVERING)
+            self._log_exit(outcome, range(1))
+            self._end("stopped on request", cause=cause)
+
+        self._report(Phase.SNAPSHOT if keeps else Phase.STEP)
+        self._enter(Stage.STOPPING)
+        self._next(pause_us, leave)
+
+    def _form_again(self, how: EventKind) -> None:
+        self._log_event(how, self._generation + 1)
+        self._enter(Stage.LOADING)
+        self._loaded_us = self._clock.now_us
+        self._next(self.job.restart_in_place_us, self._form)
+
+    def _settle(self, following: Bin, *, keeps: bool = False, at_us: int | None = None) -> None:
+        """Count the time that has passed; a run that was on is over."""
+        at_us = self._clock.now_us if at_us is None else at_us
+        run, self._run = self._run, None
+        if run is None:
+            self.job.device_time.enter(at_us, following)
+            return
+        parts = run.split(at_us).kept() if keeps else run.split(at_us)
+        self.job.kept = run.base + parts.kept_us * run.devices
+        self.job.device_time.add_training(at_us, parts, run.devices, following)
+
+    def _end(self, evidence: str, *, dead: Sequence[int] = (0,), cause: Failure | None = None) -> None:
+        self._see_gone(evidence, dead, cause=cause)
+        nodes, self.nodes = self.nodes, ()
+        self._release(nodes)
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self._epoch += 1
+        self._sighting = None
+        self._changed()
+
+    def _next(self, pause_us: int, event: Callable[[], None]) -> None:
+        """Unless something else comes in between."""
+        epoch = self._epoch
+
+        def happen() -> None:
+            if self._epoch == epoch:
+                event()
+                self._changed()
+
+        self._clock.after(pause_us, happen)
+
+    # What its agents report
+
+    def _step(self) -> int:
+        done = self.job.kept if self._run is None else self._run.done(self._clock.now_us)
+        return done // (self.job.devices * self.job.step_us)
+
+    def _log_event(self, kind: EventKind, generation: int, **evidence: object) -> None:
+        event = JournalEvent(
+            at=self._now(), kind=kind.value, sentence=kind.value, generation=generation, evidence=evidence
+        )
+        self._log.add_event(event)
+
+    def _log_exit(self, outcome: Outcome, replicas: Sequence[int], failure: Failure | None = None) -> None:
+        restarts = 0 if failure is None else len(self._setbacks) - 1
+        record = ExitRecord(
+            outcome=outcome, at=self._now(), generation=self._generation, restarts=restarts, failure=failure
+        )
+        self._log.add_exit(record, replicas=replicas)
+
+    def _report(self, phase: Phase, *, rank: int = 0, replica: int = 0) -> None:
+        self._reported_us = self._clock.now_us
+        line = Progress(
+            at=self._now(),
+            rank=rank,
+            local_rank=0,
+            world_size=self._devices,
+            generation=self._generation,
+            pid=4711,
+            phase=phase,
+            step=self._step(),
+            metrics={"step_s": self.job.step_us / SECOND},
+        )
+        self._log.add_progress(line, replica=replica)
+
+    def _now(self) -> str:
+        return render_time(self._clock.now())

@@ -1,0 +1,41 @@
+"""A simulated job: what it really has done, whatever the service believes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from orchestrator.domain.specs.spec import JobSpec
+from orchestrator.simulator.device_time import DeviceTime
+from orchestrator.simulator.scenario import Scenario
+from orchestrator.simulator.training_run import Cadence
+from orchestrator.simulator.virtual_clock import us
+
+
+class SimulatedJob:
+    """Submitted when the simulation starts. Work is counted in device-microseconds."""
+
+    def __init__(self, spec: JobSpec, work: int, scenario: Scenario, *, fails_at: int | None = None) -> None:
+        self.id = spec.name
+        self.spec = spec
+        self.work = work
+        self.fails_at = fails_at  # work at which its program fails each time
+        self.devices = devices_of(spec)  # all that it asks for
+        self.cadence = Cadence(us(scenario.interval_s(self.devices)), us(scenario.snapshot_stall_s))
+        self.restart_us = us(scenario.restart_s)  # from the submission to the first step
+        self.restart_in_place_us = us(scenario.restart_in_place_s)
+        self.step_us = us(scenario.step_s)
+        self.device_time = DeviceTime(self.devices)
+        self.kept = 0  # work, by snapshots
+        self.faults: Counter[str] = Counter()  # what may cost it an attempt, by kind
+        self.restarts_in_place = 0
+
+    def resize(self, at_us: int, devices: int) -> None:
+        """Its owner has scaled it."""
+        if devices != self.devices:
+            self.device_time.resize(at_us, devices)
+            self.devices = devices
+
+
+def devices_of(spec: JobSpec) -> int:
+    per_node = spec.topology.workers_per_node
+    return spec.topology.max_nodes * (per_node if isinstance(per_node, int) else 1)

@@ -68,6 +68,7 @@ check: $(VENV)/.installed ## format, lint, types, imports
 	@$(BIN)/mypy
 	@$(BIN)/mypy --python-version 3.10 --package trainer # it runs in users' images
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m deploy.dev.naming
 
 format: $(VENV)/.installed ## format and fix what can be fixed
 	@$(BIN)/ruff format .

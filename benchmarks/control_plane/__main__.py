@@ -56,7 +56,7 @@ from trainer.contract.progress import render_progress
 
 PARTS = ("submissions", "reads", "pages", "reports", "passes")
 REPLICAS = 1250  # of 8 workers: 10,000 of them
-PACE_PER_S = 250  # each replica every 5 s
+RATE_PER_S = 250  # each replica every 5 s
 _FIRST_REPORTER = 5_000_000  # number of the first copy
 _FIRST_STEP = 10_000
 _READS_PER_S = 20
@@ -158,7 +158,7 @@ def add_reporters(database: Database) -> list[str]:
 
 def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, paced_s: int) -> Figures:
     """How many a second, and how responsive the service is meanwhile."""
-    paced = PACE_PER_S * paced_s
+    paced = RATE_PER_S * paced_s
     looks = [_list() if number % 2 else _show(ids[number % len(ids)]) for number in range(paced_s * _READS_PER_S)]
     drive(service.url, _reports(ids, 0, REPLICAS), connections=4)
     usage = Usage(service)
@@ -168,7 +168,7 @@ def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, 
     usage = Usage(service)
     with ThreadPoolExecutor(1) as beside:
         requests = _reports(ids, 1 + rounds, paced)
-        running = beside.submit(drive, service.url, requests, connections=64, rate=PACE_PER_S)
+        running = beside.submit(drive, service.url, requests, connections=64, rate=RATE_PER_S)
         meanwhile = drive(service.url, looks, connections=8, rate=_READS_PER_S)
         figures["paced"] = {**running.result(), **usage.figures()}
     last_step = _FIRST_STEP + rounds + -(-paced // REPLICAS)
@@ -193,34 +193,36 @@ def _reports(ids: Sequence[str], first_round: int, count: int) -> list[Request]:
 
 def render(kinds: Figures) -> list[str]:
     """The tables; `kinds` has the figures by database."""
-    parts = [(kind, name, told) for kind, parts in kinds.items() for name, told in parts.items()]
+    parts = [(kind, name, figures) for kind, parts in kinds.items() for name, figures in parts.items()]
     submitted = [
         render_load(f"{kind}, {how}", met)
-        for kind, part, told in parts
+        for kind, part, figures in parts
         if part == "submissions"
-        for how, met in told.items()
+        for how, met in figures.items()
     ]
     read = [
-        render_load(f"{kind}, {part}: {name}", told[name])
-        for kind, part, told in parts
+        render_load(f"{kind}, {part}: {name}", figures[name])
+        for kind, part, figures in parts
         for name in ("list", "show")
-        if name in told
+        if name in figures
     ]
     reported = [
-        render_load(f"{kind}: {name}", met) for kind, _, told in parts for name, met in told.get("reports", {}).items()
+        render_load(f"{kind}: {name}", met)
+        for kind, _, figures in parts
+        for name, met in figures.get("reports", {}).items()
     ]
     polled = [
         render_load(f"{kind}, {part}: {name}", met)
-        for kind, part, told in parts
-        for name, met in told.get("pages", {}).items()
+        for kind, part, figures in parts
+        for name, met in figures.get("pages", {}).items()
     ]
     passed = [
         render_pass(f"{kind}, {part.removeprefix('pass over ')}: {name}", times)
-        for kind, part, told in parts if part.startswith("pass over") for name, times in told.items()
+        for kind, part, figures in parts if part.startswith("pass over") for name, times in figures.items()
     ]  # fmt: skip
     held = [
-        [f"{kind}, {part}", *(f"{told['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
-        for kind, part, told in parts if "memory" in told
+        [f"{kind}, {part}", *(f"{figures['memory'][key]} MB" for key in ("rss_mb", "peak_mb"))]
+        for kind, part, figures in parts if "memory" in figures
     ]  # fmt: skip
     lines: list[str] = []
     for title, columns, rows in (

@@ -99,10 +99,10 @@ def summarize(answers: Sequence[Answer], elapsed_s: float) -> Figures:
     }
 
 
-def render_load(name: str, told: Figures) -> list[str]:
+def render_load(name: str, reported: Figures) -> list[str]:
     """A row under COLUMNS."""
-    times = [render_number(told[key], "ms") for key in ("p50_ms", "p95_ms", "p99_ms")]
-    return [name, str(told["n"]), render_number(told["per_s"]), *times, str(told["refused"])]
+    times = [render_number(reported[key], "ms") for key in ("p50_ms", "p95_ms", "p99_ms")]
+    return [name, str(reported["n"]), render_number(reported["per_s"]), *times, str(reported["refused"])]
 
 
 def fetch(url: str) -> Any:

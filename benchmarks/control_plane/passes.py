@@ -85,8 +85,8 @@ def measure_passes(folder: Path, url: str, count: int) -> Figures:
     figures["a line from each"] = time_calls(
         reconciler.reconcile, _PASSES, before=lambda: write_lines(journals, next(steps))
     )
-    told = JobReader(database).standing(ids[-1])
-    assert (told.training.step, told.job.state) == (_PASSES, JobState.RUNNING), told
+    reported = JobReader(database).standing(ids[-1])
+    assert (reported.training.step, reported.job.state) == (_PASSES, JobState.RUNNING), reported
     database.dispose()
     return figures
 
@@ -120,10 +120,10 @@ def time_calls(act: Callable[[], object], count: int, *, before: Callable[[], ob
     return {"n": count, **spread, "wall_s": statistics.median(wall_s), "wall_max_s": max(wall_s)}
 
 
-def render_pass(name: str, told: Figures) -> list[str]:
+def render_pass(name: str, reported: Figures) -> list[str]:
     """A row under PASS_COLUMNS."""
-    times = [render_number(told[key], "s") for key in ("cpu_s", "cpu_min_s", "cpu_max_s", "wall_s")]
-    return [name, str(told["n"]), *times]
+    times = [render_number(reported[key], "s") for key in ("cpu_s", "cpu_min_s", "cpu_max_s", "wall_s")]
+    return [name, str(reported["n"]), *times]
 
 
 def write_life(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2) -> Path:

@@ -72,13 +72,13 @@ def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
     events = [Event(at=job.created_at, kind="attempt.state", sentence=text, attempt=1) for text in ("began", "runs")]
     _apply(database, Change(job=job, attempt=attempt, events=events))
     lines = [make_line(step, rank) for step in range(1, steps + 1) for rank in range(WORKERS)]
-    told: list[tuple[str, dict[str, object]]] = [
+    reported: list[tuple[str, dict[str, object]]] = [
         ("generation.started", {"world_size": WORKERS}),
         ("snapshot.committed", {"name": "step-00000010-a1-g1"}),
     ]
     journalled = [
         JournalEvent(kind=kind, at=render_time(_BEGIN), sentence="told", generation=1, evidence=evidence)
-        for kind, evidence in told
+        for kind, evidence in reported
     ]
     batch = JournalBatch(
         key=attempt.key, replica=0, incarnation=1,

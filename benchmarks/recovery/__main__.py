@@ -103,8 +103,8 @@ def render(scores: Sequence[Score]) -> list[str]:
         for score in scores
         if score.splits
     ]
-    told = ["", *render_table(["medians, from a kill to rank 0's next step", *PARTS.values()], splits)]
-    return [*render_table(header, rows), *(told if splits else [])]
+    reported = ["", *render_table(["medians, from a kill to rank 0's next step", *PARTS.values()], splits)]
+    return [*render_table(header, rows), *(reported if splits else [])]
 
 
 def contest(

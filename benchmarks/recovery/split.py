@@ -79,8 +79,8 @@ def split_restart(kill: Kill, lines: Iterable[Progress], events: Iterable[Journa
 def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split]:
     """Of each kill whose lines are whole."""
     lines = [parse_progress(document) for document in _read(progress)]
-    told = [parse_journal_event(document) for document in _read(events)]
-    splits = (split_restart(kill, lines, told) for kill in kills)
+    reported = [parse_journal_event(document) for document in _read(events)]
+    splits = (split_restart(kill, lines, reported) for kill in kills)
     return [split for split in splits if split is not None]
 
 

@@ -107,7 +107,7 @@ def excesses(times: Figures, quiet_step_s: float) -> list[float]:
 
 def render(summaries: Sequence[Figures], rounds: int) -> list[str]:
     """The ratio is that of a stall to the one of `ours, staged`, of the same run."""
-    rows, told = [], []
+    rows, reported = [], []
     for summary in summaries:
         ours_s = summary["kinds"][STAGED]["stall_s"]
         for name, kind in summary["kinds"].items():
@@ -121,14 +121,14 @@ def render(summaries: Sequence[Figures], rounds: int) -> list[str]:
                     *(render_number(seconds, "s") for seconds in after_s),
                 ]
             )
-        told.append(
+        reported.append(
             f"{summary['strategy']}: {summary['parameters'] / 1e6:.1f} million parameters, a quiet step takes "
             f"{summary['quiet_step_s']} s; the {summary['measure']} of `{summary['compared']}` is "
             f"{summary['times_shorter']} times shorter than that of {summary['baseline']}, limit {summary['limit']:g}. "
             f"Verifying a snapshot takes {summary['verify_s']} s."
         )
     header = ["stall, median", "least", "greatest", "times ours, staged", "excess of all steps", "on disk after"]
-    return [*render_table([f"n = {rounds}", *header], rows), "", *told]
+    return [*render_table([f"n = {rounds}", *header], rows), "", *reported]
 
 
 if __name__ == "__main__":

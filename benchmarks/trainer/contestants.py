@@ -91,8 +91,8 @@ class Contestant:
 
     def ideal_step_s(self) -> float | None:
         """The step that MFU compares with, of ours. None where the trainer knows no peak of the device."""
-        told = (line["metrics"] for line in self._read_steps())
-        return next((metrics["mfu"] * metrics["step_s"] for metrics in told if "mfu" in metrics), None)
+        reported = (line["metrics"] for line in self._read_steps())
+        return next((metrics["mfu"] * metrics["step_s"] for metrics in reported if "mfu" in metrics), None)
 
     def end(self) -> None:
         for rank in self.ranks:

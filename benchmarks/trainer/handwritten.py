@@ -69,7 +69,7 @@ def main() -> None:
     model = build(work, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     step = 0
-    with lines.open("w", buffering=1) if os.environ["RANK"] == "0" else open(os.devnull, "w") as told:  # noqa: PTH123
+    with lines.open("w", buffering=1) if os.environ["RANK"] == "0" else open(os.devnull, "w") as reported:  # noqa: PTH123
         while True:
             tokens_BT = draw(tokens_N, work["global_batch"] // world_size, work["seq_len"], device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_cast):
@@ -82,7 +82,7 @@ def main() -> None:
             step += 1
             if step % work["window"] == 0:
                 value = loss.item()  # stands behind the update in the device's queue
-                print(f"{time.time():.6f} {step} {value:.4f}", file=told)
+                print(f"{time.time():.6f} {step} {value:.4f}", file=reported)
 
 
 if __name__ == "__main__":

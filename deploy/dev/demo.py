@@ -77,10 +77,10 @@ def steps_of(service: ThrowawayService, job_id: str) -> list[Step]:
     for journal in (service.root / job_id / "attempts").glob("*/replica-0/*/progress.jsonl"):
         attempt = int(journal.parts[-4])
         for line in journal.read_text().splitlines():
-            told = json.loads(line)
-            if told["rank"] == 0 and "loss" in told.get("metrics", {}):
-                at = parse_time(told["at"]).timestamp()
-                found.append(Step(at, attempt, told["generation"], told["step"], told["metrics"]["loss"]))
+            reported = json.loads(line)
+            if reported["rank"] == 0 and "loss" in reported.get("metrics", {}):
+                at = parse_time(reported["at"]).timestamp()
+                found.append(Step(at, attempt, reported["generation"], reported["step"], reported["metrics"]["loss"]))
     return sorted(found, key=lambda step: step.at)
 
 
@@ -207,10 +207,10 @@ def _noticed(service: ThrowawayService, job: JobView, struck: Struck, until: flo
     telling = ("worker.failed", "restart.in_place", "job.state", "restored")
     with Client(service.url) as client:
         found = [event for event in client.events(job.id) if event.kind in telling]
-    told = [event for event in found if struck.at <= event.at.timestamp() < until]
+    reported = [event for event in found if struck.at <= event.at.timestamp() < until]
     # The first trouble and what was done, up to the restore.
-    end = next((index for index, event in enumerate(told) if event.kind == "restored"), len(told))
-    return "\n".join(f"+{event.at.timestamp() - struck.at:.2f} s {event.sentence}" for event in told[: end + 1])
+    end = next((index for index, event in enumerate(reported) if event.kind == "restored"), len(reported))
+    return "\n".join(f"+{event.at.timestamp() - struck.at:.2f} s {event.sentence}" for event in reported[: end + 1])
 
 
 def _compare(service: ThrowawayService, disturbed: JobView, undisturbed: JobView) -> None:

@@ -70,12 +70,12 @@ def _member_table(module: ModuleType, members: type[StrEnum], title: str) -> str
     """Each member with the comment behind it."""
     comments = read_comments(module)
     (node,) = (node for node in _body(module) if isinstance(node, ast.ClassDef) and node.name == members.__name__)
-    told = {
+    notes = {
         line.targets[0].id: comments.get(line.lineno, "")
         for line in node.body
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name)
     }
-    return "\n".join([f"| {title} | |", "|---|---|", *(f"| `{each.value}` | {told[each.name]} |" for each in members)])
+    return "\n".join([f"| {title} | |", "|---|---|", *(f"| `{each.value}` | {notes[each.name]} |" for each in members)])
 
 
 def _edge_comments(module: ModuleType) -> dict[tuple[str, str], str]:

@@ -92,8 +92,8 @@ class Fleet:
             time.sleep(0.005)
             seen += [step for step in self.news() if step.at_s > after_s and step.world_size == size]
             ranks = {rank: [step for step in seen if step.rank == rank] for rank in range(size)}
-            if all(len(told) >= steps for told in ranks.values()):
-                return max((told[0] for told in ranks.values()), key=lambda step: step.at_s)
+            if all(len(reported) >= steps for reported in ranks.values()):
+                return max((reported[0] for reported in ranks.values()), key=lambda step: step.at_s)
         raise NoRecovery(self.printed())
 
     def news(self) -> list[Step]:

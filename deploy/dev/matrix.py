@@ -432,13 +432,13 @@ def render_results(results: Sequence[Result]) -> list[str]:
     rows = ["| environment | Python | torch | suite | passed | failed | skipped |", "|---" * 7 + "|"]
     for result in results:
         python = result.versions.get("Python", result.environment.python)
-        told = [result.environment.name, python, result.versions.get("torch", "none")]
+        reported = [result.environment.name, python, result.versions.get("torch", "none")]
         rows += [
-            _row([*told, each.suite, each.passed, each.problem or len(each.failed), each.skipped])
+            _row([*reported, each.suite, each.passed, each.problem or len(each.failed), each.skipped])
             for each in result.outcomes
         ]
         if result.problem is not None:
-            rows.append(_row([*told, f"not run: {result.problem}", "", "", ""]))
+            rows.append(_row([*reported, f"not run: {result.problem}", "", "", ""]))
     return rows
 
 

@@ -374,8 +374,8 @@ def judge(root: Path, mutants: Sequence[tuple[Mutant, Suite]], equivalent: Itera
         print(line, flush=True)
         if (red is None) is not is_listed:
             wrong.append(line)
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
-    print("\n".join(["", *wrong, f"{len(mutants)} mutants in {time.monotonic() - began:.0f} s: {told}"]))
+    reported = ", ".join(f"{count} {word}" for word, count in counts.items())
+    print("\n".join(["", *wrong, f"{len(mutants)} mutants in {time.monotonic() - began:.0f} s: {reported}"]))
     return 1 if wrong else 0
 
 

@@ -62,16 +62,16 @@ class Follower:
 
 def _parse(line: bytes) -> Step | None:
     try:
-        told = json.loads(line)
+        reported = json.loads(line)
     except ValueError:
         return None
-    if told.get("phase") != Phase.STEP.value or "step" not in told:
+    if reported.get("phase") != Phase.STEP.value or "step" not in reported:
         return None
     return Step(
-        parse_time(told["at"]).timestamp(),
-        told["rank"],
-        told["pid"],
-        told["step"],
-        told["generation"],
-        told["world_size"],
+        parse_time(reported["at"]).timestamp(),
+        reported["rank"],
+        reported["pid"],
+        reported["step"],
+        reported["generation"],
+        reported["world_size"],
     )

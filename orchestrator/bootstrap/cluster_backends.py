@@ -11,6 +11,7 @@ from orchestrator.backends.kubernetes.backend import KubernetesBackend
 from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.kubeconfig import load_access
 from orchestrator.backends.kubernetes.site import KubernetesSite
+from orchestrator.backends.kubernetes.watcher import WatchTimes
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
@@ -25,7 +26,7 @@ from trainer.contract.node import HEAD, LOCAL
 
 # A command that was cut off at its time-out may be carried out so much later.
 _LATE_S = 30.0
-_WATCH_S, _SILENT_S = 30.0, 60.0  # a watch that tells nothing for so long is asked for anew, or says nothing
+_WATCH = WatchTimes(watch_s=30.0, silent_s=60.0)
 _GRACE_S = 15  # beyond the agent's own stop time-out, before the kubelet uses force
 # Pods are placed one by one and pull their images one after another: who is early waits, and the supervisor, which sees
 # why the others do not come, ends it when that is hopeless.
@@ -128,7 +129,7 @@ def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Sett
         gpus_per_node=given.gpus_per_node,
         stop_timeout_s=given.stop_timeout_s,
     )
-    backend = KubernetesBackend(own, client, package=ship.find_package(), watch_s=_WATCH_S, silent_s=_SILENT_S)
+    backend = KubernetesBackend(own, client, package=ship.find_package(), times=_WATCH)
     cluster = Cluster(
         name=name,
         kind="kubernetes",
@@ -150,7 +151,7 @@ def build_kubernetes(name: str, given: KubernetesClusterSettings, settings: Sett
         site=site,
         poll_s=given.poll_s,
         # A Job that was made is in the copies by then, also in those of another service.
-        submit_timeout_s=given.request_timeout_s + _SILENT_S,
+        submit_timeout_s=given.request_timeout_s + _WATCH.silent_s,
         stop_timeout_s=own.grace_s,
         repeat_s=_REPEAT_S,
     )

@@ -39,20 +39,18 @@ class Span:
 
 def render_queue(job: Job, attempt: Attempt) -> Span:
     """The wait for the first attempt."""
-    return _span(job, "queue", parent=_root(job), began=job.created_at, ended=attempt.created_at, attributes={})
+    return _span(job, _Branch("queue", _root(job)), (job.created_at, attempt.created_at), {})
 
 
 def render_first_step(job: Job, at: datetime) -> Span:
     """What the job's owner waited for: from the submission to the first step."""
-    return _span(job, "first step", parent=_root(job), began=job.created_at, ended=at, attributes={})
+    return _span(job, _Branch("first step", _root(job)), (job.created_at, at), {})
 
 
 def render_start(job: Job, attempt: Attempt, at: datetime) -> Span:
     """From the intent of an attempt to its first completed step."""
     name = _attempt(attempt)
-    return _span(
-        job, "start", what=f"{name}/start", parent=name, began=attempt.created_at, ended=at, attributes=_of(attempt)
-    )
+    return _span(job, _Branch("start", name, f"{name}/start"), (attempt.created_at, at), _of(attempt))
 
 
 def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
@@ -64,11 +62,9 @@ def render_attempt(job: Job, attempt: Attempt, training: Training) -> Span:
     good = attempt.state in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
     return _span(
         job,
-        _attempt(attempt),
-        parent=_root(job),
-        began=attempt.created_at,
-        ended=attempt.ended_at or attempt.created_at,
-        attributes={**_of(attempt), "state": attempt.state.value, **figures},
+        _Branch(_attempt(attempt), _root(job)),
+        (attempt.created_at, attempt.ended_at or attempt.created_at),
+        {**_of(attempt), "state": attempt.state.value, **figures},
         error=None if good else attempt.reason,
     )
 
@@ -77,12 +73,9 @@ def render_job(job: Job, attempts: int) -> Span:
     """A job that has ended. One that was retried after that has another such span, of the same beginning."""
     return _span(
         job,
-        "job",
-        what=_root(job),
-        parent=None,
-        began=job.created_at,
-        ended=job.finished_at or job.updated_at,
-        attributes={"state": job.state.value, "reason": job.reason, "attempts": attempts},
+        _Branch("job", None, _root(job)),
+        (job.created_at, job.finished_at or job.updated_at),
+        {"state": job.state.value, "reason": job.reason, "attempts": attempts},
         error=job.reason if job.state is JobState.FAILED else None,
     )
 
@@ -100,26 +93,30 @@ def _of(attempt: Attempt) -> Attributes:
     return {"attempt": attempt.key.number, "nodes": attempt.nodes, **handle}
 
 
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Where a span is in its job's tree. `key` differs from that of every other span of the job; None: it is `name`."""
+
+    name: str
+    parent: str | None  # its key; None: this is the root
+    key: str | None = None
+
+
 def _span(
     job: Job,
-    name: str,
-    *,
-    parent: str | None,
-    began: datetime,
-    ended: datetime,
+    branch: _Branch,
+    times: tuple[datetime, datetime],
     attributes: Attributes,
-    what: str | None = None,
     error: str | None = None,
 ) -> Span:
-    """`what` tells the span from all others of the job; by default its name does. No span ends before it begins:
-    its two times may be of two clocks."""
-    spec = job.spec
+    """`times` are its beginning and its end. They may be of two clocks: no span ends before it begins."""
+    spec, (began, ended) = job.spec, times
     common = {"job.id": job.id, "job.name": spec.name, "job.project": spec.project, "job.cluster": spec.cluster}
     return Span(
-        name=name,
+        name=branch.name,
         trace_id=int.from_bytes(_digest(job.id)[:16], "big"),
-        span_id=_span_id(job, what or name),
-        parent_id=None if parent is None else _span_id(job, parent),
+        span_id=_span_id(job, branch.key or branch.name),
+        parent_id=None if branch.parent is None else _span_id(job, branch.parent),
         began=began,
         ended=max(began, ended),
         attributes={**common, **attributes},

@@ -16,6 +16,7 @@ from orchestrator.backends.kubernetes.client import KubernetesClient
 from orchestrator.backends.kubernetes.kubeconfig import Access
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import KubernetesSite
+from orchestrator.backends.kubernetes.watcher import WatchTimes
 from tests.kubernetes.fake_api import FakeApi, Store
 from tests.kubernetes.fake_cluster import FakeCluster
 
@@ -75,4 +76,6 @@ def apart(own: KubernetesSite, client: KubernetesClient, tmp_path: Path) -> Iter
 
 def build(own: KubernetesSite, client: KubernetesClient, **given: Any) -> KubernetesBackend:
     package = ship.find_package()
-    return KubernetesBackend(own, client, package=package, watch_s=5, silent_s=20, first_answer_s=5, **given)
+    return KubernetesBackend(
+        own, client, package=package, times=WatchTimes(watch_s=5, silent_s=20), first_answer_s=5, **given
+    )

@@ -16,7 +16,7 @@ from orchestrator.backends.kubernetes.objects import JobObject, parse_job
 from orchestrator.backends.kubernetes.render import render_name
 from orchestrator.backends.kubernetes.rights import RIGHTS
 from orchestrator.backends.kubernetes.site import CONTAINER, MANAGER, MANAGER_LABEL
-from orchestrator.backends.kubernetes.watcher import Watcher, pause_s
+from orchestrator.backends.kubernetes.watcher import Watcher, WatchTimes, pause_s
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Presence
@@ -113,7 +113,7 @@ def test_a_watch_tells_what_happens_from_its_version_on(api: FakeApi, client: Ku
 
 def a_watcher(client: KubernetesClient, **fields: Any) -> tuple[Watcher, Mirror[JobObject]]:
     mirror: Mirror[JobObject] = Mirror(parse_job)
-    return Watcher(client, JOBS, mirror, watch_s=0.2, silent_s=5, **fields), mirror
+    return Watcher(client, JOBS, mirror, times=WatchTimes(watch_s=0.2, silent_s=5), **fields), mirror
 
 
 def test_a_forgotten_version_is_answered_by_a_new_list(api: FakeApi, client: KubernetesClient) -> None:

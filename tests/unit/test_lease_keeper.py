@@ -50,7 +50,7 @@ def here() -> Situation:
     return Situation()
 
 
-def test_an_office_that_was_not_taken_permits_nothing(here: Situation) -> None:
+def test_a_lease_that_was_not_taken_permits_nothing(here: Situation) -> None:
     keeper = here.keeper()
     keeper.renew()
     assert not keeper.held
@@ -58,7 +58,7 @@ def test_an_office_that_was_not_taken_permits_nothing(here: Situation) -> None:
         keeper.require()
 
 
-def test_one_office_at_a_time_is_held(here: Situation) -> None:
+def test_one_lease_at_a_time_is_held(here: Situation) -> None:
     one, two = here.keeper("one"), here.keeper("two")
     assert one.take() is not None
     assert two.take() is None
@@ -137,7 +137,7 @@ def test_a_silent_store_costs_it_after_its_time_and_not_before(here: Situation) 
     assert not keeper.held
 
 
-def test_an_office_that_is_not_used_lapses(here: Situation) -> None:
+def test_a_lease_that_is_not_used_lapses(here: Situation) -> None:
     keeper, other = here.keeper("one"), here.keeper("two")
     keeper.take()
     here.lively = False
@@ -175,7 +175,7 @@ def test_a_lease_that_arrives_after_the_closing_is_given_back(here: Situation) -
     assert other.take() is not None
 
 
-def test_an_open_office_renews_by_itself_and_on_through_trouble(here: Situation) -> None:
+def test_a_held_lease_renews_by_itself_and_on_through_trouble(here: Situation) -> None:
     renewed, troubles = threading.Semaphore(0), iter([StoreUnavailable("silent"), RuntimeError("a defect")])
     renew = here.leases.renew
 

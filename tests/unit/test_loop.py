@@ -99,7 +99,7 @@ def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases:
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("silent"), RuntimeError("a defect")])
-def test_no_trouble_in_a_pass_ends_the_loop_or_its_office(leases: MemoryLeaseStore, trouble: Exception) -> None:
+def test_no_trouble_in_a_pass_ends_the_loop_or_its_lease(leases: MemoryLeaseStore, trouble: Exception) -> None:
     def always(number: int) -> None:
         raise trouble
 
@@ -156,7 +156,7 @@ def test_a_stopped_loop_leaves_the_cluster_free(leases: MemoryLeaseStore) -> Non
     assert "gave no sign" in words
 
 
-def test_who_waits_for_the_office_asks_for_it_again_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
+def test_who_waits_for_the_lease_asks_for_it_again_without_waiting_for_the_poll(leases: MemoryLeaseStore) -> None:
     assert leases.acquire("local", "another", ttl_s=0.2) is not None
     passes = Passes()
     loop = _loop(leases, passes, poll_s=3600, lease_s=1)

@@ -194,8 +194,7 @@ class Agent:
                 place,
                 local_rank,
                 store,
-                role=self._flags.role,
-                run_id=self._flags.run_id,
+                self._flags,
                 restarts=self.history.failures_survived,
                 max_restarts=self._max_restarts,
             )

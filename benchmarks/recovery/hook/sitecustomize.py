@@ -22,9 +22,9 @@ _counts = itertools.count(1)
 def _tell(optimizer: Any, args: Any, kwargs: Any) -> None:
     """A line for a step, in user_script.py's words. The optimizer's own count goes on where the script loads it."""
     step, counted = next(_counts), next((state["step"] for state in optimizer.state.values() if "step" in state), None)
-    told = step if counted is None else int(counted)
+    reported = step if counted is None else int(counted)
     rank = os.environ.get("RANK", "0")
-    line = f"{time.time():.6f} rank {rank} pid {os.getpid()} step {told} loss -\n"
+    line = f"{time.time():.6f} rank {rank} pid {os.getpid()} step {reported} loss -\n"
     with open(os.environ["RECOVERY_STEPS"], "a") as lines:  # noqa: PTH123  # nothing is imported that need not be
         lines.write(line)
 

@@ -133,7 +133,7 @@ class Play:
         self._lean = lean
         self._root = folder / "runs"
         self._starts = folder / "starts"
-        self._told = folder / "struck"
+        self._reported = folder / "struck"
         self._services: dict[str, ForkServerProcess] = {}
         self._woken = False
         self.outcome = Outcome()
@@ -151,7 +151,7 @@ class Play:
             self.outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._leave_nothing()
-        self.outcome.struck = self._told.exists()
+        self.outcome.struck = self._reported.exists()
         for file in self._starts.iterdir():
             self.outcome.starts[file.name] = file.read_text().splitlines()
         return self.outcome
@@ -212,11 +212,11 @@ class Play:
         if self._cell is None:
             return None
         number = signal.SIGKILL if self._cell.round == "kill" else signal.SIGSTOP
-        return Strike(self._cell.point, self._cell.side, number, self._told)
+        return Strike(self._cell.point, self._cell.side, number, self._reported)
 
     @property
     def _struck(self) -> bool:
-        return self._told.exists()
+        return self._reported.exists()
 
     def _address(self, name: str) -> str | None:
         log = self._folder / f"{name}.log"

@@ -50,7 +50,7 @@ class Strike:
     point: str
     side: str
     signal: signal.Signals
-    told: Path
+    reported: Path
 
 
 class Counting:
@@ -105,9 +105,9 @@ class Counting:
         if strike is None or (point, side) != (strike.point, strike.side):
             return
         with self._lock:
-            if strike.told.exists():
+            if strike.reported.exists():
                 return
-            strike.told.write_text(f"{strike.signal.name} {side} {point}\n")
+            strike.reported.write_text(f"{strike.signal.name} {side} {point}\n")
         os.kill(os.getpid(), strike.signal)
 
 

@@ -48,10 +48,10 @@ def _wrong_ends_cancelled(outcome: Outcome) -> Iterator[str]:
 
 
 def wrong_accounts(
-    jobs: Mapping[str, Any], attempts: Mapping[str, list[Any]], told: Mapping[str, list[Any]]
+    jobs: Mapping[str, Any], attempts: Mapping[str, list[Any]], reported: Mapping[str, list[Any]]
 ) -> Iterator[str]:
     """Each change of state has one event, and they follow the tables of transitions."""
-    for name, events in told.items():
+    for name, events in reported.items():
         states = [JobState(event.evidence["state"]) for event in events if event.kind == "job.state"]
         yield from _wrong_path(f"job {name}", [JobState.QUEUED, *states], job.TRANSITIONS)
         if states[-1:] != [jobs[name].state]:

@@ -129,9 +129,9 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     except SoakFailed as error:
         problems.append(str(error))
     jobs = list(stage.jobs.values())
-    told = {job.id: stage.ask(partial(_told_of, job.id)) for job in jobs}
-    attempts = {job_id: found for job_id, (found, _) in told.items()}
-    events = {job_id: found for job_id, (_, found) in told.items()}
+    reported = {job.id: stage.ask(partial(_history_of, job.id)) for job in jobs}
+    attempts = {job_id: found for job_id, (found, _) in reported.items()}
+    events = {job_id: found for job_id, (_, found) in reported.items()}
     problems += judge(stage.root, jobs, soak.struck)
     ledgers = [(job.id, stage.ask(partial(Client.goodput, job_id=job.id))) for job in jobs]
     problems += wrong_ledgers(ledgers)
@@ -148,7 +148,7 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     return problems
 
 
-def _told_of(job_id: str, client: Client) -> tuple[list[AttemptView], list[EventView]]:
+def _history_of(job_id: str, client: Client) -> tuple[list[AttemptView], list[EventView]]:
     return list(client.attempts(job_id)), list(client.events(job_id))
 
 

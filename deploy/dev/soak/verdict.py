@@ -54,22 +54,22 @@ class Books:
         self.quarantined: set[str] = set()
         for journal in sorted(job_dir.glob("attempts/*/replica-*/*/*.jsonl")):
             attempt = int(journal.parts[-4])
-            for told in _lines(journal):
-                self._take(told, attempt, journal.name)
+            for reported in _lines(journal):
+                self._take(reported, attempt, journal.name)
         self.steps.sort(key=lambda step: step.at)
 
-    def _take(self, told: dict[str, Any], attempt: int, journal: str) -> None:
-        at, term = parse_time(told["at"]).timestamp(), Term(attempt, told["generation"])
-        if journal == layout.PROGRESS and told.get("rank") == 0 and told.get("metrics"):
-            self.steps.append(Step(at, term, told["step"], told["metrics"].get("loss")))
+    def _take(self, reported: dict[str, Any], attempt: int, journal: str) -> None:
+        at, term = parse_time(reported["at"]).timestamp(), Term(attempt, reported["generation"])
+        if journal == layout.PROGRESS and reported.get("rank") == 0 and reported.get("metrics"):
+            self.steps.append(Step(at, term, reported["step"], reported["metrics"].get("loss")))
         if journal != layout.EVENTS:
             return
-        evidence = told.get("evidence", {})
-        if told["kind"] == "snapshot.committed":
+        evidence = reported.get("evidence", {})
+        if reported["kind"] == "snapshot.committed":
             name = parse_snapshot_name(evidence["name"])
             assert name is not None
             self.commits.append(Commit(at, name.term, name.step, str(name)))
-        if told["kind"] == "snapshot.quarantined":
+        if reported["kind"] == "snapshot.quarantined":
             self.quarantined.add(evidence["name"])
 
     def resumed_after(self, at: float) -> tuple[float, bool] | None:
@@ -90,9 +90,9 @@ def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator
             yield f"{job.id} is {job.state}: {job.reason}"
         elif job.step != job.total_steps:
             yield f"{job.id} succeeded with step {job.step} of {job.total_steps}"
-        untold = set(range(1, (job.step or 0) + 1)) - {step.step for step in books.steps}
-        if untold and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in struck):
-            yield f"{job.id} told nothing of steps {sorted(untold)[:10]}"
+        missing = set(range(1, (job.step or 0) + 1)) - {step.step for step in books.steps}
+        if missing and not any(fault.kind == DISK_FULL and job.id in fault.agents_of for fault in struck):
+            yield f"{job.id} reported nothing of steps {sorted(missing)[:10]}"
         if job.attempts > hits + 1:
             yield f"{job.id} has {job.attempts} attempts, but {hits} faults hit its agents"
         yield from _double_starts(books)
@@ -105,9 +105,9 @@ def wrong_ledgers(ledgers: Iterable[tuple[str, GoodputView]]) -> Iterator[str]:
     """Every device-second of a job's life is in one bin: they add up to its stretches, which have no gap."""
     for job_id, found in ledgers:
         lived_s = sum((one.until - one.since).total_seconds() * one.devices for one in found.stretches)
-        told_s = sum(found.bins.values())
-        if not math.isclose(told_s, found.device_seconds, abs_tol=_ROUNDING_S):
-            yield f"{job_id}: the bins add up to {told_s:.6f} of {found.device_seconds:.6f} device-seconds"
+        reported_s = sum(found.bins.values())
+        if not math.isclose(reported_s, found.device_seconds, abs_tol=_ROUNDING_S):
+            yield f"{job_id}: the bins add up to {reported_s:.6f} of {found.device_seconds:.6f} device-seconds"
         if not math.isclose(lived_s, found.device_seconds, abs_tol=_ROUNDING_S):
             yield f"{job_id}: it lived {lived_s:.6f} device-seconds and its ledger has {found.device_seconds:.6f}"
         if any(one.until != two.since for one, two in pairwise(found.stretches)):
@@ -185,6 +185,6 @@ def _other_losses(books: Books) -> Iterator[str]:
 def _lines(journal: Path) -> Iterator[dict[str, Any]]:
     for line in journal.read_bytes().splitlines():
         with contextlib.suppress(ValueError):  # torn by a kill or a full disk
-            told = json.loads(line)
-            if isinstance(told, dict):
-                yield told
+            reported = json.loads(line)
+            if isinstance(reported, dict):
+                yield reported

@@ -41,7 +41,7 @@ from orchestrator.backends.kubernetes.site import (
 )
 from orchestrator.backends.kubernetes.states import is_silent
 from orchestrator.backends.kubernetes.submission import Submitter, require_fitting
-from orchestrator.backends.kubernetes.watcher import Watcher
+from orchestrator.backends.kubernetes.watcher import Watcher, WatchTimes
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
@@ -71,8 +71,7 @@ class KubernetesBackend:
         client: KubernetesClient,
         *,
         package: Path,
-        watch_s: float = 30.0,
-        silent_s: float = 60.0,
+        times: WatchTimes = WatchTimes(),  # noqa: B008
         first_answer_s: float = 30.0,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -94,7 +93,7 @@ class KubernetesBackend:
             "nodes": (Selection(resource="nodes"), self._nodes),
         }
         self._watchers = {
-            name: Watcher(client, selection, mirror, watch_s=watch_s, silent_s=silent_s, now=now)
+            name: Watcher(client, selection, mirror, times=times, now=now)
             for name, (selection, mirror) in selections.items()
         }
         self._started = False

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -27,8 +28,16 @@ _ASK_AGAIN_S = 300.0  # for a right that is not granted
 _LIST_AGAIN_S = 1800.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTimes:
+    """How long the server is asked to keep a stream open, and after how long without an answer it is silent."""
+
+    watch_s: float = 30.0
+    silent_s: float = 60.0
+
+
 class Watcher:
-    """Keeps a Mirror. `watch_s`: how long the server is asked to keep a stream open."""
+    """Keeps a Mirror."""
 
     def __init__(
         self,
@@ -36,13 +45,12 @@ class Watcher:
         selection: Selection,
         mirror: Mirror[Any],
         *,
-        watch_s: float,
-        silent_s: float,
+        times: WatchTimes,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._client, self._selection, self._mirror = client, selection, mirror
-        self._watch_s, self._silent_s = watch_s, silent_s
+        self._times = times
         self._monotonic, self._now = monotonic, now
         self._heard_at: float | None = None
         self.answered_at = now()  # the last time, in seconds since the epoch; before the first one, when we began
@@ -68,7 +76,7 @@ class Watcher:
         silent_s = self._monotonic() - (self._heard_at or 0.0)
         return (
             f"nothing was heard of {self._selection.resource} for {silent_s:.0f} s"
-            if silent_s > self._silent_s
+            if silent_s > self._times.silent_s
             else None
         )
 
@@ -81,7 +89,7 @@ class Watcher:
                 self._mirror.replace(documents, version)
                 self._listed_at = began
                 self._hear()
-            for event in self._client.watch(self._selection, self._mirror.version or "", watch_s=self._watch_s):
+            for event in self._client.watch(self._selection, self._mirror.version or "", watch_s=self._times.watch_s):
                 self._mirror.apply(event)
                 self._hear()
                 if self._closing.is_set():

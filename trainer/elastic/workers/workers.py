@@ -15,6 +15,7 @@ from string import Template
 
 from torch.distributed import TCPStore
 
+from trainer.elastic.flags import Flags
 from trainer.elastic.rendezvous.join import Rendezvous
 from trainer.elastic.rendezvous.rounds import Round, WorkersStore
 
@@ -101,7 +102,7 @@ def _reserve() -> tuple[socket.socket, int]:
 
 
 def render_environment(
-    place: Place, local_rank: int, store: WorkersStore, *, role: str, run_id: str, restarts: int, max_restarts: int
+    place: Place, local_rank: int, store: WorkersStore, flags: Flags, *, restarts: int, max_restarts: int
 ) -> dict[str, str]:
     """torchrun's variables for one worker (docs of torch.distributed.run, "Environment Variables")."""
     rank, world_size = str(place.ranks[local_rank]), str(place.world_size)
@@ -109,7 +110,7 @@ def render_environment(
         "LOCAL_RANK": str(local_rank),
         "RANK": rank,
         "ROLE_RANK": rank,
-        "ROLE_NAME": role,
+        "ROLE_NAME": flags.role,
         "LOCAL_WORLD_SIZE": str(len(place.ranks)),
         "WORLD_SIZE": world_size,
         "ROLE_WORLD_SIZE": world_size,
@@ -119,7 +120,7 @@ def render_environment(
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(max(max_restarts, restarts)),
-        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RUN_ID": flags.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(store.by_agent),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }

@@ -13,8 +13,8 @@ from orchestrator.domain.job.job import Desired, Job, JobState
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.store.job_store import SqlJobStore
 from tests.api.conftest import World
-from tests.attacks.places import Place, accepted, find_places
 from tests.builders import make_batch, make_journal_event
+from tests.spec_places import Place, accepted, find_places
 from trainer.contract.failure import Failure, FailureKind
 
 TEXTS = (

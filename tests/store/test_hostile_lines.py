@@ -18,11 +18,11 @@ from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.store.sanitize import MAX_EVIDENCE_BYTES
-from tests.attacks.documents import WILD, mutated
-from tests.attacks.test_documents import EVENT, EXIT, PROGRESS
 from tests.builders import NOW, at
+from tests.documents import WILD, mutated
 from tests.examples import examples
 from tests.store.harness import Stores
+from tests.unit.test_hostile_documents import EVENT, EXIT, PROGRESS
 from trainer.contract.exit_record import (
     EventKind,
     ExitRecord,

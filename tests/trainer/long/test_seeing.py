@@ -9,13 +9,13 @@ from tests.trainer.alone import OPTIONS, train_alone
 from tests.trainer.harness import start_group
 from trainer.contract import layout
 
-STEPS, LATE_S = 33, 0.06
+STEPS, LATE_S = 13, 0.5  # late by more than a step takes on a machine that others use
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
 def run(request, tmp_path_factory):
     """Rank 1 is late in every step; three of them are profiled. Steps' metrics, and the group."""
-    options = {**OPTIONS, "micro_batch": 4, "strategy": request.param, "steps": STEPS, "snapshot_interval": 7}
+    options = {**OPTIONS, "micro_batch": 4, "strategy": request.param, "steps": STEPS, "snapshot_interval": 5}
     options |= {"task_config": {"width": 8, "slow_rank_s": LATE_S}, "profile": "4:6"}
     entry = ("-m", "tests.trainer.slow_rank_entry")
     with start_group(tmp_path_factory.mktemp(request.param), 2, entry=entry, **options) as group:
@@ -38,17 +38,17 @@ def test_waiting_for_a_late_rank_is_communication(run):
 def test_a_snapshot_is_told_with_the_step_that_follows(run):
     steps, _ = run
     behind = [number for number, metrics in enumerate(steps, start=1) if metrics["snapshot_s"] > 0]
-    assert behind == [8, 15, 22, 29]
+    assert behind == [6, 11]
 
 
 def test_the_rank_that_is_late_is_told_once(run):
     steps, group = run
     (event,) = group.events("rank.slow")
     evidence = event["evidence"]
-    assert (evidence["rank"], evidence["step"]) == (1, 30)
+    assert (evidence["rank"], evidence["step"]) == (1, 12)
     assert evidence["computed_s"] >= LATE_S
-    assert [metrics.get("slowest_rank") for metrics in steps][9::10] == [1, 1, 1]
-    assert [number for number, metrics in enumerate(steps, start=1) if "slowest_rank" in metrics] == [10, 20, 30]
+    assert [metrics.get("slowest_rank") for metrics in steps][3::4] == [1, 1, 1]
+    assert [number for number, metrics in enumerate(steps, start=1) if "slowest_rank" in metrics] == [4, 8, 12]
 
 
 def test_each_rank_leaves_a_trace_and_rank_0_says_what_it_shows(run):

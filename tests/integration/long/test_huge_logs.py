@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from tests.attacks.hostile import ADMIN, PATIENCE_S, TOKEN, guarded, withstanding
+from tests.integration.hostile import ADMIN, MIB, PATIENCE_S, TOKEN, guarded, peak_bytes, reset_peak, withstanding
 from tests.jobs import python_job, running, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -42,7 +43,6 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         yield Ground(service, f"{service.url}/api/v1/jobs/{job}/logs", formed)
 
 
-@pytest.mark.long
 def test_a_line_of_a_terabyte_holds_no_thread(ground: Ground) -> None:
     """Fifty who asked for its last lines held every thread for minutes, also when they had gone."""
     ground.plant(0, 1 << 40)
@@ -58,7 +58,6 @@ def test_a_line_of_a_terabyte_holds_no_thread(ground: Ground) -> None:
     assert "cut" in found.text
 
 
-@pytest.mark.long
 def test_many_long_lines_are_not_in_memory_together(ground: Ground) -> None:
     """One answer of 16 MB took 1.6 GB."""
     for rank in range(1500):
@@ -68,7 +67,6 @@ def test_many_long_lines_are_not_in_memory_together(ground: Ground) -> None:
         assert answer.status_code == 200
 
 
-@pytest.mark.long
 def test_who_follows_many_logs_of_empty_lines_is_told_them_little_by_little(ground: Ground) -> None:
     logs = [ground.plant(rank, 0) for rank in range(16)]
     with (
@@ -85,7 +83,6 @@ def test_who_follows_many_logs_of_empty_lines_is_told_them_little_by_little(grou
                 break
 
 
-@pytest.mark.long
 def test_lines_without_an_end_of_many_logs_are_kept_in_part(ground: Ground) -> None:
     for rank in range(4000):
         ground.plant(rank, 65536)
@@ -103,3 +100,24 @@ def _ask(url: str, timeout_s: float) -> None:
         httpx.get(url, params={"tail": 10}, headers=ADMIN, timeout=timeout_s)
     except httpx.HTTPError:
         return
+
+
+CALLERS, LINES = 30, 9000
+
+
+@pytest.mark.timeout(300)
+def test_thirty_tails_of_lines_beyond_ascii_fit_into_memory(tmp_path: Path) -> None:
+    with guarded(tmp_path / "runs") as service, Client(service.url, token=TOKEN) as client:
+        job = until(client, client.submit(python_job("import time; time.sleep(600)")).id, running).id
+        folder = service.root / job / "attempts/1/replica-0/900/g1/local-0"
+        folder.mkdir(parents=True)
+        (folder / "log").write_text(("\U0001f600" * 1500 + "\n") * LINES)
+        reset_peak(service.pid)
+
+        def ask(_: int) -> int:
+            return httpx.get(f"{service.url}/api/v1/jobs/{job}/logs?tail=10000", headers=ADMIN, timeout=200).status_code
+
+        with ThreadPoolExecutor(CALLERS) as callers:
+            assert set(callers.map(ask, range(CALLERS))) == {200}
+        print(f"peak {peak_bytes(service.pid) // MIB} MiB")
+        assert peak_bytes(service.pid) < 300 * MIB

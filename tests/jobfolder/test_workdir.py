@@ -22,7 +22,7 @@ from orchestrator.domain.errors import LaunchRefused
 from orchestrator.domain.specs.workdir import WorkdirPolicy
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.wire.job_views import JobView
-from tests.attacks.clusters import ADMIN, shared_root, team_service
+from tests.integration.team import ADMIN, shared_root, team_service
 from tests.jobs import ended, until
 
 pytestmark = pytest.mark.timeout(180)

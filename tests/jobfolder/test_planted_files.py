@@ -9,8 +9,8 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from tests.attacks.clusters import ADMIN, shared_root, team_service
-from tests.attacks.outside import Outside
+from tests.integration.team import ADMIN, shared_root, team_service
+from tests.jobfolder.outside import Outside
 from tests.jobs import ended, python_job, until
 
 pytestmark = pytest.mark.timeout(120)

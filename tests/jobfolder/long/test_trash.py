@@ -8,8 +8,8 @@ import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
-from tests.attacks.outside import Outside
 from tests.elastic.harness import wait_for
+from tests.jobfolder.outside import Outside
 from tests.jobs import ended, python_job, until
 
 pytestmark = pytest.mark.timeout(400)

@@ -18,7 +18,7 @@ from orchestrator.cli import main
 from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.terminal import clean, clean_line, dump_json
 from orchestrator.torchx_scheduler.scheduler import OrchestratorScheduler, SchedulerError
-from tests.attacks.evil_service import EvilService
+from tests.cli.evil_service import EvilService
 from tests.examples import examples
 
 SEEN = "seen"

@@ -21,9 +21,9 @@ from orchestrator.backends.slurm.render import render_native, render_node_launch
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.launch_plan import LaunchPlan, build_plan
 from orchestrator.domain.specs.spec import JobSpec
-from tests.attacks.places import SHELL, Place, accepted, find_places
 from tests.kubernetes.test_render import OWN
 from tests.slurm.test_render import CPUS as SLURM
+from tests.spec_places import SHELL, Place, accepted, find_places
 from tests.unit.situations import a_job, an_attempt
 from tests.unit.test_launch import SITE
 from trainer.contract import env

@@ -14,10 +14,10 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.attacks.folder_access import CALLS, JOB, make_ground, use
-from tests.attacks.outside import CANARY, Outside
-from tests.attacks.plants import PLACES, PLANTS, plant, shuffle
 from tests.examples import examples
+from tests.jobfolder.folder_access import CALLS, JOB, make_ground, use
+from tests.jobfolder.outside import CANARY, Outside
+from tests.jobfolder.plants import PLACES, PLANTS, plant, shuffle
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -28,7 +28,7 @@ from orchestrator.logs.reader import LogRequest, Selection, tail
 from orchestrator.ports.cluster import Backend
 from orchestrator.upkeep.housekeeping import TRASH, discard
 from orchestrator.upkeep.trash import TrashSweeper
-from tests.attacks.plants import ATTEMPT
+from tests.jobfolder.plants import ATTEMPT
 from tests.unit.situations import a_job, a_spec, an_attempt
 from tests.unit.test_launch import SITE
 from trainer.contract import layout

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator import rundir
 from orchestrator.jobfolder.folder import Folder
-from tests.attacks.documents import WILD, mutated
+from tests.documents import WILD, mutated
 from tests.examples import examples
 from trainer.contract import layout
 from trainer.contract.agent_record import AgentRecord, ProcessIdentity, parse_agent_record, render_agent_record

@@ -41,13 +41,20 @@ def calm_collector() -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[ThrowawayService]:
+@contextmanager
+def quick_service(root: Path) -> Iterator[ThrowawayService]:
+    """A service that looks often, and waits for two seconds where a user's waits for thirty."""
     # Here, because the tests of the trainer and the launcher run where the service is not installed.
     from deploy.dev.service import ThrowawayService
 
     settings = {"ORCHESTRATOR_LOCAL_SLOTS": "4", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
-    with ThrowawayService(tmp_path / "runs", settings) as running:
+    with ThrowawayService(root, settings) as running:
+        yield running
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ThrowawayService]:
+    with quick_service(tmp_path / "runs") as running:
         yield running
 
 

@@ -13,6 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_the_examples_of_the_page_do_what_it_says(
     service: ThrowawayService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

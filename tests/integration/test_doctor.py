@@ -74,6 +74,7 @@ def test_an_interpreter_that_is_not_there_is_told(place: Place) -> None:
     assert (verdict, "/opt/none/python3 is no program" in sentence) == (Verdict.FAILED, True)
 
 
+@pytest.mark.long
 def test_who_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     """As by `timeout`, or by a pod's end: not only Ctrl-C."""
     root, scratch = tmp_path / "runs", tmp_path / "tmp"

@@ -39,6 +39,7 @@ def run(service: ThrowawayService, *arguments: str, **more: str) -> subprocess.C
     )
 
 
+@pytest.mark.long
 def test_tokens_by_the_command_line_open_the_service_and_close_it_again(guarded: ThrowawayService) -> None:
     assert httpx.get(f"{guarded.url}/api/v1/jobs").status_code == 401
     refused = run(guarded, "ls", ORCHESTRATOR_TOKEN="x" * 16)
@@ -77,6 +78,7 @@ def test_a_job_gets_its_secret_and_nobody_else_sees_it(guarded: ThrowawayService
     assert TOKEN not in log
 
 
+@pytest.mark.long
 def test_a_worker_token_comes_with_the_attempt(tmp_path: Path) -> None:
     settings = {"ORCHESTRATOR_TOKEN": TOKEN, "ORCHESTRATOR_ADVERTISE_URL": "http://127.0.0.1:1"}
     with ThrowawayService(tmp_path / "root", settings) as service, Client(service.url, TOKEN) as client:

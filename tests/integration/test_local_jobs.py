@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.dev.service import ThrowawayService
 from orchestrator.client import Client
+from tests.conftest import quick_service
 from tests.jobs import ended, python_job, running, until
 
 pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]:
+    with quick_service(tmp_path_factory.mktemp("shared") / "runs") as running:
+        yield running
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[ThrowawayService]:
+    """For a test that ends its service."""
+    with quick_service(tmp_path / "runs") as running:
+        yield running
+
 
 FOREVER = "import time; time.sleep(600)"
 
@@ -35,22 +51,22 @@ def test_cancelling_ends_every_process_of_the_job(service: ThrowawayService, cli
     assert list(service.processes()) == []
 
 
-def test_a_service_killed_with_sigkill_finds_its_jobs_again(
-    service: ThrowawayService, client: Client, tmp_path: Path
-) -> None:
+def test_a_service_killed_with_sigkill_finds_its_jobs_again(own: ThrowawayService, tmp_path: Path) -> None:
     finish = tmp_path / "finish"
     code = f"import os, time\nwhile not os.path.exists({str(finish)!r}): time.sleep(0.05)"
-    job = until(client, client.submit(python_job(code)).id, running)
-    before = {process.pid for process in service.processes()}
-    service.kill()
-    service.start()
-    with Client(service.url) as again:
-        assert before <= {process.pid for process in service.processes()}
+    with Client(own.url) as client:
+        job = until(client, client.submit(python_job(code)).id, running)
+    before = {process.pid for process in own.processes()}
+    own.kill()
+    own.start()
+    with Client(own.url) as again:
+        assert before <= {process.pid for process in own.processes()}
         finish.touch()
         found = until(again, job.id, ended)
         assert (found.state, found.attempts) == ("SUCCEEDED", 1)
 
 
+@pytest.mark.long
 def test_the_workers_of_a_killed_agent_do_not_outlive_it(service: ThrowawayService, client: Client) -> None:
     job = until(client, client.submit(python_job(FOREVER, workers=2)).id, running)
     workers = [process for process in service.processes() if process.local_rank is not None]
@@ -60,6 +76,7 @@ def test_the_workers_of_a_killed_agent_do_not_outlive_it(service: ThrowawayServi
     assert not {worker.pid for worker in workers} & {process.pid for process in service.processes()}
 
 
+@pytest.mark.long
 def test_two_replicas_on_one_machine_form_one_group(client: Client) -> None:
     code = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
     spec = python_job(code, topology={"nodes": "2", "workers_per_node": 2})
@@ -75,6 +92,7 @@ def test_plain_torchrun_is_supervised_too(client: Client) -> None:
     assert "restart 0" in client.logs(job.id)
 
 
+@pytest.mark.long
 def test_a_script_under_plain_torchrun_that_reports_nothing_counts_as_running(client: Client) -> None:
     """Else it would be stopped as a group that never formed."""
     job = until(client, client.submit(python_job(FOREVER, launcher="torchrun")).id, running)
@@ -90,17 +108,18 @@ def test_a_second_service_on_the_same_database_is_refused_politely(service: Thro
     second.stop()
 
 
-def test_a_port_that_is_taken_at_start_is_said_with_advice(service: ThrowawayService) -> None:
+def test_a_port_that_is_taken_at_start_is_said_with_advice(service: ThrowawayService, tmp_path: Path) -> None:
     taken = service.url.rsplit(":", 1)[1]
-    other = ThrowawayService(service.root.parent / "other", {"ORCHESTRATOR_PORT": taken})
+    other = ThrowawayService(tmp_path / "other", {"ORCHESTRATOR_PORT": taken})
     with pytest.raises(Exception, match="ORCHESTRATOR_PORT"):
         other.start()
     other.stop()
 
 
-def test_sigterm_ends_the_service_and_leaves_its_jobs_running(service: ThrowawayService, client: Client) -> None:
-    job = until(client, client.submit(python_job(FOREVER)).id, running)
-    assert service.stop() == 0
-    assert list(service.processes())
-    assert not (service.root / "service.json").exists()
+def test_sigterm_ends_the_service_and_leaves_its_jobs_running(own: ThrowawayService) -> None:
+    with Client(own.url) as client:
+        job = until(client, client.submit(python_job(FOREVER)).id, running)
+    assert own.stop() == 0
+    assert list(own.processes())
+    assert not (own.root / "service.json").exists()
     assert job.id

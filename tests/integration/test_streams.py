@@ -80,6 +80,7 @@ def test_every_block_fits_its_schema_while_jobs_fail_are_cancelled_and_deleted(
     assert (long.id, "cancel.requested") in everything.told()
 
 
+@pytest.mark.long
 def test_a_reader_that_comes_again_is_told_what_it_missed_in_blocks_that_fit(
     service: ThrowawayService, client: Client
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_reader_that_comes_again_is_told_what_it_missed_in_blocks_that_fit(
     assert gone not in {job_id for job_id, _ in after.told()}
 
 
+@pytest.mark.long
 def test_a_stream_that_ends_with_its_service_ends_behind_a_whole_block(
     service: ThrowawayService, client: Client
 ) -> None:

@@ -226,7 +226,7 @@ def token_of_a_submitter(url: str) -> str:
     return str(made.json()["token"])
 
 
-@pytest.mark.parametrize("cluster", ["slurm", "kubernetes"])
+@pytest.mark.parametrize("cluster", ["slurm", pytest.param("kubernetes", marks=pytest.mark.long)])
 def test_a_submitter_of_a_team_cannot_name_the_services_root_as_workdir(tmp_path: Path, cluster: str) -> None:
     with team_service(tmp_path, cluster) as service:
         mallory = token_of_a_submitter(service.url)
@@ -239,7 +239,7 @@ def test_a_submitter_of_a_team_cannot_name_the_services_root_as_workdir(tmp_path
                 assert "workdirs" in error["detail"] or "run directory" in error["detail"]
 
 
-@pytest.mark.parametrize("cluster", ["slurm", "kubernetes"])
+@pytest.mark.parametrize("cluster", ["slurm", pytest.param("kubernetes", marks=pytest.mark.long)])
 def test_an_allowed_workdir_that_became_a_link_is_refused_at_launch(tmp_path: Path, cluster: str) -> None:
     code = tmp_path / "code" / "mine"
     code.mkdir(parents=True)

@@ -112,6 +112,7 @@ def test_a_missing_module_is_not_restarted(job: Job) -> None:
     assert "no_such_module_at_all" in record.failure.message
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 def test_a_taken_port_fails_promptly_and_is_named(job: Job) -> None:
     with socket.socket() as holder:

@@ -26,6 +26,7 @@ def fill(folder: Path) -> Path:
             return ballast
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 def test_a_restart_waits_while_the_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
     job = Job(small_disk / "job-1")

@@ -12,6 +12,7 @@ from tests.jobs import ended, until
 STEPS = 400
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(700)
 def test_three_kills_do_not_change_the_curve(service: ThrowawayService, client: Client) -> None:
     # Steps long enough that no fault comes after the end, however slowly a service starts here.

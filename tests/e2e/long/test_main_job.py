@@ -49,6 +49,7 @@ def kill(service: ThrowawayService, *, only_rank: int | None = None) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.smoke
 def test_a_damaged_snapshot_is_quarantined_and_the_one_before_is_used(
     service: ThrowawayService, client: Client
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_retry_goes_back_to_the_snapshot_that_its_owner_names_once(service: Th
     assert chosen.name not in restored[1].sentence
 
 
+@pytest.mark.smoke
 def test_an_elastic_job_goes_on_without_the_replica_that_it_lost(service: ThrowawayService, client: Client) -> None:
     spec = training(steps=3 * STEPS) | {"topology": {"nodes": "1:2", "workers_per_node": 1}}
     job = client.submit(spec)

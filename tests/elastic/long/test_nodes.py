@@ -55,6 +55,7 @@ def test_a_lost_node_is_gone_on_without_and_taken_in_again(fleet: Fleet, how: st
     assert find_split(fleet.history()) is None
 
 
+@pytest.mark.smoke
 def test_after_a_cut_only_the_side_of_the_store_trains_and_the_other_comes_back_by_itself(fleet: Fleet) -> None:
     form(fleet)
     cut_at = time.time()

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.elastic.harness import SCRIPTS, Job, c10d, free_port, wait_for
 from trainer.contract.failure import FailureKind, is_collateral
 
@@ -40,6 +42,7 @@ def test_a_requeued_agent_opens_the_next_incarnation_and_goes_on_counting_genera
     assert second.folder.name == "2"
 
 
+@pytest.mark.smoke
 def test_two_replicas_recover_together_from_the_kill_of_one_worker(job: Job, tmp_path: Path) -> None:
     port, finish = free_port(), str(tmp_path / "finish")
     job.policy(max_restarts=3)

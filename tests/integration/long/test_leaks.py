@@ -96,6 +96,7 @@ def leaked(kept: Kept, text: str | bytes, *, but: str = "") -> list[str]:
     return [what for what, secret in kept.hidden.items() if what != but and secret.encode() in plain]
 
 
+@pytest.mark.smoke
 def test_no_answer_and_no_page_shows_a_secret(kept: Kept) -> None:
     with httpx.Client(base_url=kept.service.url, headers={"Authorization": f"Bearer {kept.admin}"}) as client:
         document = client.get("/openapi.json").json()
@@ -152,6 +153,7 @@ def test_no_process_has_a_secret_among_its_arguments(kept: Kept) -> None:
         assert leaked(kept, Path(f"/proc/{pid}/cmdline").read_bytes()) == []
 
 
+@pytest.mark.smoke
 def test_no_file_holds_a_secret_but_the_key_itself_and_what_the_job_printed(kept: Kept) -> None:
     root = kept.service.root
     for path in [*root.rglob("*"), root / "service.log"]:

@@ -39,6 +39,7 @@ def test_a_worker_that_ignores_sigterm_is_ended_by_force(service: ThrowawayServi
     assert list(service.processes()) == []
 
 
+@pytest.mark.smoke
 def test_a_job_that_ended_while_the_service_was_down_is_adopted(service: ThrowawayService, client: Client) -> None:
     good = until(client, client.submit(python_job("import time; time.sleep(3)")).id, running)
     bad = until(

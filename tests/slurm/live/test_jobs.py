@@ -10,6 +10,7 @@ pytestmark = pytest.mark.timeout(1200)
 LONG = {"steps": 150}
 
 
+@pytest.mark.smoke
 def test_two_nodes_with_two_workers_each_train_to_the_end_and_a_killed_worker_is_restarted_in_place(lab: Lab) -> None:
     job = lab.submit(topology={"nodes": "2", "workers_per_node": 2}, trainer=LONG)
     lab.at_step(job, 25)
@@ -31,6 +32,7 @@ def test_a_killed_agent_is_noticed_at_once_and_a_new_attempt_goes_on(lab: Lab) -
     assert [state for _, _, state in lab.slurm_jobs(job)].count("COMPLETED") == 1
 
 
+@pytest.mark.smoke
 def test_a_job_on_a_node_that_dies_goes_on_elsewhere(lab: Lab) -> None:
     job = lab.submit(trainer=LONG)
     lab.at_step(job, 25)
@@ -56,6 +58,7 @@ def test_a_job_that_needs_every_node_waits_for_the_one_that_died(lab: Lab) -> No
     assert (done.attempts, "restored" in lab.kinds(job)) == (2, True), lab.sentences(job)
 
 
+@pytest.mark.smoke
 def test_a_cancelled_job_leaves_nothing(lab: Lab) -> None:
     job = lab.submit(trainer={"steps": 10_000})
     lab.at_step(job, 5)

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.timeout(1200)
 LONG = {"steps": 150}
 
 
+@pytest.mark.smoke
 def test_a_preempted_job_takes_a_snapshot_and_comes_back(lab: Lab) -> None:
     job = lab.submit(trainer=LONG, topology={"nodes": "4", "workers_per_node": 1}, snapshot={"interval": "1000"})
     lab.at_step(job, 20)

@@ -48,6 +48,7 @@ def test_of_two_submissions_of_an_attempt_one_trains(open_lab: Callable[..., Lab
     assert "is held by another submission" in lab.printed(job)
 
 
+@pytest.mark.smoke
 def test_a_service_that_is_killed_while_it_submits_starts_the_job_once(
     open_lab: Callable[..., Lab], tmp_path: Path
 ) -> None:

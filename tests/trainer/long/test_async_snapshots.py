@@ -55,6 +55,7 @@ def test_an_error_that_ends_the_run_waits_for_the_snapshot_in_flight(tmp_path):
     assert group.committed() == [1]
 
 
+@pytest.mark.smoke
 def test_a_stop_waits_for_the_snapshot_in_flight_and_makes_its_own(tmp_path):
     with start_group(tmp_path, 2, entry=SLOW, variables=PAUSES, steps=100_000, snapshot_interval=EVERY) as group:
         group.wait_for_step(EVERY)

@@ -12,6 +12,7 @@ from tests.trainer.harness import ROOT, start_group
 from trainer.contract import env
 
 
+@pytest.mark.smoke
 def test_a_polite_stop_leaves_a_snapshot_and_is_not_a_success(tmp_path):
     with start_group(tmp_path, 2, steps=100_000, snapshot_interval="auto") as group:
         group.wait_for_step(5)

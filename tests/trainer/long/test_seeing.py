@@ -41,6 +41,7 @@ def test_a_snapshot_is_told_with_the_step_that_follows(run):
     assert behind == [6, 11]
 
 
+@pytest.mark.smoke
 def test_the_rank_that_is_late_is_told_once(run):
     steps, group = run
     (event,) = group.events("rank.slow")

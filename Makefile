@@ -1,6 +1,6 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test long faults test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format bench clean
+.PHONY: help install demo serve test long nightly faults test-slurm test-kubernetes test-browser test-api mutate crash soak recovery trajectories matrix check format bench clean
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,11 +29,14 @@ test: $(VENV)/.installed ## the tests; what needs a missing service skips by nam
 long: $(VENV)/.installed ## tests of rare things that take minutes (ARGS="-m smoke": the few that CI runs)
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m long --ignore-glob='*/live/*' $(ARGS)
 
+nightly: $(VENV)/.installed ## every suite in full, for hours, into docs/nightly.md (as root)
+	@.ci/nightly
+
 faults: $(VENV)/.installed ## every fault on every kind of cluster, at default settings: the tables of docs/failures.md (as root)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/faults $(ARGS)
 
-test-slurm: $(VENV)/.installed ## a real Slurm of several nodes on this machine, killed in every way (as root)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm
+test-slurm: $(VENV)/.installed ## a real Slurm of several nodes on this machine, killed in every way (as root; ARGS="-m smoke")
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/slurm/live $(ARGS)
 
 test-kubernetes: $(VENV)/.installed ## jobs on the cluster of KUBECONFIG (ARGS="--image IMAGE --host-path PATH"; ARGS=--help)
 	@$(BIN)/python -m pytest -q tests/kubernetes/live $(ARGS)

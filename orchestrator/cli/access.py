@@ -1,4 +1,4 @@
-"""`login`, `logout` and `profiles`: which service is meant, and as whom."""
+"""`login`, `logout` and `profiles`: which service the client uses, and with which token."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NOBODY = "-"
 
 
 def login(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the service is, as https://host:8700.")],
-    name: Annotated[str | None, typer.Option(help="The profile's name. Default: the service's host.")] = None,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The address of the service, such as https://host:8700.")],
+    name: Annotated[str | None, typer.Option(help="Name of the profile. Default: the service's host.")] = None,
     token: Annotated[
-        bool, typer.Option("--token/--no-token", help="Ask for a token; it is read from standard input when piped.")
+        bool, typer.Option("--token/--no-token", help="Ask for a token, or read it from standard input in a pipe.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a service's address and your token for it in a profile.
+    """Store a service's address and your token in a profile.
 
     The token is tried before it is kept, in a file that you alone can read. The profile becomes the current one.
     """
@@ -53,7 +53,7 @@ def logout(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: the current profile.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a profile with its token."""
+    """Delete a profile and its token."""
     profiles = read_profiles()
     forgotten = name or profiles.current
     if forgotten is None:
@@ -68,7 +68,8 @@ def logout(
 
 def profiles(
     use: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Make it the current one; '-': none, this machine's service.")
+        str | None,
+        typer.Option(metavar="NAME", help="Make this profile the current one. '-': use the service on this machine."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +91,7 @@ def profiles(
 
 
 def _read_token() -> str | None:
-    """Asked for without an echo; none where nothing is typed."""
+    """Ask for a token without echo. None if the input is empty."""
     if sys.stdin.isatty():
         said: str = typer.prompt("Token (empty: none)", default="", hide_input=True, show_default=False)
     else:

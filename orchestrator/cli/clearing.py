@@ -1,4 +1,4 @@
-"""Trying a job's place with a small job in it, and keeping the real one off the nodes that fail."""
+"""Run a preflight and exclude the nodes that fail it from the real job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """A preflight that has ended."""
+    """The result of a preflight."""
 
     job: JobView
     verdicts: Sequence[Verdict]
@@ -40,7 +40,7 @@ class Trial:
 
 
 def clear(client: Client, spec: JobSpec, *, say: Say) -> JobSpec:
-    """The job as its preflight lets it start: without the nodes that failed. Leaves with status 1 where it does not.
+    """Return the job without the nodes that failed the preflight. Exits with status 1 if the job cannot start.
 
     The nodes that take their places are tried too, so that there may be several preflights.
     """
@@ -61,7 +61,7 @@ def clear(client: Client, spec: JobSpec, *, say: Say) -> JobSpec:
 
 
 def try_place(client: Client, spec: JobSpec, *, say: Say) -> Trial:
-    """Run the preflight and tell what it found."""
+    """Run the preflight and print its findings."""
     job: JobView = client.submit(build_preflight(spec))
     say(f"{job.id} is submitted")
     job = client.wait(job.id, outage_s=_OUTAGE_S)

@@ -1,4 +1,4 @@
-"""`clusters` and `nodes`: what there is to run on, and which nodes are avoided."""
+"""`clusters` and `nodes`: the clusters, and the nodes that jobs avoid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.domain.errors import NotFound, Refused
 
 
 def clusters(as_json: AsJson = False) -> None:
-    """List the clusters and what they hold."""
+    """List the clusters, with their nodes and jobs."""
     with reading() as client:
         found = client.clusters()
     if as_json:
@@ -35,7 +35,7 @@ def _list_nodes(
     cluster: Annotated[str | None, typer.Option(help="Show only the nodes of this cluster.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the nodes with failures on record, or clear the record of one."""
+    """List nodes with recorded failures, or clear the record of a node."""
     if context.invoked_subcommand is not None:
         return
     with reading() as client:
@@ -53,11 +53,13 @@ def _list_nodes(
 
 @nodes.command()
 def clear(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that `orchestrator nodes` lists.")],
-    cluster: Annotated[str | None, typer.Option(help="Needed if several clusters have a node of that name.")] = None,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of `orchestrator nodes`.")],
+    cluster: Annotated[
+        str | None, typer.Option(help="Required if several clusters have a node with this name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Clear the record of a node that is healthy again: attempts may use it from now on."""
+    """Clear the record of a node that is healthy again. Attempts may then use it."""
     with writing() as client:
         where = _find_cluster(client, node) if cluster is None else cluster
         client.clear_node(where, node)
@@ -68,7 +70,7 @@ def clear(
 
 
 def _find_cluster(client: Client, node: str) -> str:
-    """Of a node with a record. Raises NotFound, Refused."""
+    """The cluster of a node with a record. Raises NotFound, Refused."""
     where = [each.cluster for each in client.nodes() if each.name == node]
     if not where:
         raise NotFound(f"node {node} has no failure in its record; `orchestrator nodes` lists the nodes that have one")

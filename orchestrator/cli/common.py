@@ -1,4 +1,4 @@
-"""What the commands share: the client, finding a job by what a person types, and JSON on standard output."""
+"""Shared parts of the commands: the client, job lookup, and JSON output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OFFERED = 50  # to a shell that completes an id
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
-    """For a shell: ids that begin so, the newest first, each with its state. None where no service answers at once."""
+    """Shell completion: ids with this prefix and their states, newest first. Empty if no service answers quickly."""
     try:
         with connect(load_settings(), patience_s=0) as client:
             found = islice(client.jobs(query=incomplete or None), _OFFERED)
@@ -39,19 +39,19 @@ JobId = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="A job's id, the beginning of one, or a name that one job has.",
+        help="A job id, a unique prefix of one, or a unique job name.",
         autocompletion=complete_job,
     ),
 ]
 
 
 def reading() -> Client:
-    """A client that gives up soon: nothing is lost by asking again."""
+    """A client with short time-outs, for requests that are safe to repeat."""
     return connect(load_settings(), patience_s=READ_PATIENCE_S)
 
 
 def writing() -> Client:
-    """A client that waits for a restarting service, and says so."""
+    """A client that waits for a restarting service and prints that it does."""
     said_at = -_TELL_EVERY_S
 
     def tell(failure: ServiceUnreachable) -> None:
@@ -66,7 +66,7 @@ def writing() -> Client:
 
 
 def find_job(client: Client, text: str) -> JobView:
-    """The job of that id; else the one of that name, or whose id begins so. Raises NotFound, Refused if several."""
+    """Find a job by id, unique name, or unique id prefix. Raises NotFound, and Refused if several match."""
     if not text:
         raise NotFound("the id is empty; `orchestrator ls` lists the jobs")
     try:
@@ -91,7 +91,7 @@ def print_json(document: BaseModel | dict[str, object]) -> None:
 
 
 def print_items(found: Iterable[BaseModel]) -> None:
-    """All of a list, as one page of it."""
+    """All items of a list, as one page."""
     print_json({"items": [jsonable(each) for each in found], "next_cursor": None})
 
 
@@ -104,5 +104,5 @@ def jsonable(document: BaseModel | dict[str, object]) -> dict[str, object]:
 
 
 def exit_by(job: JobView) -> None:
-    """End the command with the job's own success."""
+    """Exit with the status of the job."""
     raise typer.Exit(0 if job.state is JobState.SUCCEEDED else JOB_FAILED)

@@ -1,4 +1,4 @@
-"""`doctor`: whether the service is set up well and its clusters can carry jobs. It needs no running service."""
+"""`doctor`: check the configuration, and that clusters can run jobs. Needs no running service."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.settings import load_settings
 
 def doctor(
     cluster: Annotated[
-        str | None, typer.Option(help="One cluster alone; default: the service and all of them.")
+        str | None, typer.Option(help="Check only this cluster. Default: the service and all clusters.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="The settings' file, orchestrator.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The settings file, orchestrator.toml.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that the service is set up well and its clusters can carry jobs.
+    """Check the service's configuration, and that its clusters can run jobs.
 
     On Slurm it runs one short task on a node, on Kubernetes two short pods. Then it starts two workers on every cluster
     by the same command that jobs get. Exit status 2: something has failed.
@@ -43,5 +43,5 @@ def doctor(
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
-    """What was started is ended first, as after Ctrl-C."""
+    """On SIGTERM, stop what was started, as on Ctrl-C."""
     raise SystemExit(128 + number)

@@ -26,7 +26,7 @@ _PLAIN_EVERY_S = 10.0  # between two lines of progress where there is no termina
 
 
 def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None:
-    """Stay until the job has ended and exit by its success; Ctrl-C leaves, and the job goes on."""
+    """Follow the job until it ends, and exit with its status. Ctrl-C leaves the job running."""
     try:
         watch = partial(_follow, display=_display(as_json)) if follow else _wait
         ended = watch(client, job)
@@ -71,7 +71,7 @@ class _EventTail:
         self._last = 0
 
     def new(self) -> Iterator[EventView]:
-        """Events that were not told yet."""
+        """Events that were not printed yet."""
         while True:
             page = self._client.events_page(self._job_id, cursor=self._cursor, patience_s=_OUTAGE_S)
             for event in page.items:
@@ -84,7 +84,7 @@ class _EventTail:
 
 
 class Display(Protocol):
-    """How a watched job is shown; entered while it is."""
+    """How to show a followed job. A context manager."""
 
     def __enter__(self) -> object: ...
     def __exit__(self, *error: object) -> None: ...
@@ -141,7 +141,7 @@ class _PlainLines:
 
 
 class _LiveLine:
-    """One line that moves at the bottom, events above it."""
+    """A live line at the bottom, with events above it."""
 
     def __init__(self) -> None:
         self._live = Live(console=console(), refresh_per_second=4)

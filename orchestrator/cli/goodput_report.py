@@ -1,4 +1,4 @@
-"""`goodput`: where the device time of a job went, or of all jobs by who had it."""
+"""`goodput`: where the device time of a job, or of all jobs, went."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ _Job = Annotated[
     str | None,
     typer.Argument(
         metavar="[ID]",
-        help="A job's id, the beginning of one, or a name that one job has; with none: all jobs.",
+        help="A job id, a unique prefix of one, or a unique job name. Default: all jobs.",
         autocompletion=complete_job,
         show_default=False,
     ),
 ]
-_By = Annotated[Grouping | None, typer.Option("--by", help="Of all jobs: whose shares.", show_default=False)]
-_Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Of all jobs: of one project alone.")]
+_By = Annotated[Grouping | None, typer.Option("--by", help="Group all jobs by this.", show_default=False)]
+_Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Include only jobs of this project.")]
 _Since = Annotated[
-    str, typer.Option("--since", metavar="AGO|TIME", help="Of all jobs: from 90m, 12h, 30d or 4w ago, or a moment.")
+    str,
+    typer.Option(
+        "--since", metavar="AGO|TIME", help="Start of the report: an age such as 90m, 12h, 30d or 4w, or a time."
+    ),
 ]
-_Until = Annotated[str | None, typer.Option("--until", metavar="AGO|TIME", help="Of all jobs: until then; now.")]
-_Csv = Annotated[bool, typer.Option("--csv", help="Print the shares as CSV, in device-hours.")]
+_Until = Annotated[str | None, typer.Option("--until", metavar="AGO|TIME", help="End of the report. Default: now.")]
+_Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, in device-hours.")]
 
 
 def goodput(
@@ -65,7 +68,7 @@ def goodput(
     as_csv: _Csv = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell where a job's device time went, or that of all jobs by who had it."""
+    """Show where the device time of a job, or of all jobs, went."""
     if job_id is not None:
         if by is not None or project is not None or as_csv:
             raise Refused("a job's ledger has no shares: give an ID, or --by, --project and --csv")
@@ -88,7 +91,7 @@ def goodput(
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """So long ago, or an ISO 8601 moment, which is UTC where it says nothing else. Raises Refused."""
+    """Parse an age, or an ISO 8601 time (UTC by default). Raises Refused."""
     ago = re.fullmatch(r"(\d{1,6})([mhdw])", text)
     try:
         if ago is not None:
@@ -134,7 +137,7 @@ def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
 
 
 def render_csv(found: SharesView) -> str:
-    """One line for each share; hours of one device."""
+    """One line for each group, in device-hours."""
     bins = list(found.total.bins)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -161,7 +164,7 @@ def _numbers(share: ShareView, bins: Sequence[str], has_prices: bool) -> list[st
 
 
 def _safe(name: str) -> str:
-    """OWASP, CSV Injection: what begins like a formula is text."""
+    """Quote cells that look like formulas (OWASP, CSV Injection)."""
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 

@@ -1,4 +1,4 @@
-"""`logs`, `events` and `snapshots`: what a job left behind."""
+"""`logs`, `events` and `snapshots` of a job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from orchestrator.wire.job_views import JobView
 
 def logs(
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines are written.")] = False,
-    replica: Annotated[int | None, typer.Option(min=0, help="Of one node's workers only.")] = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of one worker only.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines only.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of one attempt; default: the newest.")] = None,
-    grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines that hold it only.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Logs written since 2026-01-31T12:00:00Z.")] = None,
-    agent: Annotated[bool, typer.Option("--agent", help="What the agents wrote, not their workers.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log as it grows.")] = False,
+    replica: Annotated[int | None, typer.Option(min=0, help="Show only the workers of this replica.")] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Show only this rank.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Show only the last N lines.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Show this attempt. Default: the newest.")] = None,
+    grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Show only lines that contain TEXT.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Show only logs since TIME, such as 2026-01-31T12:00:00Z.")
+    ] = None,
+    agent: Annotated[bool, typer.Option("--agent", help="Show the logs of the agents, not of their workers.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a job's workers wrote."""
+    """Print the logs of a job's workers."""
     which = LogChoice(
         attempt=attempt,
         replica=replica,
@@ -52,7 +54,7 @@ def logs(
 
 
 def events(job_id: JobId, as_json: AsJson = False) -> None:
-    """Tell what happened to a job."""
+    """List a job's events."""
     with reading() as client:
         job = find_job(client, job_id)
         found = list(client.events(job.id))
@@ -64,7 +66,7 @@ def events(job_id: JobId, as_json: AsJson = False) -> None:
 
 def snapshots(
     job_id: JobId,
-    with_deleted: Annotated[bool, typer.Option("--all", help="Those that were deleted, too.")] = False,
+    with_deleted: Annotated[bool, typer.Option("--all", help="Include deleted snapshots.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List a job's snapshots."""

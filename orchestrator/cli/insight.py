@@ -1,4 +1,4 @@
-"""`why`: what became of a job, and what helps."""
+"""`why`: the state of a job explained, and what helps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_LINES = 20  # of a traceback
 
 
 def why(job_id: JobId, as_json: AsJson = False) -> None:
-    """Tell why a job stands as it does, and what to do."""
+    """Explain the state of a job and what to do next."""
     with reading() as client:
         found = client.why(find_job(client, job_id).id)
     if as_json:

@@ -1,4 +1,4 @@
-"""What may be requested of a job. Repeating a request changes nothing and tells the same."""
+"""Requests to a job. They are idempotent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.contract.chaos import Fault
 
 
 def cancel(job_id: JobId, as_json: AsJson = False) -> None:
-    """End a job."""
+    """Cancel a job."""
     with writing() as client:
         job = client.cancel(find_job(client, job_id).id)
     _tell(job, "is being cancelled" if job.cancelling else job.reason, as_json)
@@ -28,9 +28,9 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
 def delete(
     job_id: JobId,
     snapshots: Annotated[
-        Literal["keep", "delete"], typer.Option(help="What becomes of the job's folder: snapshots and logs.")
+        Literal["keep", "delete"], typer.Option(help="Keep or delete the job's folder with its snapshots and logs.")
     ] = "keep",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete the record of a job that has ended."""
@@ -49,14 +49,14 @@ def delete(
 
 
 def suspend(job_id: JobId, as_json: AsJson = False) -> None:
-    """Stop a job at a snapshot until it is resumed."""
+    """Take a snapshot and stop a job until it is resumed."""
     with writing() as client:
         job = client.suspend(find_job(client, job_id).id)
     _tell(job, "is being suspended" if job.suspending else job.reason, as_json)
 
 
 def resume(job_id: JobId, as_json: AsJson = False) -> None:
-    """Let a suspended job go on."""
+    """Resume a suspended job."""
     with writing() as client:
         job = client.resume(find_job(client, job_id).id)
     _tell(job, "goes back into the queue" if job.state is JobState.SUSPENDED else job.reason, as_json)
@@ -65,17 +65,18 @@ def resume(job_id: JobId, as_json: AsJson = False) -> None:
 def retry(
     job_id: JobId,
     restore_from: Annotated[
-        str | None, typer.Option(metavar="SNAPSHOT", help="One of `orchestrator snapshots ID`; default: the newest.")
+        str | None,
+        typer.Option(metavar="SNAPSHOT", help="A snapshot of `orchestrator snapshots ID`. Default: the newest."),
     ] = None,
     patch: Annotated[
-        str | None, typer.Option(metavar="FILE", help="YAML or JSON: fields of the job that change; null takes away.")
+        str | None, typer.Option(metavar="FILE", help="Fields to change, as YAML or JSON. null removes a field.")
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field. Repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a job another attempt."""
+    """Start another attempt of a job."""
     changed = read_patch(patch, changes or ())
     with writing() as client:
         job = client.retry(find_job(client, job_id).id, restore_from=restore_from, patch=changed)
@@ -92,11 +93,15 @@ def snapshot(job_id: JobId, as_json: AsJson = False) -> None:
 def chaos(
     job_id: JobId,
     fault: Annotated[Fault, typer.Argument(metavar="FAULT", help=f"One of {', '.join(each.value for each in Fault)}.")],
-    rank: Annotated[int | None, typer.Option(min=0, help="The rank to strike; default: the last one.")] = None,
-    node: Annotated[str | None, typer.Option(help="The node to strike, by its number in the job or its name.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="The rank to inject the fault into. Default: the last.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="The node to inject the fault into: its number in the job, or its name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Inject a fault into a running job, to see it recover."""
+    """Inject a fault into a running job, to test its recovery."""
     with writing() as client:
         job = client.chaos(find_job(client, job_id).id, fault.value, rank=rank, node=node)
     _tell(job, f"{fault.value} is asked for; see what comes of it: orchestrator why {job.id}", as_json)
@@ -104,10 +109,10 @@ def chaos(
 
 def scale(
     job_id: JobId,
-    nodes: Annotated[str, typer.Argument(metavar="NODES", help="A number, or a range as 2:8.")],
+    nodes: Annotated[str, typer.Argument(metavar="NODES", help="A number, or a range such as 2:8.")],
     as_json: AsJson = False,
 ) -> None:
-    """Give a job another number of nodes, or a range as 2:8."""
+    """Change the number of nodes of a job, or its range, such as 2:8."""
     with writing() as client:
         job = client.scale(find_job(client, job_id).id, nodes)
     _tell(job, _tell_size(job), as_json)

@@ -1,4 +1,4 @@
-"""`ls` and `show`: jobs as they stand."""
+"""`ls` and `show`: list jobs, and show one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.wire.job_views import JobView
 
 _NEWEST_STEPS = 20
-Follow = Annotated[bool, typer.Option("--follow", help="Stay until it ends, and show progress and events.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Stay until it ends; the exit status is the job's.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Show progress and events until the job ends.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job ends, and exit with its status.")]
 
 
 def ls(
@@ -25,8 +25,10 @@ def ls(
     project: Annotated[str | None, typer.Option()] = None,
     cluster: Annotated[str | None, typer.Option()] = None,
     label: Annotated[str | None, typer.Option(metavar="NAME=VALUE")] = None,
-    search: Annotated[str | None, typer.Option(metavar="TEXT", help="Sought in id, name and reason.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Show only jobs with TEXT in id, name or reason.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most N jobs.")] = 100,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print ids only.")] = False,
     as_json: AsJson = False,
 ) -> None:

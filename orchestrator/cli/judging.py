@@ -1,4 +1,4 @@
-"""The two halves of a drill that are no command: striking the job, and judging what became of it."""
+"""The two halves of a drill: inject the fault, and judge the recovery."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DrillVerdict:
 
 
 def inject(client: Client, job_id: str, fault: Fault, *, at_step: int) -> None:
-    """Strike the job once it waits at its step; one that cannot be struck is cancelled. Raises Refused."""
+    """Inject the fault once the job waits at its step. Cancels the job if that fails. Raises Refused."""
     try:
         _await(client, job_id, at_step)
         client.chaos(job_id, fault.value)
@@ -117,7 +117,7 @@ def judge(
 
 
 def find_strike(events: Sequence[EventView], fault: Fault, *, at_step: int) -> Strike | None:
-    """When the run was struck: by its own word where the agents told of it, else by the death that followed.
+    """When the fault hit: from the agents' event, or from the death that followed.
 
     It had made `at_step` steps by then, and more where a worker that failed had.
     """

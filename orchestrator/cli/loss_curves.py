@@ -1,4 +1,4 @@
-"""Two loss curves, one of them through faults: are they the same, and was anything learned? Pure."""
+"""Compare a loss curve with faults to one without: are they equal, and did the loss fall? Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Curve = Mapping[int, float]  # loss by step; of a step that was made twice, the 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`largest` difference in nats and the `step` where it is; what the disturbed curve has `fallen` by."""
+    """The `largest` difference in nats, its `step`, and the decrease (`fallen`) of the disturbed curve."""
 
     missing: tuple[int, ...]  # steps that one of the two has no loss for
     largest: float
@@ -18,7 +18,7 @@ class Comparison:
     fallen: float
 
     def problems(self, *, tolerance: float, least_fall: float = 0.0) -> Iterator[str]:
-        """What does not hold, as sentences. A comparison with missing steps says nothing else."""
+        """Sentences about what is wrong. Missing steps are the only one if there are any."""
         if self.missing:
             some = ", ".join(map(str, self.missing[:5]))
             yield f"there is no loss for {len(self.missing)} steps, such as {some}"

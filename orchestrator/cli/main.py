@@ -1,4 +1,4 @@
-"""The command `orchestrator`: which commands there are, and what an error looks like to a person.
+"""The command `orchestrator`: the list of commands, and how errors are printed.
 
 Start-up is lazy by design: the module of a command is imported only when that command is asked for, so that `--help`
 loads neither the HTTP client nor Rich, and only `serve` and `db` load the service.
@@ -23,57 +23,57 @@ REFUSED, UNREACHABLE = 2, 3
 _CONFLICT = 409
 # What to do about a refusal, by HTTP status, where its own sentence cannot know.
 NEXT_STEPS = {
-    400: "Is ORCHESTRATOR_URL the address that the service was told to be called by?",
-    401: "Sign in: orchestrator login URL, or set ORCHESTRATOR_TOKEN.",
-    403: "Your token does not allow it: ask an admin of the service for another role, then orchestrator login URL.",
-    429: "Try again in a while.",
+    400: "Is ORCHESTRATOR_URL an address that the service accepts?",
+    401: "Sign in with orchestrator login URL, or set ORCHESTRATOR_TOKEN.",
+    403: "Your token does not allow this. Ask an admin for another role, then run orchestrator login URL.",
+    429: "Try again later.",
 }
 # Command: the module that holds it, and the first line of its docstring.
 COMMANDS = {
-    "serve": ("orchestrator.cli.serve", "Run the service here, until SIGTERM or Ctrl-C."),
-    "submit": ("orchestrator.cli.submit", "Submit the job of a YAML or JSON file ('-': standard input)."),
-    "plan": ("orchestrator.cli.submit", "Show what a job's file would launch; submit nothing."),
+    "serve": ("orchestrator.cli.serve", "Run the service until SIGTERM or Ctrl-C."),
+    "submit": ("orchestrator.cli.submit", "Submit a job from a YAML or JSON file ('-' reads standard input)."),
+    "plan": ("orchestrator.cli.submit", "Show what a job file would launch, without submitting it."),
     "preflight": (
         "orchestrator.cli.preflight",
-        "Check in a job's place what it needs to start: network, storage, steps.",
+        "Run a small job that checks network, storage and training steps before the real one.",
     ),
-    "drill": ("orchestrator.cli.trials", "Kill a worker of a small job like this one and compare the loss curves."),
+    "drill": ("orchestrator.cli.trials", "Run a small copy of a job, kill a worker, and compare the loss curves."),
     "ls": ("orchestrator.cli.job_listing", "List jobs, newest first."),
     "show": ("orchestrator.cli.job_listing", "Show one job."),
-    "logs": ("orchestrator.cli.history_commands", "Print what a job's workers wrote."),
-    "events": ("orchestrator.cli.history_commands", "Tell what happened to a job."),
+    "logs": ("orchestrator.cli.history_commands", "Print the logs of a job's workers."),
+    "events": ("orchestrator.cli.history_commands", "List a job's events."),
     "snapshots": ("orchestrator.cli.history_commands", "List a job's snapshots."),
-    "stacks": ("orchestrator.cli.stacks", "Show where each rank of a running job stands, as Python stacks."),
-    "why": ("orchestrator.cli.insight", "Tell why a job stands as it does, and what to do."),
+    "stacks": ("orchestrator.cli.stacks", "Show the Python stacks of a running job's ranks."),
+    "why": ("orchestrator.cli.insight", "Explain the state of a job and what to do next."),
     "goodput": (
         "orchestrator.cli.goodput_report",
-        "Tell where a job's device time went, or that of all jobs by who had it.",
+        "Show where the device time of a job, or of all jobs, went.",
     ),
-    "cancel": ("orchestrator.cli.job_actions", "End a job."),
+    "cancel": ("orchestrator.cli.job_actions", "Cancel a job."),
     "delete": ("orchestrator.cli.job_actions", "Delete the record of a job that has ended."),
-    "suspend": ("orchestrator.cli.job_actions", "Stop a job at a snapshot until it is resumed."),
-    "resume": ("orchestrator.cli.job_actions", "Let a suspended job go on."),
-    "retry": ("orchestrator.cli.job_actions", "Give a job another attempt."),
+    "suspend": ("orchestrator.cli.job_actions", "Take a snapshot and stop a job until it is resumed."),
+    "resume": ("orchestrator.cli.job_actions", "Resume a suspended job."),
+    "retry": ("orchestrator.cli.job_actions", "Start another attempt of a job."),
     "snapshot": ("orchestrator.cli.job_actions", "Take a snapshot of a running job now."),
-    "chaos": ("orchestrator.cli.job_actions", "Inject a fault into a running job, to see it recover."),
-    "scale": ("orchestrator.cli.job_actions", "Give a job another number of nodes, or a range as 2:8."),
-    "clusters": ("orchestrator.cli.cluster_commands", "List the clusters and what they hold."),
+    "chaos": ("orchestrator.cli.job_actions", "Inject a fault into a running job, to test its recovery."),
+    "scale": ("orchestrator.cli.job_actions", "Change the number of nodes of a job, or its range, such as 2:8."),
+    "clusters": ("orchestrator.cli.cluster_commands", "List the clusters, with their nodes and jobs."),
     "nodes": (
         "orchestrator.cli.cluster_commands",
-        "List the nodes with failures on record, or clear the record of one.",
+        "List nodes with recorded failures, or clear the record of a node.",
     ),
     "secret": ("orchestrator.cli.secret", "Store, list and remove secrets."),
-    "webhook": ("orchestrator.cli.webhook", "Make, list and remove webhooks."),
-    "token": ("orchestrator.cli.token", "Make, list and revoke tokens."),
+    "webhook": ("orchestrator.cli.webhook", "Create, list and remove webhooks."),
+    "token": ("orchestrator.cli.token", "Create, list and revoke tokens."),
     "simulate": (
         "orchestrator.cli.simulate",
-        "Rehearse weeks of failures on a simulated cluster, with the service's own policy.",
+        "Simulate weeks of failures on a cluster, with the service's own policy.",
     ),
-    "login": ("orchestrator.cli.access", "Keep a service's address and your token for it in a profile."),
-    "logout": ("orchestrator.cli.access", "Forget a profile with its token."),
+    "login": ("orchestrator.cli.access", "Store a service's address and your token in a profile."),
+    "logout": ("orchestrator.cli.access", "Delete a profile and its token."),
     "profiles": ("orchestrator.cli.access", "List the services that you have signed in to, or choose one."),
-    "doctor": ("orchestrator.cli.doctor", "Check that the service is set up well and its clusters can carry jobs."),
-    "db": ("orchestrator.cli.serve", "Upgrade the service's database, check it, back it up, or restore it."),
+    "doctor": ("orchestrator.cli.doctor", "Check the service's configuration, and that its clusters can run jobs."),
+    "db": ("orchestrator.cli.serve", "Upgrade, check, back up or restore the service's database."),
 }
 
 
@@ -96,9 +96,9 @@ def main() -> None:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """All commands by name; the real ones where `arguments` mention them, else their line of help."""
+    """All commands by name. Only those in `arguments` are imported; the others have their line of help."""
     app = typer.Typer(
-        help="Run PyTorch training jobs that do not die.",
+        help="Run PyTorch training jobs that survive failures.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -129,7 +129,9 @@ def _use_profile(name: str | None) -> None:
 
 
 _VERSION = typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-_PROFILE = typer.Option("--profile", metavar="NAME", help="One of `orchestrator profiles`.", callback=_use_profile)
+_PROFILE = typer.Option(
+    "--profile", metavar="NAME", help="A profile of `orchestrator profiles`.", callback=_use_profile
+)
 
 
 def _options(version: Annotated[bool, _VERSION] = False, profile: Annotated[str | None, _PROFILE] = None) -> None:
@@ -137,7 +139,7 @@ def _options(version: Annotated[bool, _VERSION] = False, profile: Annotated[str 
 
 
 def _words_to_complete() -> list[str]:
-    """What has been typed where a shell asks how it may go on: bash says it in one variable, the others in another."""
+    """The words typed so far during shell completion. bash passes them in another variable than other shells."""
     return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()[1:]
 
 
@@ -146,7 +148,7 @@ def _not_asked_for() -> None:
 
 
 def _complain(error: OrchestratorError) -> None:
-    """What is wrong, by field where fields are, and the next step."""
+    """The error, by field if it names fields, and the next step."""
     problem = getattr(error, "problem", None)  # of a client's RequestRefused, whose module must not be loaded here
     if problem is not None and problem.errors:
         _say(problem.title, *(f"{field.pointer or '/'}: {field.detail}" for field in problem.errors))

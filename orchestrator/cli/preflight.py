@@ -1,4 +1,4 @@
-"""`preflight`: a small job that tells, before the expensive one, whether and where it would start."""
+"""`preflight`: a small job that checks whether and where a large one can start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.domain.specs.validation import parse_spec
 
 
 def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Check in a job's place what it needs to start: network, storage, steps.
+    """Run a small job that checks network, storage and training steps before the real one.
 
     One job of the same topology: whether its nodes reach each other, their names, versions and clocks, the snapshots'
     storage, the all-reduce of all and of each pair of nodes, and three steps with a restore. Exit status 0: nothing
@@ -44,4 +44,4 @@ def _document(trial: Trial) -> dict[str, object]:
 
 
 def _silent(_: str) -> None:
-    """With --json only the document is told."""
+    """With --json, print only the document."""

@@ -1,4 +1,4 @@
-"""Jobs and their history for a person: tables and sentences. Colours only on a terminal, nothing cut when piped."""
+"""Tables and sentences about jobs. Colors only on a terminal, and no truncation in a pipe."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
 
 
 def print_job(job: JobView, url: str, newest: Mapping[str, float]) -> None:
-    """`newest` is what the latest steps measured."""
+    """`newest` holds the measurements of the latest steps."""
     facts = {
         "job": job.id,
         "project": job.project,
@@ -125,7 +125,7 @@ def print_events(job: JobView, events: Sequence[EventView]) -> None:
 
 
 def event_line(event: EventView, *, named: bool) -> Text:
-    """`named`: with the replica that tells it, unless the sentence says so itself."""
+    """`named`: prefix the replica that reported the event, unless the sentence names it."""
     replica, sentence = f"replica {event.replica}", clean_line(event.sentence.rstrip())
     is_said = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
     line = Text(f"{moment(event.at)}  ", style="bright_black")
@@ -188,19 +188,19 @@ def coloured(state: JobState) -> Text:
 
 
 def state(job: JobView) -> str:
-    """With the requests that are on their way."""
+    """The state, with pending requests."""
     return f"{job.state} ({', '.join(f'{verb} is asked for' for verb in job.pending)})" if job.pending else job.state
 
 
 def nodes(job: JobView) -> str:
-    """What it has, and what it asks for where that is something else."""
+    """The nodes that the job has, and the number it asks for if different."""
     if job.nodes is None or job.state.terminal or job.state is JobState.SUSPENDED:
         return f"{job.asked} asked for"
     return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} asked for"
 
 
 def budgets(job: JobView) -> str:
-    """What is spent, each of its limit; preemptions that cost nothing are told as well."""
+    """Spent budgets with their limits, and preemptions, which cost nothing."""
     limits = job.spec.supervise.budgets.model_dump()
     rows = ((name, count, limits.get(name)) for name, count in job.spent.items())
     spent = [f"{name} {count}" + ("" if limit is None else f" of {limit}") for name, count, limit in rows]

@@ -1,4 +1,4 @@
-"""A plan for a person: what would start, whether it fits, what the queue says, what changes of another job."""
+"""Print a plan: the launch, whether it fits, the queue, and differences from another job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def print_against(against: AgainstView) -> None:
 
 
 def print_memory(memory: MemoryView) -> None:
-    """The parts that there are at the worst moment, and the sentence."""
+    """The parts of memory at the peak, and the sentence."""
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
     console().print(Text(f"memory {memory.advice}"), soft_wrap=True)
     console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`secret`: what jobs get in their environment and nobody is told. A value never stands in a command's arguments."""
+"""`secret`: environment variables of jobs that are never shown. A value is never a command argument."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orchestrator.cli.common import AsJson, print_items, print_json, reading, wr
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The variable of the environment, as WANDB_API_KEY.")]
-Project = Annotated[str, typer.Option(help="The project whose jobs may name it.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment variable, such as WANDB_API_KEY.")]
+Project = Annotated[str, typer.Option(help="The project whose jobs may use the secret.")]
 
 secret = typer.Typer(
     help="Store, list and remove secrets.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
@@ -21,7 +21,7 @@ secret = typer.Typer(
 
 @secret.command(name="set")
 def store(name: Name, project: Project = "default", as_json: AsJson = False) -> None:
-    """Store a secret or replace it. Its value is asked for, or read from standard input when piped."""
+    """Store or replace a secret. Asks for its value, or reads it from standard input in a pipe."""
     value = _read_value()
     with writing() as client:
         stored = client.store_secret(name, value, project=project)
@@ -33,9 +33,10 @@ def store(name: Name, project: Project = "default", as_json: AsJson = False) -> 
 
 @secret.command()
 def ls(
-    project: Annotated[str | None, typer.Option(help="Of one project only.")] = None, as_json: AsJson = False
+    project: Annotated[str | None, typer.Option(help="Show only secrets of this project.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the names of secrets, and who stored them when."""
+    """List the names of secrets, who stored them, and when."""
     with reading() as client:
         found = client.secrets(project=project)
     if as_json:
@@ -49,7 +50,7 @@ def ls(
 
 @secret.command()
 def rm(name: Name, project: Project = "default", as_json: AsJson = False) -> None:
-    """Remove a secret. Jobs that run keep what they were given."""
+    """Remove a secret. Running jobs keep its value."""
     with writing() as client:
         client.remove_secret(name, project=project)
     if as_json:
@@ -59,7 +60,7 @@ def rm(name: Name, project: Project = "default", as_json: AsJson = False) -> Non
 
 
 def _read_value() -> str:
-    """All of standard input but a last line end; asked for without an echo, twice, where a person types it."""
+    """Read standard input without the last line end, or ask twice without echo on a terminal."""
     if sys.stdin.isatty():
         said: str = typer.prompt("Value", hide_input=True, confirmation_prompt=True)
     else:

@@ -1,4 +1,4 @@
-"""`stacks`: where the ranks of a running job stand, now."""
+"""`stacks`: the current Python stacks of a running job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOOK_EVERY_S = 0.3
 
 def stacks(
     job_id: JobId,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of one worker only.")] = None,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all ranks to tell.")] = 20.0,
+    rank: Annotated[int | None, typer.Option(min=0, help="Show only this rank.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all ranks.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show where each rank of a running job stands, as Python stacks.
+    """Show the Python stacks of a running job's ranks.
 
     Training goes on. Exit status 2 when no rank told anything in time.
     """
@@ -50,7 +50,7 @@ def stacks(
 def _await(
     client: Client, job_id: str, expected: set[int], before: Mapping[int, int], *, rank: int | None, wait_s: float
 ) -> Sequence[StacksView]:
-    """What has been told since; until every expected rank has, or the time is over."""
+    """The stacks reported since then. Waits for every expected rank, up to the time-out."""
     deadline = time.monotonic() + wait_s
     while True:
         answers = [each for each in client.stacks(job_id, rank=rank) if (each.wish or 0) > before.get(each.rank, 0)]

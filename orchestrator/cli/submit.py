@@ -1,4 +1,4 @@
-"""`submit` and `plan`: from a job's file to the service."""
+"""`submit` and `plan`: send a job file to the service."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from orchestrator.cli.terminal import echo
 from orchestrator.domain.errors import Refused
 from orchestrator.domain.specs.validation import parse_spec
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; '-' reads standard input.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON file. '-' reads standard input.")]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
+    list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field. Repeatable.")
 ]
 
 
 def submit(
     file: File,
     changes: Changes = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay, and show its progress and events.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show progress and events until the job ends.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="Submitting again with the same key and file gives the same job.")
+        str | None, typer.Option(help="An idempotency key: the same key and file give the same job.")
     ] = None,
     preflight: Annotated[
-        bool, typer.Option("--preflight", help="Try its place first; keep it off the nodes that fail.")
+        bool, typer.Option("--preflight", help="Run a preflight first, and exclude nodes that fail it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit the job of a YAML or JSON file ('-': standard input).
+    """Submit a job from a YAML or JSON file ('-' reads standard input).
 
     `run.workdir` counts from the current folder. With --wait or --follow the exit status is the job's: 0 succeeded,
     1 failed or cancelled. With --preflight it is 1 too where the job's place failed, and nothing is submitted.
@@ -58,7 +58,7 @@ def submit(
 
 
 def _tell(sentence: str) -> None:
-    """Beside what the command prints of its own, which a script may read."""
+    """Print to standard error: scripts read standard output."""
     echo(sentence, err=True)
 
 
@@ -66,11 +66,11 @@ def plan(
     file: File,
     changes: Changes = None,
     diff: Annotated[
-        str | None, typer.Option("--diff", metavar="ID", help="Show what it would change of this job.")
+        str | None, typer.Option("--diff", metavar="ID", help="Show the differences from this job.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a job's file would launch; submit nothing."""
+    """Show what a job file would launch, without submitting it."""
     spec = read_spec(file, changes or ())
     with reading() as client:
         planned = client.plan(spec, against=None if diff is None else find_job(client, diff).id)

@@ -1,4 +1,4 @@
-"""The only way to print to standard output and standard error: text of the service and of jobs is cleaned here.
+"""All output passes here, where text from the service and from jobs is sanitized.
 
 Tables and colors are printed by `console` in render.py, which follows the same rule.
 """

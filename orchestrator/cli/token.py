@@ -1,4 +1,4 @@
-"""`token`: who may do what, by tokens that are shown once."""
+"""`token`: create, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ _TERM = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 token = typer.Typer(
-    help="Make, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+    help="Create, list and revoke tokens.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
 )
 
 
 @token.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Who acts with it; events tell this name.")],
+    name: Annotated[str, typer.Argument(help="The name of the token's owner, shown in events.")],
     grant: Annotated[
         list[str],
-        typer.Option(metavar="[PROJECT=]ROLE", help="A role (viewer, submitter, operator, admin); repeat it."),
+        typer.Option(metavar="[PROJECT=]ROLE", help="A role (viewer, submitter, operator, admin). Repeatable."),
     ],
-    expires: Annotated[str | None, typer.Option(metavar="TERM", help="As 12h, 30d, 8w; default: never.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TERM", help="Lifetime, such as 12h, 30d or 8w. Default: unlimited.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and show it, this once."""
+    """Create a token and show it once."""
     grants, expires_at = dict(parse_grant(one) for one in grant), parse_term(expires, datetime.now(UTC))
     with writing() as client:
         made = client.create_token(name, grants, expires_at=expires_at)
@@ -44,7 +46,7 @@ def create(
 
 @token.command()
 def ls(as_json: AsJson = False) -> None:
-    """List the tokens that you may give, the newest first; never their text."""
+    """List tokens, newest first, without their secrets."""
     with reading() as client:
         found = client.tokens()
     if as_json:
@@ -63,7 +65,7 @@ def ls(as_json: AsJson = False) -> None:
 
 @token.command()
 def revoke(token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
-    """End a token, and the sessions that were opened with it."""
+    """Revoke a token and its sessions."""
     with writing() as client:
         ended = client.revoke_token(token_id)
     if as_json:
@@ -73,7 +75,7 @@ def revoke(token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJs
 
 
 def parse_grant(text: str) -> tuple[str, Role]:
-    """`research=operator`; a role alone is one in every project. Raises Refused."""
+    """Parse `research=operator`. A role without a project applies to every project. Raises Refused."""
     project, equals, role = text.rpartition("=")
     if role not in set(Role):
         raise Refused(f"--grant {text!r}: there are the roles {', '.join(Role)}, as in research=operator")

@@ -1,4 +1,4 @@
-"""`drill`: two small jobs that tell, before the expensive one, whether it would survive."""
+"""`drill`: two small jobs that show whether a large one would survive a fault."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def drill(
     file: File,
     changes: Changes = None,
     fault: Annotated[
-        Fault, typer.Option(help="What strikes the job; any but kill takes the role operator.", metavar="FAULT")
+        Fault, typer.Option(help="The fault to inject. All but kill require the role operator.", metavar="FAULT")
     ] = Fault.KILL,
-    steps: Annotated[int, typer.Option(min=12, max=MOST_STEPS, help="Of each of the two runs.")] = 60,
-    tolerance: Annotated[float, typer.Option(min=0, help="Nats between the curves; 16-bit arithmetic needs more.")] = (
-        TOLERANCE
-    ),
+    steps: Annotated[int, typer.Option(min=12, max=MOST_STEPS, help="Steps of each of the two runs.")] = 60,
+    tolerance: Annotated[
+        float,
+        typer.Option(min=0, help="Largest allowed difference of the curves, in nats. 16-bit arithmetic needs more."),
+    ] = (TOLERANCE),
     as_json: AsJson = False,
 ) -> None:
-    """Kill a worker of a small job like this one and compare the loss curves.
+    """Run a small copy of a job, kill a worker, and compare the loss curves.
 
     Two jobs of the same topology and of the least priority, one after the other; the first is struck and has to
     recover. Exit status 0: it did, and the curves are the same.

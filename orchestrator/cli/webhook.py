@@ -1,4 +1,4 @@
-"""`webhook`: who is told of events, beside those of the service's settings."""
+"""`webhook`: webhooks in addition to those of the service's settings."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import typer
 from orchestrator.cli.common import AsJson, print_items, print_json, reading, writing
 from orchestrator.cli.terminal import echo
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What a job's notify names.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name that jobs use in notify.")]
 
 webhook = typer.Typer(
-    help="Make, list and remove webhooks.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+    help="Create, list and remove webhooks.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
 )
 
 
 @webhook.command()
 def add(
     name: Name,
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where the messages go.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The address that receives the messages.")],
     event: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Kinds of events, as 'job.*'; repeat it.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Kinds of events, such as 'job.*'. Repeatable.")
     ] = None,
-    all_jobs: Annotated[bool, typer.Option("--all-jobs", help="Also of jobs that do not name it.")] = False,
+    all_jobs: Annotated[bool, typer.Option("--all-jobs", help="Include jobs that do not name the webhook.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a webhook and show the secret that signs its messages, this once."""
+    """Create a webhook and show its signing secret once."""
     with writing() as client:
         made = client.create_webhook(name, url, events=event or ["job.state"], all_jobs=all_jobs)
     if as_json:
@@ -38,7 +38,7 @@ def add(
 
 @webhook.command()
 def ls(as_json: AsJson = False) -> None:
-    """List the webhooks, those of the settings too; never their URLs."""
+    """List webhooks, including those of the settings, without their URLs."""
     with reading() as client:
         found = client.webhooks()
     if as_json:
@@ -53,7 +53,7 @@ def ls(as_json: AsJson = False) -> None:
 
 @webhook.command()
 def rm(name: Name, as_json: AsJson = False) -> None:
-    """Remove a webhook that was made by request."""
+    """Remove a webhook that was not made in the settings."""
     with writing() as client:
         client.remove_webhook(name)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from orchestrator.domain.job.launch_plan import workers_per_node
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.simulator.device_time import DeviceTime
 from orchestrator.simulator.scenario import Scenario
@@ -37,5 +38,4 @@ class SimulatedJob:
 
 
 def devices_of(spec: JobSpec) -> int:
-    per_node = spec.topology.workers_per_node
-    return spec.topology.max_nodes * (per_node if isinstance(per_node, int) else 1)
+    return spec.topology.max_nodes * workers_per_node(spec, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.commands.checks import Checks
@@ -18,9 +18,10 @@ from orchestrator.domain.policy.decide import POLICY
 from orchestrator.domain.policy.decision import Decision
 from orchestrator.domain.policy.situation import Situation
 from orchestrator.domain.queueing.admission import Limits
+from orchestrator.domain.queueing.lease import Lease
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.monitor import Monitor
 from orchestrator.simulator.scenario import Scenario
 from orchestrator.simulator.simulated_cluster import SimulatedCluster
@@ -31,7 +32,7 @@ from orchestrator.supervisor.reconcile import Reconciler, Terms
 
 CLUSTER = "local"
 _STOP_TIMEOUT_S, _SUBMIT_TIMEOUT_S = 30.0, 30.0
-_LEASE_S = 100 * 365 * 86400.0
+_LEASED_UNTIL = datetime.max.replace(tzinfo=UTC)
 _SITE = Site(
     root=Path("/"),
     python="python",
@@ -48,9 +49,8 @@ class WatchedStore(MemorySupervisorStore):
     """Shows the monitor every change."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, monitor: Monitor) -> None:
-        lease = MemoryLeaseStore(store, clock).acquire(CLUSTER, "simulation", ttl_s=_LEASE_S)
-        if lease is None:
-            raise AssertionError("nobody else could hold the lease")
+        lease = Lease(cluster=CLUSTER, holder="simulation", token=1)
+        store.tables.leases[CLUSTER] = (lease, _LEASED_UNTIL)
         super().__init__(store, clock, lease)
         self._tables = store.tables
         self._monitor = monitor

@@ -15,7 +15,7 @@ from orchestrator.ports.journals import JournalStore
 from orchestrator.ports.leases import LeaseStore
 from orchestrator.ports.supervision import SupervisorReader, SupervisorWriter
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.store.engine import Database
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_store import SqlJobStore
@@ -25,6 +25,7 @@ from orchestrator.store.node_records import NodeStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
 from orchestrator.store.tables import LeaseRow
 from tests.builders import NOW, make_event, make_job
+from tests.fakes.memory_leases import MemoryLeaseStore
 
 
 class SupervisorStore(SupervisorReader, SupervisorWriter, Protocol):

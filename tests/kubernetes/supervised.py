@@ -14,13 +14,14 @@ from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Desired, Job
 from orchestrator.domain.queueing.admission import Limits
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
 from orchestrator.supervisor.repeats import Repeats
 from tests.builders import make_event, make_job, make_spec
 from tests.contract.backends import site
+from tests.fakes.memory_leases import MemoryLeaseStore
 from trainer.contract.node import HEAD, LOCAL
 
 PATIENCE_S = 60.0

@@ -21,13 +21,14 @@ from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.memory_leases import MemoryLeaseStore
 from tests.fakes.skewed_clock import SkewedClock
 from tests.property.ledger import NODE_COOLDOWN_S, Ledger
 from tests.property.service_faults import Faults, ServiceCrash

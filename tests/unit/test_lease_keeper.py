@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore
 from orchestrator.supervisor.lease_keeper import LeaseKeeper
 from tests.builders import NOW
+from tests.fakes.memory_leases import MemoryLeaseStore
 
 TTL_S = 10.0
 

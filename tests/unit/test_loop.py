@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from orchestrator.domain.errors import LeaseLost, StoreUnavailable
 from orchestrator.domain.queueing.lease import Lease
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore
 from orchestrator.supervisor import loop as supervisor_loop
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.telemetry.metrics import Metrics
+from tests.fakes.memory_leases import MemoryLeaseStore
 
 
 class SystemTime:

@@ -17,10 +17,11 @@ from orchestrator.intake.waiting import WaitingRoom
 from orchestrator.ports.journals import JournalBatch
 from orchestrator.ports.supervision import Change
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.wire.reports import DesiredView, ReportBody
 from tests.builders import make_attempt, make_event, make_job
+from tests.fakes.memory_leases import MemoryLeaseStore
 from trainer.contract.exit_record import Outcome
 
 

@@ -24,13 +24,14 @@ from orchestrator.domain.queueing.admission import Limits
 from orchestrator.ports.cluster import Backend
 from orchestrator.ports.supervision import Change, SupervisorWriter
 from orchestrator.simulator.memory_store import MemoryStore
-from orchestrator.simulator.memory_supervision import MemoryLeaseStore, MemorySupervisorStore
+from orchestrator.simulator.memory_supervision import MemorySupervisorStore
 from orchestrator.simulator.virtual_clock import VirtualClock
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.observe import Observer
 from orchestrator.supervisor.reconcile import Reconciler, Terms
 from tests.builders import make_attempt, make_batch, make_event, make_job, make_progress, make_spec
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.memory_leases import MemoryLeaseStore
 from tests.unit.situations import a_job, a_situation, seen
 from trainer.contract.failure import Failure, FailureKind
 from trainer.contract.progress import Progress

@@ -35,7 +35,7 @@ async def require_agent(request: Request, services: Services, token: str) -> Non
 
     Raises Unauthenticated, AttemptOver, StoreUnavailable; HttpProblem 429 for too many failed attempts or reports.
     """
-    workers, rate_limit = services.identity.workers, services.identity.rate_limit
+    workers = services.identity.workers
     if not workers.knows(token):
         require_few_guesses(request, services)
     with counting_guesses(request, services):
@@ -43,8 +43,7 @@ async def require_agent(request: Request, services: Services, token: str) -> Non
         known = workers.recall(key)
         stay = (await run_in_threadpool(workers.find, key) if known is None else known).value
         workers.require(token, key, stay)
-    if rate_limit is not None:
-        require_rate(rate_limit.take(f"agent {key}"), _REQUESTS)
+    require_rate(services.identity.rate_limit.take(f"agent {key}"), _REQUESTS)
     workers.require_not_over(key, stay)
     request.state.attempt = key
 

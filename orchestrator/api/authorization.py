@@ -93,10 +93,8 @@ async def identify(request: Request, services: Services) -> Principal | None:
 
 
 def _count(services: Services, caller: str) -> None:
-    """Raises HttpProblem 429 for one who asks faster than he may."""
-    rate_limit = services.identity.rate_limit
-    if rate_limit is not None:
-        require_rate(rate_limit.take(caller), _REQUESTS)
+    """Raises HttpProblem 429 for a caller above the rate limit."""
+    require_rate(services.identity.rate_limit.take(caller), _REQUESTS)
 
 
 async def get_caller(request: Request) -> Principal:

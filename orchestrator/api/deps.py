@@ -20,7 +20,7 @@ from orchestrator.commands.plans import Plans
 from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.identity.gate import Gate
 from orchestrator.identity.job_places import JobPlaces
-from orchestrator.identity.rate_limit import STRANGERS_PER_S, RateLimit
+from orchestrator.identity.rate_limit import RateLimit
 from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
@@ -59,10 +59,9 @@ class Identity:
     places: JobPlaces
     workers: Workers
     vault: Vault
-    rate_limit: RateLimit | None = None  # of each caller; None: no limit
-    stream_limit: StreamLimit = field(default_factory=StreamLimit)  # of each caller, for streams
-    # Of each address, with false tokens.
-    strangers: RateLimit = field(default_factory=lambda: RateLimit(STRANGERS_PER_S))
+    rate_limit: RateLimit  # of each caller
+    stream_limit: StreamLimit  # of each caller, for streams
+    strangers: RateLimit  # of each address, with false tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

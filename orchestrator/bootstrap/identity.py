@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from orchestrator.api.deps import Identity
 from orchestrator.api.edge import ANY_HOST, LOOPBACK_HOSTS
-from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.domain.job.worker_token import derive_worker_key
 from orchestrator.identity.gate import Gate, Proxy
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
-from orchestrator.identity.rate_limit import RateLimit
+from orchestrator.identity.rate_limit import STRANGERS_PER_S, RateLimit
 from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.identity.workers import Workers
+from orchestrator.ports.clock import Clock
 from orchestrator.settings import Settings
 from orchestrator.store.engine import Database
 from orchestrator.store.place_reader import PlaceReader
@@ -26,18 +27,29 @@ from orchestrator.store.token_store import TokenStore
 _CALLER_PER_S, _OPEN_PER_S = 100.0, 2000.0  # requests of one caller; the second is more than a service can answer
 
 
-def build_identity(settings: Settings, database: Database, clock: SystemClock, keys: Sequence[bytes]) -> Identity:
+def build_identity(
+    settings: Settings,
+    database: Database,
+    clock: Clock,
+    keys: Sequence[bytes],
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Identity:
+    """`monotonic` says how old the answers of the store are that are remembered."""
     first = None if settings.token is None else settings.token.get_secret_value()
     reader = PlaceReader(database)
-    tokens, places = Tokens(TokenStore(database), clock, first=first), JobPlaces(reader)
+    tokens, places = Tokens(TokenStore(database), clock, first=first, monotonic=monotonic), JobPlaces(reader)
     return Identity(
         gate=Gate(tokens, is_open=is_open(settings), proxy=_proxy(settings)),
         tokens=tokens,
         places=places,
-        workers=Workers(reader, clock, [derive_worker_key(key) for key in keys]),
-        vault=Vault(SecretStore(database), places, clock, keys),
+        workers=Workers(reader, clock, [derive_worker_key(key) for key in keys], monotonic=monotonic),
+        vault=Vault(SecretStore(database), places, clock, keys, monotonic=monotonic),
         stream_limit=StreamLimit(settings.streams_per_caller),
-        rate_limit=RateLimit(settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S)),
+        rate_limit=RateLimit(
+            settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S), monotonic=monotonic
+        ),
+        strangers=RateLimit(STRANGERS_PER_S, monotonic=monotonic),
     )
 
 

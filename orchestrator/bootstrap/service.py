@@ -18,21 +18,12 @@ import structlog
 from fastapi import FastAPI
 
 from orchestrator import rundir
-from orchestrator.api.app import create_app
-from orchestrator.api.deps import Services
+from orchestrator.bootstrap.application import Surroundings, build_app, build_services
 from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.bootstrap.cluster_backends import Place
-from orchestrator.bootstrap.given import endpoints_of, keep_of, limits_of, prices_of, webhook_views_of
-from orchestrator.bootstrap.identity import build_identity, hosts_of, keys_of
+from orchestrator.bootstrap.given import endpoints_of, keep_of, limits_of
+from orchestrator.bootstrap.identity import build_identity, keys_of
 from orchestrator.bootstrap.machine import build_places, count_gpus
-from orchestrator.commands.checks import Checks
-from orchestrator.commands.deletions import Deletions
-from orchestrator.commands.job_commands import Commands
-from orchestrator.commands.nodes import NodeRecords
-from orchestrator.commands.plans import Plans
-from orchestrator.dashboard.pages import render_problem
-from orchestrator.dashboard.sign_in import build_sign_in
-from orchestrator.dashboard.views import build_router
 from orchestrator.domain.accounting.retention import Keep
 from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.worker_token import derive_worker_key
@@ -43,30 +34,16 @@ from orchestrator.intake.intake import Intake
 from orchestrator.intake.reception import Reception
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.jobfolder.removal import JobFolders
-from orchestrator.logs.feed import Feeds
-from orchestrator.logs.reader import Logs
-from orchestrator.queries.accounts import Accounts
-from orchestrator.queries.inventory import Inventory
-from orchestrator.queries.job_queries import Queries
-from orchestrator.queries.tail import Tail
-from orchestrator.queries.usage import Usage
 from orchestrator.settings import Settings
-from orchestrator.store.change_marks import ChangeMarks
-from orchestrator.store.chronicle_reader import ChronicleReader
-from orchestrator.store.cluster_reader import ClusterReader
 from orchestrator.store.deletion_store import DeletionStore
 from orchestrator.store.engine import Database
-from orchestrator.store.event_reader import EventReader
 from orchestrator.store.history_reader import HistoryReader
 from orchestrator.store.job_reader import JobReader
-from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.node_records import NodeStore
 from orchestrator.store.outbox_store import OutboxStore
 from orchestrator.store.retention_store import RetentionStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
-from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.supervisor.act import Actor
 from orchestrator.supervisor.loop import SupervisorLoop
 from orchestrator.supervisor.metered import MeteredBackend
@@ -79,7 +56,6 @@ from orchestrator.telemetry.tally import Tally
 from orchestrator.telemetry.traces import Traces
 from orchestrator.upkeep.housekeeping import Housekeeper
 from orchestrator.upkeep.trash import TrashSweeper
-from orchestrator.webhooks.hooks import Hooks, is_proxied
 from orchestrator.webhooks.outbox import Outbox
 
 log = structlog.get_logger()
@@ -120,17 +96,6 @@ def build(settings: Settings, database: Database, url: str) -> Service:
     identity = build_identity(settings, database, clock, keys)
     vault = identity.vault
     vault.reseal()
-    hooks = Hooks(
-        WebhookStore(database),
-        vault,
-        clock,
-        configured=[endpoint.webhook for endpoint in endpoints_of(settings)],
-        private_hosts=settings.private_storage_hosts,
-        subscribe=database.subscribe,
-        is_proxied=is_proxied,
-    )
-    hooks.reseal()
-    hooks.refresh()
     intake = Intake(SqlJournalStore(database), reader, clock, partial(JobFolder, settings.root), masks=vault.masks)
     reception = Reception(intake)
     keep = keep_of(settings)
@@ -155,53 +120,22 @@ def build(settings: Settings, database: Database, url: str) -> Service:
         for supervisor in supervisors:
             supervisor.wake()
 
-    outbox = Outbox(OutboxStore(database), endpoints_of(settings), metrics, made=hooks.endpoints)
     closing = threading.Event()
-    logs = Logs(reader, history, clusters, mask_of=vault.mask_of_project)
-    jobs = SqlJobStore(database)
-    checks = Checks(
-        jobs=jobs,
+    around = Surroundings(
         clusters=clusters,
-        webhooks=hooks,
-        secrets=vault.names,
-        private_hosts=settings.private_storage_hosts,
-        deleted=DeletionStore(database),
-    )
-    inventory = Inventory(
-        ClusterReader(database),
-        leases,
-        clusters,
-        clock,
-        limits=limits,
-        node_cooldown_s=settings.node_cooldown_s,
-    )
-    services = Services(
-        deletions=Deletions(DeletionStore(database), jobs, reader, clusters, clock, wake),
-        nodes=NodeRecords(
-            NodeStore(database), ClusterReader(database), clock, wake, cooldown_s=settings.node_cooldown_s
-        ),
-        commands=Commands(jobs, reader, checks, clock, wake, history=history),
-        plans=Plans(reader, checks),
-        queries=Queries(reader, history, ChangeMarks(database)),
-        accounts=Accounts(ChronicleReader(database), logs, clock, prices_of(settings), exclusions=inventory.exclusions),
-        usage=Usage(ChronicleReader(database), clock, prices_of(settings)),
-        inventory=inventory,
-        identity=identity,
+        clock=clock,
         intake=reception,
-        logs=logs,
-        feeds=Feeds(logs),
+        wake=wake,
         ready=lambda: _readiness(supervisors),
-        tail=Tail(EventReader(database)),
+        closing=closing.is_set,
         metrics=metrics,
         version=version,
-        hooks=hooks,
-        webhooks=webhook_views_of(settings),
-        hosts=hosts_of(settings),
-        closing=closing.is_set,
     )
-    app = create_app(
-        services, pages=[build_router(services, clock), build_sign_in(identity.tokens)], problem_page=render_problem
-    )
+    services = build_services(settings, database, identity, around)
+    services.hooks.reseal()
+    services.hooks.refresh()
+    outbox = Outbox(OutboxStore(database), endpoints_of(settings), metrics, made=services.hooks.endpoints)
+    app = build_app(services, clock)
     threads: Sequence[Thread] = (*traces, outbox, reception, sweeper, *supervisors)
     return Service(app, threads, closing, identity.gate.is_open, identity.tokens.any_admin)
 

@@ -12,68 +12,37 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import SecretStr
 
-from orchestrator.api.app import create_app
-from orchestrator.api.deps import Identity, Services
-from orchestrator.commands.checks import Checks
-from orchestrator.commands.deletions import Deletions
-from orchestrator.commands.job_commands import Commands
-from orchestrator.commands.nodes import NodeRecords
-from orchestrator.commands.plans import Plans
+from orchestrator.api.deps import Services
+from orchestrator.bootstrap.application import Surroundings, build_app, build_services
+from orchestrator.bootstrap.identity import build_identity
 from orchestrator.configured_cluster import Cluster
-from orchestrator.dashboard.pages import render_problem
-from orchestrator.dashboard.sign_in import build_sign_in
-from orchestrator.dashboard.views import build_router
 from orchestrator.domain.access.identity import LOCAL, Role
-from orchestrator.domain.accounting.breakdown import Prices
 from orchestrator.domain.job.attempt import Attempt, AttemptKey
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import Site, build_plan
+from orchestrator.domain.job.worker_token import derive_worker_key
 from orchestrator.domain.observation.node_record import NodeFailure
-from orchestrator.domain.queueing.admission import Limits, Quota
-from orchestrator.identity.gate import Gate
-from orchestrator.identity.job_places import JobPlaces
-from orchestrator.identity.rate_limit import RateLimit
-from orchestrator.identity.tokens import Tokens
-from orchestrator.identity.vault import Vault
-from orchestrator.identity.workers import Workers
-from orchestrator.logs.feed import Feeds
-from orchestrator.logs.reader import Logs
 from orchestrator.ports.supervision import Change
-from orchestrator.queries.accounts import Accounts
-from orchestrator.queries.inventory import Inventory
-from orchestrator.queries.job_queries import Queries
 from orchestrator.queries.tail import Tail
-from orchestrator.queries.usage import Usage
+from orchestrator.settings import PriceSettings, ProjectSettings, Settings
 from orchestrator.store import schema
-from orchestrator.store.change_marks import ChangeMarks
-from orchestrator.store.chronicle_reader import ChronicleReader
-from orchestrator.store.cluster_reader import ClusterReader
-from orchestrator.store.deletion_store import DeletionStore
 from orchestrator.store.engine import Database
 from orchestrator.store.event_reader import EventReader
-from orchestrator.store.history_reader import HistoryReader
-from orchestrator.store.job_reader import JobReader
 from orchestrator.store.job_store import SqlJobStore
 from orchestrator.store.journal_store import SqlJournalStore
 from orchestrator.store.lease_store import SqlLeaseStore
-from orchestrator.store.node_records import NodeStore
-from orchestrator.store.place_reader import PlaceReader
-from orchestrator.store.secret_store import SecretStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
-from orchestrator.store.token_store import TokenStore
-from orchestrator.store.webhook_store import WebhookStore
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.webhooks.hooks import Hooks
 from tests.api.fakes import Client, QuietBackend, RecordingIntake, StandingClock
 from tests.builders import NOW, make_attempt
 from trainer.contract.failure import FailureKind
 
 FIRST_TOKEN = "the first admin's token"
-WORKER_KEY = b"of workers, in tests"
 SEAL = b"c2VhbHMgc2VjcmV0cyBpbiB0ZXN0cywgMzIgYnl0ZXM="
-PRICES = Prices(currency="EUR", device_hour=2.0)
-LIMITS = Limits(max_jobs=9, quotas={"research": Quota(max_jobs=2, max_devices=8)})
+WORKER_KEY = derive_worker_key(SEAL)
+MOST_JOBS = 9  # on the cluster
 
 
 @dataclass
@@ -177,7 +146,7 @@ def closed(tmp_path: Path, empty_database: Path) -> Iterator[World]:
     """The same service where everybody needs a token."""
     shutil.copy(empty_database, tmp_path / "orchestrator.db")
     database = Database(f"sqlite:///{tmp_path / 'orchestrator.db'}")
-    built = build_world(tmp_path, database, is_open=False, first=FIRST_TOKEN)
+    built = build_world(tmp_path, database, first=FIRST_TOKEN)
     yield built
     built.client.close()
     database.dispose()
@@ -192,67 +161,40 @@ def build_world(
     folder: Path,
     database: Database,
     *,
-    is_open: bool = True,
     first: str | None = None,
     closing: Callable[[], bool] = lambda: False,
 ) -> World:
+    """The service as it is put together for `serve`, but that nothing is remembered: a test sees at once what another
+    hand has written. With a `first` token everybody needs one."""
     root, workdir = folder / "root", folder / "work"
     root.mkdir()
     workdir.mkdir()
     (workdir / "train.py").write_text("print('training')\n")
+    settings = Settings(
+        root=root,
+        token=None if first is None else SecretStr(first),
+        allowed_hosts=("localhost",),
+        prices=PriceSettings(currency="EUR", device_hour=2.0),
+        projects={"research": ProjectSettings(max_jobs=2, max_devices=8)},
+    )
     backend, intake, clock = QuietBackend(), RecordingIntake(), StandingClock(NOW)
     woken: list[None] = []
     clusters = {"local": _build_cluster(root, backend)}
-    reader, history = JobReader(database), HistoryReader(database)
-    identity = _build_identity(database, clock, is_open=is_open, first=first)
-    logs = Logs(reader, history, clusters, mask_of=identity.vault.mask_of_project)
-    jobs = SqlJobStore(database)
-    hooks = Hooks(WebhookStore(database), identity.vault, clock, subscribe=database.subscribe)
-    checks = Checks(
-        jobs=jobs, clusters=clusters, webhooks=hooks, secrets=identity.vault.names, deleted=DeletionStore(database)
-    )
-    inventory = Inventory(
-        ClusterReader(database), SqlLeaseStore(database), clusters, clock, limits=LIMITS, node_cooldown_s=3600
-    )
-    services = Services(
-        hooks=hooks,
-        deletions=Deletions(DeletionStore(database), jobs, reader, clusters, clock, lambda: woken.append(None)),
-        nodes=NodeRecords(
-            NodeStore(database), ClusterReader(database), clock, lambda: woken.append(None), cooldown_s=3600
-        ),
-        commands=Commands(jobs, reader, checks, clock, lambda: woken.append(None), history=history),
-        plans=Plans(reader, checks),
-        identity=identity,
-        queries=Queries(reader, history, ChangeMarks(database)),
-        accounts=Accounts(ChronicleReader(database), logs, clock, PRICES, exclusions=inventory.exclusions),
-        usage=Usage(ChronicleReader(database), clock, PRICES),
-        inventory=inventory,
+    around = Surroundings(
+        clusters=clusters,
+        clock=clock,
         intake=intake,
-        logs=logs,
-        feeds=Feeds(logs),
-        tail=Tail(EventReader(database), every_s=0),
-        metrics=Metrics(),
+        wake=lambda: woken.append(None),
         ready=lambda: (True, "all is well"),
-        version="1.2.3",
         closing=closing,
+        metrics=Metrics(),
+        version="1.2.3",
     )
-    signing = build_sign_in(identity.tokens)
-    app = create_app(services, pages=[build_router(services, clock), signing], problem_page=render_problem)
+    identity = build_identity(settings, database, clock, [SEAL], monotonic=_always_later())
+    services = build_services(settings, database, identity, around)
+    services = replace(services, tail=Tail(EventReader(database), every_s=0))
+    app = build_app(services, clock)
     return World(root, workdir, database, services, app, Client(app), intake, backend, clock, woken, clusters)
-
-
-def _build_identity(database: Database, clock: StandingClock, *, is_open: bool, first: str | None) -> Identity:
-    """As the service has it, but that nothing is remembered: a test sees at once what another hand has written."""
-    reader = PlaceReader(database)
-    tokens, places = Tokens(TokenStore(database), clock, first=first, keep_s=0), JobPlaces(reader)
-    return Identity(
-        gate=Gate(tokens, is_open=is_open),
-        tokens=tokens,
-        places=places,
-        workers=Workers(reader, clock, [WORKER_KEY], monotonic=_always_later()),
-        vault=Vault(SecretStore(database), places, clock, [SEAL]),
-        strangers=RateLimit(1e6),  # the tests of it have their own
-    )
 
 
 def _always_later() -> Callable[[], float]:
@@ -279,5 +221,5 @@ def _build_cluster(root: Path, backend: QuietBackend) -> Cluster:
         plan=lambda job, attempt: build_plan(job, attempt, site),
         ports=range(20000, 20010),
         gpus=0,
-        max_jobs=LIMITS.max_jobs,
+        max_jobs=MOST_JOBS,
     )

@@ -256,7 +256,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Ite
     folder = tmp_path_factory.mktemp("matrix")
     shutil.copy(empty_database, folder / "orchestrator.db")
     database = Database(f"sqlite:///{folder / 'orchestrator.db'}")
-    world = build_world(folder, database, is_open=False, first=FIRST_TOKEN, closing=lambda: True)
+    world = build_world(folder, database, first=FIRST_TOKEN, closing=lambda: True)
     world.backend.slot_count = 10_000
     headers = {
         (role, where): world.give(f"{where}={role}", name=f"{role} of {where}")

@@ -1,0 +1,122 @@
+"""What answers requests: commands, queries, the API and the pages, on one database.
+
+Clusters, time and the threads that work behind the requests come from outside: `service.py` gives the real ones, tests
+give their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from orchestrator.api.app import create_app
+from orchestrator.api.deps import Identity, ReportIntake, Services
+from orchestrator.bootstrap.given import endpoints_of, limits_of, prices_of, webhook_views_of
+from orchestrator.bootstrap.identity import hosts_of
+from orchestrator.commands.checks import Checks
+from orchestrator.commands.deletions import Deletions
+from orchestrator.commands.job_commands import Commands
+from orchestrator.commands.nodes import NodeRecords
+from orchestrator.commands.plans import Plans
+from orchestrator.configured_cluster import Cluster
+from orchestrator.dashboard.pages import render_problem
+from orchestrator.dashboard.sign_in import build_sign_in
+from orchestrator.dashboard.views import build_router
+from orchestrator.logs.feed import Feeds
+from orchestrator.logs.reader import Logs
+from orchestrator.ports.clock import Clock
+from orchestrator.queries.accounts import Accounts
+from orchestrator.queries.inventory import Inventory
+from orchestrator.queries.job_queries import Queries
+from orchestrator.queries.tail import Tail
+from orchestrator.queries.usage import Usage
+from orchestrator.settings import Settings
+from orchestrator.store.change_marks import ChangeMarks
+from orchestrator.store.chronicle_reader import ChronicleReader
+from orchestrator.store.cluster_reader import ClusterReader
+from orchestrator.store.deletion_store import DeletionStore
+from orchestrator.store.engine import Database
+from orchestrator.store.event_reader import EventReader
+from orchestrator.store.history_reader import HistoryReader
+from orchestrator.store.job_reader import JobReader
+from orchestrator.store.job_store import SqlJobStore
+from orchestrator.store.lease_store import SqlLeaseStore
+from orchestrator.store.node_records import NodeStore
+from orchestrator.store.webhook_store import WebhookStore
+from orchestrator.telemetry.metrics import Metrics
+from orchestrator.webhooks.hooks import Hooks, is_proxied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the application works with and does not make."""
+
+    clusters: Mapping[str, Cluster]
+    clock: Clock
+    intake: ReportIntake
+    wake: Callable[[], None]  # the supervisors: something was requested
+    ready: Callable[[], tuple[bool, str]]
+    closing: Callable[[], bool]
+    metrics: Metrics
+    version: str
+
+
+def build_services(settings: Settings, database: Database, identity: Identity, around: Surroundings) -> Services:
+    clusters, clock, vault = around.clusters, around.clock, identity.vault
+    reader, history, jobs = JobReader(database), HistoryReader(database), SqlJobStore(database)
+    chronicles, deletions, cluster_reader = ChronicleReader(database), DeletionStore(database), ClusterReader(database)
+    logs = Logs(reader, history, clusters, mask_of=vault.mask_of_project)
+    hooks = Hooks(
+        WebhookStore(database),
+        vault,
+        clock,
+        configured=[endpoint.webhook for endpoint in endpoints_of(settings)],
+        private_hosts=settings.private_storage_hosts,
+        subscribe=database.subscribe,
+        is_proxied=is_proxied,
+    )
+    checks = Checks(
+        jobs=jobs,
+        clusters=clusters,
+        webhooks=hooks,
+        secrets=vault.names,
+        private_hosts=settings.private_storage_hosts,
+        deleted=deletions,
+    )
+    inventory = Inventory(
+        cluster_reader,
+        SqlLeaseStore(database),
+        clusters,
+        clock,
+        limits=limits_of(settings),
+        node_cooldown_s=settings.node_cooldown_s,
+    )
+    return Services(
+        deletions=Deletions(deletions, jobs, reader, clusters, clock, around.wake),
+        nodes=NodeRecords(NodeStore(database), cluster_reader, clock, around.wake, cooldown_s=settings.node_cooldown_s),
+        commands=Commands(jobs, reader, checks, clock, around.wake, history=history),
+        plans=Plans(reader, checks),
+        queries=Queries(reader, history, ChangeMarks(database)),
+        accounts=Accounts(chronicles, logs, clock, prices_of(settings), exclusions=inventory.exclusions),
+        usage=Usage(chronicles, clock, prices_of(settings)),
+        inventory=inventory,
+        identity=identity,
+        intake=around.intake,
+        logs=logs,
+        feeds=Feeds(logs),
+        ready=around.ready,
+        tail=Tail(EventReader(database)),
+        metrics=around.metrics,
+        version=around.version,
+        hooks=hooks,
+        webhooks=webhook_views_of(settings),
+        hosts=hosts_of(settings),
+        closing=around.closing,
+    )
+
+
+def build_app(services: Services, clock: Clock) -> FastAPI:
+    pages = [build_router(services, clock), build_sign_in(services.identity.tokens)]
+    return create_app(services, pages=pages, problem_page=render_problem)

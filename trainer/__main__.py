@@ -74,7 +74,7 @@ def leave(program: Callable[[], int]) -> NoReturn:
     """
     try:
         exit_code = program()
-    except Exception:  # print the traceback as the interpreter would
+    except Exception:  # noqa: BLE001  # print the traceback as the interpreter would
         sys.excepthook(*sys.exc_info())
         exit_code = 1
     sys.stdout.flush()

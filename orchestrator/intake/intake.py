@@ -93,7 +93,7 @@ class Intake:
             refused = self._store(batches)
         except StoreUnavailable:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # An edge: one bad report must not fail those that came with it.
             if len(batches) > 1:
                 return [refusal for batch in batches for refusal in self._ingest([batch])]

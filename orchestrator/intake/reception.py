@@ -67,7 +67,7 @@ class Reception:
         answers: Sequence[DesiredView | Exception]
         try:
             answers = self._intake.accept([waiting.body for waiting in group])
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # The thread's edge: whatever the trouble, those who wait hear of it and the next ones are served.
             answers = [error] * len(group)
         for (_, future, _), answer in zip(group, answers, strict=True):

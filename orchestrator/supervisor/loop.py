@@ -45,7 +45,7 @@ class SupervisorLoop:
         lease_s: float,
         tidy: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tidy` is called after each pass that was made under the lease; it takes a moment and raises nothing."""
+        """`tidy` is called after each pass that was made under the lease; it takes a moment."""
         self._cluster = cluster
         self._clock = clock
         self._metrics = metrics

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.launch_plan import LaunchPlan, NativeRequest
 from orchestrator.domain.observation.observation import Sighting
@@ -53,7 +54,7 @@ class MeteredBackend:
         began = self._monotonic()
         try:
             yield
-        except Exception as error:
+        except (OrchestratorError, OSError) as error:
             self._metrics.backend_errors.labels(self._cluster, call, type(error).__name__).inc()
             raise
         finally:

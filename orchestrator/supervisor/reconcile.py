@@ -117,7 +117,7 @@ class Reconciler:
             raise
         except BackendBusy as error:
             return _Outcome(stands_still=f"waits: {error}")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # The loop's edge for one job: a silent cluster, a full disk, no port left, or a defect of ours.
             unforeseen = not isinstance(error, _EXPECTED)
             self._repeats.warn("job left for the next pass", str(error), situation.now, exc_info=unforeseen, job=job.id)

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from orchestrator.domain.accounting.retention import Keep, Left, before, last_needed, tell_removal
-from orchestrator.domain.errors import Unavailable
+from orchestrator.domain.errors import OrchestratorError
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.specs.workdir import WORKSPACES
 from orchestrator.jobfolder.folder import Folder
@@ -48,7 +48,7 @@ class Housekeeper:
         self._due_at: datetime | None = None
 
     def tidy(self) -> None:
-        """A small piece of the work, if it is time for one. Raises nothing: it must not cost a pass."""
+        """A small piece of the work, if it is time for one. What store or disk refuse waits for the next one."""
         now = self._clock.now()
         if self._due_at is not None and now < self._due_at <= now + _EVERY:
             return
@@ -56,11 +56,8 @@ class Housekeeper:
         try:
             if self._tidy(now):
                 self._due_at = None  # there may be more
-        except Unavailable as error:
+        except (OrchestratorError, OSError) as error:
             log.warning("nothing is tidied", cluster=self._cluster, reason=str(error))
-        except Exception:
-            # An edge: what cannot be removed must not leave the cluster unsupervised.
-            log.exception("nothing is tidied", cluster=self._cluster)
 
     def _tidy(self, now: datetime) -> bool:
         """Whether anything was found."""

@@ -228,7 +228,7 @@ def test_deliveries_are_forgotten_after_their_time(world: World) -> None:
 def test_trouble_is_no_trouble_of_the_pass(world: World) -> None:
     world.registry.error = StoreUnavailable("the database is away")
     world.keeper(logs_days=90.0).tidy()
-    world.registry.error = ValueError("a defect")
+    world.registry.error = OSError("a bad disk")
     world.keeper(logs_days=90.0).tidy()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -52,11 +52,10 @@ class Passes:
 
 
 def _loop(
-    leases: MemoryLeaseStore, passes: Passes, holder: str = "one", *, poll_s: float = 0.01, lease_s: float = 4
+    leases: MemoryLeaseStore, passes: Passes, holder: str = "one", *, poll_s: float = 0.01, **fields: Any
 ) -> SupervisorLoop:
-    return SupervisorLoop(
-        "local", leases, passes.build, SystemTime(), Metrics(), holder=holder, poll_s=poll_s, lease_s=lease_s
-    )
+    options = {"holder": holder, "poll_s": poll_s, "lease_s": 4, **fields}
+    return SupervisorLoop("local", leases, passes.build, SystemTime(), Metrics(), **options)
 
 
 @pytest.fixture
@@ -99,12 +98,13 @@ def test_a_pass_that_lost_the_lease_is_followed_by_one_under_a_new_lease(leases:
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("silent"), RuntimeError("a defect")])
-def test_no_trouble_in_a_pass_ends_the_loop_or_its_lease(leases: MemoryLeaseStore, trouble: Exception) -> None:
-    def always(number: int) -> None:
+@pytest.mark.parametrize("behind", [False, True], ids=["in a pass", "in what follows it"])
+def test_no_trouble_ends_the_loop_or_its_lease(leases: MemoryLeaseStore, trouble: Exception, behind: bool) -> None:
+    def always(*_: int) -> None:
         raise trouble
 
-    passes = Passes(always)
-    loop = _loop(leases, passes)
+    passes = Passes() if behind else Passes(always)
+    loop = _loop(leases, passes, tidy=always if behind else lambda: None)
     with capture_logs():
         loop.start()
         for _ in range(10):

@@ -135,7 +135,7 @@ class Samples:
             samples.append(sample)
         try:
             return Read(self._collate(samples), tuple(skipped))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the user's collate_fn
             indices = ", ".join(str(index) for _, index in drawn)
             advice = "give a DataLoader with a collate_fn as data"
             return Read(None, failure=f"samples {indices} cannot be collated: {describe(error)}; {advice}")
@@ -145,7 +145,7 @@ class Samples:
         while not self._is_too_much(skipped):
             try:
                 return self._dataset[index]
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # the user's dataset
                 skipped.append(BadSample(index, position, describe(error)))
                 index = (index + 1) % len(self._dataset)
         return None
@@ -175,7 +175,7 @@ class Called:
         seed_all(seed_of("samples", self._seed, request.first))
         try:
             return Read(self._function(request.step, request.microbatch))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the user's function
             place = f"of step {request.step}, microbatch {request.microbatch}"
             return Read(None, failure=f"the batch {place} cannot be read: {describe(error)}")
 

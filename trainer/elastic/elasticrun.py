@@ -121,7 +121,7 @@ def _run_safely(body: Body, argv: list[str], record: Record, stop: StopRequest) 
     """The agent's edge: whatever ends `body`, the attempt gets its exit record."""
     try:
         return body(argv, record, stop)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the agent's edge
         began = any(record.incarnation_dir.glob("g[0-9]*"))  # each generation leaves its folder
         failure = explain_exception(error, began=began)
         return ExitRecord(outcome=Outcome.FAILED, at=now(), generation=0, restarts=0, failure=failure), ""

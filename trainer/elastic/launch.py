@@ -158,7 +158,7 @@ class _Run:
         except Unfit as error:
             self._part(error.failure.message)
             return self._ended(Outcome.FAILED, error.failure), "this node cannot carry workers"
-        except Exception as error:  # the agent's edge: whatever ends it must reach the exit record
+        except Exception as error:  # noqa: BLE001  # the agent's edge: whatever ends it must reach the exit record
             self._part(f"{type(error).__name__} in an agent")
             began = self._agent is not None and self._agent.history.began
             return self._ended(Outcome.FAILED, explain_exception(error, began=began)), ""

@@ -30,7 +30,7 @@ def find_ideal_step_s(run: Run, task: Task, model: nn.Module) -> float | None:
     if flops is None:
         try:
             flops = count_flops_per_sample(task, model)
-        except Exception as error:  # the user's model may fail on the meta device: train without MFU
+        except Exception as error:  # noqa: BLE001  # the user's model may fail on the meta device: train without MFU
             reason = (str(error).strip() or "no message").splitlines()[0]
             sentence = f"no MFU: the model's operations cannot be counted: {type(error).__name__}: {reason}"
             run.heartbeat.tell(EventKind.SETTING_IGNORED, sentence, {})

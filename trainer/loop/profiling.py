@@ -83,7 +83,7 @@ class Profiler:
     def _try(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # no profile is worth a run
             self._window = self._profile = None
             self._failed(f"no profile of this rank: {type(error).__name__}: {error}")
 

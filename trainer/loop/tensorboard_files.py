@@ -48,7 +48,7 @@ class Board:
             self._notice(f"no TensorBoard files: {error}; {advice}")
         except OSError as error:
             self._notice(f"no TensorBoard files: {self._folder} cannot be written: {error.strerror}")
-        except Exception as error:  # incompatible libraries: train without charts
+        except Exception as error:  # noqa: BLE001  # incompatible libraries: train without charts
             self._notice(f"no TensorBoard files: {type(error).__name__}: {error}")
         return None
 
@@ -57,7 +57,7 @@ class Board:
             return
         try:
             action(self._writer)
-        except Exception as error:  # the library's thread ends on a full disk
+        except Exception as error:  # noqa: BLE001  # the library's thread ends on a full disk
             self._writer = None
             self._notice(f"no more TensorBoard files: {type(error).__name__}: {error}")
 

@@ -143,7 +143,7 @@ def _build_on_meta(build: Build) -> nn.Module | None:
     try:
         with torch.device("meta"), writes:
             model = build()
-    except Exception:  # a real error occurs again on the CPU
+    except Exception:  # noqa: BLE001  # a real error occurs again on the CPU
         return None
     tensors = named_tensors(_checked(model)).values()
     if not writes.is_pure or Ties(model):

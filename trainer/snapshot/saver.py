@@ -215,7 +215,7 @@ class Saver:
             if dist.get_rank() == 0:
                 self._commit_gathered(flight)
                 self.cost.duration_s = flight.pending.age_s
-        except Exception as error:  # no failure of a background save ends training
+        except Exception as error:  # noqa: BLE001  # no failure of a background save ends training
             flight.failure = error
             if dist.get_rank() == 0 and not isinstance(error, Abandoned):
                 self._committer.give_up(flight.pending, error)
@@ -236,7 +236,7 @@ class Saver:
             part: Part | Exception = self._write_part(flight.plan, staged, flight.pending, self._goes_on)
         except Abandoned:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # handed in as the part that failed
             part = error
         flight.mailbox.hand_in(part)
         flight.written.set()

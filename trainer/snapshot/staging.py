@@ -79,7 +79,7 @@ class Stager:
         while True:
             try:
                 self._take(*self._tasks.get())  # a sleeping thread must hold no reference to the group
-            except Exception:  # `write` has reported the failure; the next snapshot needs this thread
+            except Exception:  # noqa: BLE001  # `write` has reported the failure; the next snapshot needs this thread
                 sys.excepthook(*sys.exc_info())
             finally:
                 self._staged.set()
@@ -89,7 +89,7 @@ class Stager:
         staged: Values | Exception = values
         try:
             self._copy(values, later)
-        except Exception as error:  # `write` reports it
+        except Exception as error:  # noqa: BLE001  # `write` reports it
             staged = error
         self._staged.set()
         write(staged)

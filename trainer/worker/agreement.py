@@ -59,7 +59,7 @@ def attempt(action: Callable[[], T]) -> Outcome[T]:
     """The result of `action`, or the exception that it raised."""
     try:
         return action(), None
-    except Exception as error:  # raised on every rank
+    except Exception as error:  # noqa: BLE001  # raised on every rank
         return None, error
 
 

@@ -83,7 +83,7 @@ def missing(name: str) -> str:
     """Why it cannot be imported; empty when it can."""
     try:
         importlib.import_module(name)
-    except Exception as error:  # whatever a library raises that was built for another machine
+    except Exception as error:  # noqa: BLE001  # whatever a library raises that was built for another machine
         return said(error)
     return ""
 

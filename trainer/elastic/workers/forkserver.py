@@ -138,7 +138,7 @@ class ForkServer:
         for name in names:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # a worker that needs it will say so itself
+            except Exception as error:  # noqa: BLE001  # a worker that needs it will say so itself
                 say(f"{name} cannot be preloaded: {type(error).__name__}: {error}")
         gc.collect()
         gc.freeze()  # what is imported stays: no collection in a worker touches, and thereby copies, its pages
@@ -235,7 +235,7 @@ def main(descriptor: int, agent: int) -> NoReturn:
         become(order, me)
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # the program's edge: told as Python tells it
         error.__traceback__ = _frames_of_program(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         _leave_error_file(error)

@@ -139,7 +139,7 @@ def _wait_for_order(end: Channel, rehearsal: str | None, folder: Path | None) ->
     try:
         if rehearsal is not None and folder is not None:
             importlib.import_module(rehearsal).rehearse(folder / str(os.getpid()))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # what the program imports
         say(f"restarts will be slower: no spare worker can be made ready: {type(error).__name__}: {error}")
         os._exit(1)
     with closing(end):

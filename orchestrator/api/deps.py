@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Header, Query, Request
@@ -25,6 +24,7 @@ from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
 from orchestrator.identity.workers import Workers
+from orchestrator.intake.reception import Reception
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.queries.accounts import Accounts
@@ -34,16 +34,9 @@ from orchestrator.queries.tail import Tail
 from orchestrator.queries.usage import Usage
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
-from orchestrator.wire.reports import DesiredView, ReportBody
 from orchestrator.wire.webhook_views import WebhookView
 
 _LOG_READERS = 2  # each may hold an answer of 16 MiB several times over, and reads for seconds
-
-
-class ReportIntake(Protocol):
-    def receive(self, body: ReportBody) -> Future[DesiredView]:
-        """Store a report and say what is desired of its attempt. Idempotent. The future raises NotFound, InvalidSpec,
-        Unavailable."""
 
 
 def _never() -> bool:
@@ -77,7 +70,7 @@ class Services:
     usage: Usage
     inventory: Inventory
     identity: Identity
-    intake: ReportIntake
+    intake: Reception
     hooks: Hooks
     logs: Logs
     feeds: Feeds

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from orchestrator.api.app import create_app
-from orchestrator.api.deps import Identity, ReportIntake, Services
+from orchestrator.api.deps import Identity, Services
 from orchestrator.bootstrap.given import endpoints_of, limits_of, prices_of, webhook_views_of
 from orchestrator.bootstrap.identity import hosts_of
 from orchestrator.commands.checks import Checks
@@ -24,6 +24,7 @@ from orchestrator.configured_cluster import Cluster
 from orchestrator.dashboard.pages import render_problem
 from orchestrator.dashboard.sign_in import build_sign_in
 from orchestrator.dashboard.views import build_router
+from orchestrator.intake.reception import Reception
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
 from orchestrator.ports.clock import Clock
@@ -55,7 +56,7 @@ class Surroundings:
 
     clusters: Mapping[str, Cluster]
     clock: Clock
-    intake: ReportIntake
+    intake: Reception
     wake: Callable[[], None]  # the supervisors: something was requested
     ready: Callable[[], tuple[bool, str]]
     closing: Callable[[], bool]

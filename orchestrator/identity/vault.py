@@ -101,9 +101,6 @@ class Vault:
         places = self._places.find_all(job_ids)
         return {job_id: masks[place.project] for job_id, place in places.items() if place.project in masks}
 
-    def mask_of_job(self, job_id: str) -> Mask:
-        return self.masks([job_id]).get(job_id, NOTHING)
-
     def reseal(self) -> int:
         """Seal anew what was sealed with an older key, which is not needed after that; how many that were."""
         old = [each for each in self._store.all() if not self._is_newest(each)]

@@ -70,9 +70,6 @@ class Intake:
         self._behind, self._heavy, self._broken = reading.behind, reading.heavy, reading.broken
         return reading.unread
 
-    def _store(self, batches: Sequence[JournalBatch]) -> Mapping[int, str]:
-        return self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
-
     def accept(self, bodies: Sequence[ReportBody]) -> list[DesiredView | Exception]:
         """Take reports in one transaction; of each, what is desired of its attempt, or why it is refused.
 
@@ -80,23 +77,24 @@ class Intake:
         """
         batches = [_batch(body) for body in bodies]
         good = [batch for batch in batches if isinstance(batch, JournalBatch)]
-        refusals = iter(self._ingest(good))
+        refusals = iter(self._store(good))
         requested = self._jobs.requested({batch.key.job_id for batch in good})
         return [
             (next(refusals) or _answer(batch.key, requested)) if isinstance(batch, JournalBatch) else batch
             for batch in batches
         ]
 
-    def _ingest(self, batches: Sequence[JournalBatch]) -> list[Exception | None]:
-        """Store the batches of attempts and replicas that exist; returns for each batch why it is refused, or None."""
+    def _store(self, batches: Sequence[JournalBatch]) -> list[Exception | None]:
+        """Store batches in one transaction, or each in its own where one of them spoils it; returns for each why it is
+        refused, or None. A replica that was not launched is refused with InvalidSpec. Raises StoreUnavailable."""
         try:
-            refused = self._store(batches)
+            refused = self._journals.ingest(self._hidden(batches), arrived_at=self._clock.now())
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001
-            # An edge: one bad report must not fail those that came with it.
+            # An edge: one bad batch must not fail those that came with it.
             if len(batches) > 1:
-                return [refusal for batch in batches for refusal in self._ingest([batch])]
+                return [refusal for batch in batches for refusal in self._store([batch])]
             return [_unknown(batches[0].key) if isinstance(error, NotFound) else error]
         problems: dict[int, Exception] = {
             place: InvalidSpec([FieldProblem("/replica", why)]) for place, why in refused.items()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from orchestrator import rundir
-from orchestrator.domain.errors import StoreUnavailable
+from orchestrator.domain.errors import InvalidSpec
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.ports.journals import JournalBatch, JournalOffsets, JournalStore
@@ -29,7 +29,6 @@ _PART_ATTEMPTS = 250
 _PART_BYTES = 2 * 1024 * 1024  # of journals in one transaction: PostgreSQL aborts one that idles for seconds
 _TOO_MUCH = "there was more to read than one pass has time for"
 
-News = Mapping[AttemptKey, Sequence[JournalBatch]]
 Offsets = Mapping[tuple[int, int], JournalOffsets]
 
 
@@ -42,13 +41,14 @@ class _Course:
 
 
 class Reading:
-    """`store` takes batches in one transaction. `between` is called after each, and ends the reading by raising."""
+    """`store` takes batches and returns why each is refused. `between` is called after that, and ends the reading by
+    raising."""
 
     def __init__(
         self,
         journals: JournalStore,
         folder: Callable[[str], JobFolder],
-        store: Callable[[Sequence[JournalBatch]], object],
+        store: Callable[[Sequence[JournalBatch]], Sequence[Exception | None]],
         between: Callable[[], None],
         monotonic: Callable[[], float],
     ) -> None:
@@ -159,21 +159,11 @@ class Reading:
 
     def _store_part(self) -> None:
         part, self._part, self._part_bytes = self._part, {}, 0
-        if part:
-            self._store_together(part)
-            self._between()
-
-    def _store_together(self, news: News) -> None:
-        """Many attempts in one transaction; where one of them spoils it, each in its own."""
-        try:
-            self._store([batch for batches in news.values() for batch in batches])
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            if len(news) > 1:
-                for key, batches in news.items():
-                    self._store_together({key: batches})
-                return
-            for key in news:
-                log.exception("journals cannot be stored", attempt=str(key))
-                self.unread[key] = str(error)
+        batches = [batch for of_attempt in part.values() for batch in of_attempt]
+        if not batches:
+            return
+        for batch, refusal in zip(batches, self._store(batches), strict=True):
+            if refusal is not None and not isinstance(refusal, InvalidSpec):
+                log.error("journals cannot be stored", attempt=str(batch.key), exc_info=refusal)
+                self.unread[batch.key] = str(refusal)
+        self._between()

@@ -1,4 +1,4 @@
-"""A task of one's own: a small network learns to count bits. See own-task.yaml and docs/scripts.md."""
+"""A task: a small network learns to count bits. See own-task.yaml and docs/scripts.md."""
 
 from collections.abc import Mapping
 

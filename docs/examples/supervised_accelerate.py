@@ -1,4 +1,4 @@
-"""An Accelerate script under supervision: it goes on from its newest state, within the epoch where it stood."""
+"""A supervised Accelerate script: it continues from its newest state, also within an epoch."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Plain DDP, supervised: five lines more than without (they are marked), and it goes on from its newest snapshot."""
+"""Plain DDP, supervised by five more lines (marked 1 to 5): it continues from its newest snapshot."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A Lightning script under supervision: it goes on from its newest checkpoint."""
+"""A supervised Lightning script: it continues from its newest checkpoint."""
 
 import argparse
 import os

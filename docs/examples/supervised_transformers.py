@@ -1,4 +1,4 @@
-"""A script with Hugging Face's Trainer under supervision: it goes on from its newest checkpoint."""
+"""A supervised script with Hugging Face's Trainer: it continues from its newest checkpoint."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Plain DDP with its own snapshot, and nothing of the orchestrator: it runs as it is under torchrun and elasticrun."""
+"""Plain DDP with its own snapshot: it runs unchanged under torchrun and elasticrun."""
 
 import argparse
 from pathlib import Path

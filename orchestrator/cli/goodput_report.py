@@ -188,7 +188,7 @@ def _print_goodput(found: GoodputView) -> None:
     if found.cost is not None and found.lost_cost is not None:
         console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of it brought it no further")
     if found.gains:
-        console().print("\nWhat would have spared it device-seconds:")
+        console().print("\nWhat would have saved time, in device-seconds:")
     for gain in found.gains:
         spared = "?" if gain.device_seconds is None else f"{gain.device_seconds:.1f}"
         console().print(f"  {spared}  {gain.sentence}")

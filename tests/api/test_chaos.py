@@ -193,6 +193,6 @@ def test_what_chaos_cost_is_told_as_such(world: World) -> None:
     why = world.client.get(f"/api/v1/jobs/{job_id}/why").json()
     assert why["cause"]["chaos"]["actor"] == "local"
     assert (why["cause"]["chaos"]["fault"], why["cause"]["chaos"]["number"]) == ("kill", 1)
-    assert "it was done on purpose: local asked for chaos kill (request 1)" in why["verdict"]
+    assert "injected on purpose by local: chaos kill (request 1)" in why["verdict"]
     assert "on purpose: rank 1 was killed" in [action["sentence"] for action in why["deeds"]]
     assert "chaos_s" in world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()

@@ -94,7 +94,7 @@ def test_a_jobs_own_ledger_ends_with_what_would_have_spared_it(run: Run, service
     assert told[-4:] == [
         "It cost 1.50 EUR; 0.75 of it brought it no further",
         "",
-        "What would have spared it device-seconds:",
+        "What would have saved time, in device-seconds:",
         "  50.0  without failures",
     ]
 

@@ -187,7 +187,7 @@ def test_a_registry_that_does_not_resolve_is_told_at_once_and_ends_the_job_after
     ended = world.until(lambda job: job.state.terminal, seconds=10)
     assert ended.state is JobState.FAILED
     assert "no such host" in ended.reason
-    assert ended.reason.endswith("its budget of 3 launch failures is spent")
+    assert ended.reason.endswith("the budget of 3 launch failures is spent")
     assert len(world.attempts()) == 4
     assert (world.clock.now() - began).total_seconds() < 25 * 60
 

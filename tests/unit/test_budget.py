@@ -112,7 +112,7 @@ def test_a_taken_port_ends_no_job_and_a_spent_budget_does() -> None:
     gone = Failure(kind=FailureKind.NODE, message="gone")
     spec = a_spec(supervise={"budgets": {"node": 1}})
     assert overspent(a_job(spec=spec, spent={"node": 1}), gone) is None
-    assert overspent(a_job(spec=spec, spent={"node": 2}), gone) == "its budget of 1 node failure is spent"
+    assert overspent(a_job(spec=spec, spent={"node": 2}), gone) == "the budget of 1 node failure is spent"
 
 
 def test_the_same_error_at_the_same_step_in_the_next_attempt_is_recognised() -> None:
@@ -228,7 +228,7 @@ def test_a_job_that_crashes_after_each_snapshot_for_ever_ends() -> None:
     for number in range(1, 5):
         assert overspent(job, crash) is None
         job = after(job, leaving(number, kept_s=60), crash, ran_s=65)
-    assert overspent(job, crash) == "its budget of 3 application failures is spent"
+    assert overspent(job, crash) == "the budget of 3 application failures is spent"
 
 
 def test_kept_training_adds_up_over_attempts_and_refunds_what_was_spent() -> None:
@@ -301,7 +301,7 @@ def test_whatever_goes_on_for_ever_keeps_half_of_its_time_and_fails_ten_times_in
 def test_what_ends_an_attempt_before_any_worker_began_is_paid_by_the_budget_of_launches(kind: FailureKind) -> None:
     failure = mark_at_launch(a_job(), Failure(kind=kind, message="its image cannot be pulled"), began=False)
     assert spent_after(a_job(), failure) == {"launch": 1}
-    assert overspent(a_job(spent={"launch": 4}), failure) == "its budget of 3 launch failures is spent"
+    assert overspent(a_job(spent={"launch": 4}), failure) == "the budget of 3 launch failures is spent"
     assert parse_failure(render_failure(failure)) == failure
 
 

@@ -45,7 +45,7 @@ def test_the_stop_of_what_is_left_remembers_the_lost_peer_that_it_follows() -> N
     observation = seen(Presence.RUNNING, DEAD, a_replica(number=1), exits={0: LOST_PEER})
     decision = decide(a_situation(TWO, an_attempt(nodes="2"), observation))
     assert decision.action == Stop(force=False, failure=RENDEZVOUS)
-    assert decision.sentence == f"{RENDEZVOUS.message}; stopping what still runs of the attempt"
+    assert decision.sentence == f"{RENDEZVOUS.message}; stopping the remaining processes of the attempt"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.PREEMPTED])
@@ -122,7 +122,7 @@ def test_a_group_that_waits_for_a_lost_replica_until_it_is_silent_for_too_long_l
     assert isinstance(decision.action, Stop)
     assert decision.action.failure is not None
     assert decision.action.failure.kind is FailureKind.NODE
-    assert decision.sentence.startswith("the group lost replica 1 on n2, and waited: no rank reported anything for ")
+    assert decision.sentence.startswith("the group lost replica 1 on n2, and no rank reported anything for ")
     assert decision.blames == ("n2",)
 
 

@@ -250,7 +250,7 @@ def grown(could_have: int, *, alive: int = 1, patience: float | None = 600, **fi
 def test_a_job_that_could_have_more_nodes_for_a_while_makes_room_for_them() -> None:
     decision = grown(3)
     assert decision.action == Stop(force=False, grows=True)
-    assert decision.sentence == "stopping at a snapshot to grow from 1 to 3 nodes"
+    assert decision.sentence == "stopping after a snapshot, to grow from 1 to 3 nodes"
 
 
 def test_a_job_does_not_grow_without_room_too_early_or_against_its_owners_word() -> None:

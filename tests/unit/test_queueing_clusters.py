@@ -205,7 +205,7 @@ def test_a_notice_is_told_as_the_cluster_told_it_before_the_stop_takes_its_words
     noticed = seen(Presence.RUNNING, *alive, exits=told, cause=evicted)
     stopped = decide(a_situation(a_job(), an_attempt(nodes="2"), noticed))
     assert stopped.action == Stop(force=False, failure=evicted)
-    assert stopped.sentence == "it was evicted; stopping what still runs of the attempt"
+    assert stopped.sentence == "it was evicted; stopping the remaining processes of the attempt"
     # From then on the cluster may say nothing, or something that came of the stop.
     attempt = an_attempt(nodes="2", stopping_since=ago(1), failure=evicted)
     gone = tuple(replace(one, liveness=Liveness.DEAD) for one in alive)

@@ -71,10 +71,10 @@ def test_who_is_seen_to_run_and_not_heard_is_told_so() -> None:
     unheard = seen(Presence.RUNNING, ALIVE, unheard=True, heard_at=ago(45), heard_since=NOW)
     decision = decide(a_situation(a_job(), an_attempt(), unheard))
     assert decision.action == Wait()
-    assert decision.sentence == f"nobody hears its agents: no report since 2026-11-20 11:59:15 UTC; {_ADVICE}"
+    assert decision.sentence == f"no reports from its agents: no report since 2026-11-20 11:59:15 UTC; {_ADVICE}"
     never = seen(Presence.RUNNING, ALIVE, unheard=True, formed_at=None, progress_at=None, heard_since=NOW)
     decision = decide(a_situation(a_job(JobState.STARTING), an_attempt(started_at=ago(30.1)), never))
-    assert decision.sentence == f"nobody hears its agents: no report since they started; {_ADVICE}"
+    assert decision.sentence == f"no reports from its agents: no report since they started; {_ADVICE}"
 
 
 def test_agents_that_have_just_started_have_half_a_minute_for_their_first_report() -> None:
@@ -166,12 +166,12 @@ def test_what_is_seen_again_is_told_so(told: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("formed_at", "sentence"),
-    [(ago(70), "the workers are running"), (None, "the agents are up, the workers are starting")],
+    [(ago(70), "the workers are running"), (None, "the agents are running, the workers are starting")],
     ids=["formed", "unformed"],
 )
 def test_who_is_heard_again_is_told_so_once(formed_at: datetime | None, sentence: str) -> None:
     heard = seen(Presence.RUNNING, ALIVE, formed_at=formed_at, heard_at=ago(1))
-    job = a_job(reason=f"nobody hears its agents: no report since they started; {_ADVICE}")
+    job = a_job(reason=f"no reports from its agents: no report since they started; {_ADVICE}")
     decision = decide(a_situation(job, an_attempt(), heard))
     assert (decision.action, decision.sentence) == (Wait(), sentence)
     assert decide(a_situation(replace(job, reason="goes on"), an_attempt(), heard)).sentence == "goes on"

@@ -55,9 +55,7 @@ def test_a_running_job_tells_what_it_has_recovered_from() -> None:
     why = tell(make_job(state=JobState.RUNNING, reason="step 40 of 300"), [make_attempt()], events)
     assert why.cause is not None
     assert (why.cause.over, why.cause.generation, why.cause.collateral_ranks) == (True, 1, (0,))
-    assert why.verdict == (
-        "step 40 of 300; it recovered, last from this: application, rank 1 after step 30: killed by SIGKILL"
-    )
+    assert why.verdict == ("step 40 of 300; recovered from: application, rank 1 after step 30: killed by SIGKILL")
     assert why.next == "nothing"
 
 
@@ -87,7 +85,7 @@ def test_where_peers_alone_were_lost_and_the_group_shrank_a_node_is_the_cause() 
     why = tell(make_job(state=JobState.RUNNING), [make_attempt()], events)
     assert why.cause is not None
     assert why.cause.failure.kind is FailureKind.NODE
-    assert why.cause.failure.message == "a node was lost, or its agent: went on with 1 of 2 workers"
+    assert why.cause.failure.message == "a node or its agent was lost: went on with 1 of 2 workers"
     restarted = make_event("restart.in_place", at=at(6), attempt=1, generation=2)
     why = tell(make_job(state=JobState.RUNNING), [make_attempt()], [victim, restarted, started(2, seconds=7)])
     assert why.cause is not None
@@ -111,13 +109,13 @@ def test_a_failed_job_names_its_last_attempts_failure_and_what_helps() -> None:
 
 def test_what_the_reason_says_already_is_not_said_again() -> None:
     ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=ODD)
-    reason = f"{ODD.message}; its budget of 0 application failures is spent"
+    reason = f"{ODD.message}; the budget of 0 application failures is spent"
     assert tell(make_job(state=JobState.FAILED, reason=reason), [ended], []).verdict == (
         f"application, rank 1 after step 30: {reason}"
     )
     events = [failed(1, seconds=5), started(2, seconds=6)]
     recovered = tell(make_job(state=JobState.RUNNING, reason="killed by SIGKILL"), [make_attempt()], events)
-    assert recovered.verdict.endswith("last from this: application, rank 1 after step 30")
+    assert recovered.verdict.endswith("recovered from: application, rank 1 after step 30")
 
 
 def test_a_job_without_trouble_has_no_cause() -> None:
@@ -216,7 +214,7 @@ def test_a_job_that_succeeded_says_what_it_went_through() -> None:
     ended = make_attempt(state=AttemptState.FAILED, ended_at=at(9), failure=ODD)
     job = make_job(state=JobState.SUCCEEDED, reason="training finished at step 60")
     why = tell(job, [ended, make_attempt(number=2, state=AttemptState.SUCCEEDED)], [])
-    assert why.verdict.startswith("training finished at step 60; it recovered, last from this: application, rank 1")
+    assert why.verdict.startswith("training finished at step 60; recovered from: application, rank 1")
     in_place = tell(job, [make_attempt()], [failed(1, seconds=5)]).cause
     assert in_place is not None
     assert in_place.over

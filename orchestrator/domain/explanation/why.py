@@ -161,7 +161,7 @@ def _lost_node(chronicle: Chronicle, failed: Event) -> Failure | None:
     change = min(later, key=lambda event: event.generation or 0, default=None)
     if change is None or change.kind != Theirs.GROUP_SHRUNK:
         return None
-    return Failure(kind=FailureKind.NODE, message=f"a node was lost, or its agent: {change.sentence}")
+    return Failure(kind=FailureKind.NODE, message=f"a node or its agent was lost: {change.sentence}")
 
 
 def _collateral(failed: Event, failure: Failure) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ def _judge(job: Job, cause: Cause | None) -> str:
     if cause is None:
         return job.reason
     if cause.over:
-        return f"{job.reason}; it recovered, last from this: {_name(cause, said=job.reason)}"
+        return f"{job.reason}; recovered from: {_name(cause, said=job.reason)}"
     if job.reason.startswith(cause.failure.message):
         return f"{_place(cause)}: {job.reason}{_name_chaos(cause.chaos)}"
     return f"{job.reason}. The first cause: {_name(cause, said=job.reason)}"
@@ -190,7 +190,7 @@ def _name_chaos(chaos: Injection | None) -> str:
     if chaos is None:
         return ""
     who = chaos.actor or "somebody"
-    return f"; it was done on purpose: {who} asked for chaos {chaos.fault.value} (request {chaos.number})"
+    return f"; injected on purpose by {who}: chaos {chaos.fault.value} (request {chaos.number})"
 
 
 def _place(cause: Cause) -> str:

@@ -86,7 +86,7 @@ def find_absent_peers(live: Watched, silent_s: float) -> Loss | None:
     if len(lost) <= live.nodes - live.attempt.min_nodes:
         return None
     names = ", ".join(f"replica {one.replica}" + (f" on {one.node}" if one.node else "") for one in lost)
-    message = f"the group lost {names}, and waited: no rank reported anything for {silent_s:.0f} s"
+    message = f"the group lost {names}, and no rank reported anything for {silent_s:.0f} s"
     nodes = tuple(sorted({one.node for one in lost if one.node is not None}))
     return Loss(Failure(kind=FailureKind.NODE, message=message), nodes)
 
@@ -111,12 +111,12 @@ def _of_record(live: Watched, record: ExitRecord) -> Cause:
             # A scheduler's signal looks alike whatever its reason: its own word says which it was.
             if word is not None:
                 return _from_cluster(live, word)
-            reported = Failure(kind=FailureKind.PREEMPTED, message="the attempt was told to go by its cluster")
+            reported = Failure(kind=FailureKind.PREEMPTED, message="the cluster preempted the attempt")
             return Cause(reported, recorded=True)
         case Outcome.CANCELLED if live.stopping:
             return Cause(None)
         case Outcome.CANCELLED:
-            message = "its agent was told to stop, but not by this service"
+            message = "its agent was stopped by something other than this service"
             return Cause(Failure(kind=FailureKind.INFRASTRUCTURE, message=message), recorded=True)
     unnamed = Failure(kind=FailureKind.UNKNOWN, message="the agent recorded a failure without a cause")
     failure = record.failure or unnamed

@@ -178,7 +178,7 @@ def hopeless(job: Job, failure: Failure) -> str | None:
     if failure.kind is FailureKind.LAUNCH:
         return "another attempt would not help"
     if failure == overlong(job):
-        return "its owner gave it no more"
+        return "the limit is the owner's own"
     return "the same error twice in a row" if failure.repeated and budget_of(failure) == "application" else None
 
 
@@ -196,7 +196,7 @@ def overspent(job: Job, failure: Failure) -> str | None:
     limit = getattr(job.spec.supervise.budgets, budget)
     if limit is None or job.spent.get(budget, 0) <= limit:
         return None
-    return f"its budget of {counted(limit, f'{budget} failure')} is spent"
+    return f"the budget of {counted(limit, f'{budget} failure')} is spent"
 
 
 def backoff_s(job: Job, attempt_number: int) -> float:

@@ -121,7 +121,7 @@ CASES = (
         kind="application",
         rank=1,
         says="ValueError: no such luck",
-        verdict="application, rank 1: ValueError: no such luck; its budget of 0 application failures is spent",
+        verdict="application, rank 1: ValueError: no such luck; the budget of 0 application failures is spent",
         remedy="error in the script",
     ),
     Case(
@@ -264,7 +264,7 @@ CASES = (
         spec=job_of(FOREVER, max_runtime_s=2),
         kind="timeout",
         says="it ran longer than max_runtime_s = 2",
-        verdict="its owner gave it no more",
+        verdict="the limit is the owner's own",
         remedy="time limit",
     ),
     Case(
@@ -272,8 +272,8 @@ CASES = (
         spec=job_of(FOREVER),
         strike=give_notice,
         kind="preempted",
-        says="the attempt was told to go by its cluster",
-        verdict="its budget of 0 preemption failures is spent",
+        says="the cluster preempted the attempt",
+        verdict="the budget of 0 preemption failures is spent",
         remedy="preemption",
     ),
     Case(
@@ -293,7 +293,7 @@ CASES = (
         kind="application",
         rank=1,
         says="ValueError: ",
-        verdict="its budget of 1 application failure is spent",
+        verdict="the budget of 1 application failure is spent",
         remedy="error in the script",
     ),
     Case(
@@ -427,6 +427,6 @@ def test_a_failure_that_training_went_on_from_is_told_as_such(running_service: T
         why, goodput = client.why(job.id), client.goodput(job.id)
     assert why.cause is not None, why
     assert (why.cause.failure.kind, why.cause.failure.rank, why.cause.over) == ("unknown", 1, True), why
-    assert "it recovered, last from this: unknown, rank 1" in why.verdict, why
+    assert "recovered from: unknown, rank 1" in why.verdict, why
     assert sum(goodput.bins.values()) == pytest.approx(goodput.device_seconds, abs=1e-3)
     assert {stretch.cause for stretch in goodput.stretches if stretch.bin == "recovering"} == {"unknown"}

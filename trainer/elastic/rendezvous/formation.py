@@ -10,7 +10,7 @@ from trainer.contract.failure import Failure
 # Each change's rung of the recovery ladder, and the change in words.
 _RUNGS = {
     EventKind.RESTARTED_IN_PLACE: ("in-place", "workers restarted in place"),
-    EventKind.GROUP_SHRUNK: ("shrink", "the group went on without a lost node,"),
+    EventKind.GROUP_SHRUNK: ("shrink", "the group continued without a lost node,"),
     EventKind.GROUP_GREW: ("grow", "the group took in a node that came,"),
 }
 

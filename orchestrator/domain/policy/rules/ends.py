@@ -21,7 +21,7 @@ def end_leftovers(s: Situation, live: Watched) -> Decision | None:
     if not live.leftovers():
         return None
     if live.all_succeeded():
-        return Decision(action=Stop(force=s.overdue(live)), sentence="finished; what it left running is being ended")
+        return Decision(action=Stop(force=s.overdue(live)), sentence="finished; stopping its remaining processes")
     cause = find_cause(live)
     if cause is None:
         return None
@@ -31,7 +31,7 @@ def end_leftovers(s: Situation, live: Watched) -> Decision | None:
     said = "" if failure is None else f"{failure.message}; "
     return Decision(
         action=Stop(force=force, failure=failure),
-        sentence=f"{said}stopping what still runs of the attempt",
+        sentence=f"{said}stopping the remaining processes of the attempt",
         blames=() if failure is None else cause.blames,
     )
 

@@ -25,7 +25,7 @@ from orchestrator.domain.policy.situation import Situation
 # For so long a waiting attempt waits for another node than the free one that it avoids. Within five minutes Slurm
 # notices that a node which it lists as free is dead (SlurmdTimeout in slurm.conf(5), 300 s by default).
 AVOIDS_FOR = timedelta(minutes=5)
-_UNHEARD = "nobody hears its agents"
+_UNHEARD = "no reports from its agents"
 _PAUSED, _UNKNOWN = "it is paused", "its state is unknown"
 
 
@@ -160,4 +160,4 @@ def _explain_unknown(live: Watched, started_at: datetime, now: datetime) -> str 
 
 def _stand(live: Watched) -> str:
     formed = live.seen.training.formed_at is not None
-    return "the workers are running" if formed else "the agents are up, the workers are starting"
+    return "the workers are running" if formed else "the agents are running, the workers are starting"

@@ -103,7 +103,7 @@ def resize(s: Situation, live: Watched) -> Decision | None:
         gains = s.admission is not None and s.admission.nodes >= max(topology.min_nodes, attempt.max_nodes + 1)
         if not gains:
             return None
-    sentence = f"stopping at a snapshot to go on with {counted(topology.nodes, 'node')}, as its owner asked"
+    sentence = f"stopping after a snapshot, to continue on {counted(topology.nodes, 'node')} as requested"
     return Decision(action=Stop(force=False), sentence=sentence)
 
 
@@ -126,7 +126,7 @@ def grow_back(s: Situation, live: Watched) -> Decision | None:
         patience_s *= _WHERE_GIVEN_LESS
     if alive >= room or _age(s, since) < patience_s:
         return None
-    sentence = f"stopping at a snapshot to grow from {alive} to {counted(room, 'node')}"
+    sentence = f"stopping after a snapshot, to grow from {alive} to {counted(room, 'node')}"
     return Decision(action=Stop(force=False, grows=True), sentence=sentence)
 
 

@@ -15,24 +15,9 @@ from orchestrator.cli.common import AsJson, complete_job, find_job, jsonable, pr
 from orchestrator.cli.render import console, duration, print_table
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.accounting.breakdown import Grouping
+from orchestrator.domain.accounting.goodput import EXPLAINED, Bin
 from orchestrator.domain.errors import Refused
 from orchestrator.wire.insight import GoodputView, SharesView, ShareView
-
-_EXPLAINED = {
-    "queue": "waited for its turn",
-    "start_up": "agents started",
-    "rendezvous": "agents formed the group",
-    "load": "workers started and read a snapshot",
-    "compile": "the first step, beyond a usual one",
-    "productive": "steps that count",
-    "re_done": "steps that were lost",
-    "snapshot_stall": "training stood still for a snapshot",
-    "stalled": "silence, until it was noticed",
-    "recovering": "between two generations or attempts",
-    "idle": "suspended or over; devices that were not there",
-    "untold": "workers ran and told of no steps",
-}
-
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _HOUR_S = 3600.0
@@ -168,10 +153,15 @@ def _safe(name: str) -> str:
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
+def _explain(name: str) -> str:
+    """Nothing of a bin of a newer service."""
+    return EXPLAINED[Bin(name)] if name in set(Bin) else ""
+
+
 def _print_goodput(found: GoodputView) -> None:
     whole = found.device_seconds
     rows = [
-        (name, f"{seconds:.1f}", f"{seconds / whole:.1%}" if whole else "", _EXPLAINED.get(name, ""))
+        (name, f"{seconds:.1f}", f"{seconds / whole:.1%}" if whole else "", _explain(name))
         for name, seconds in found.bins.items()
         if seconds
     ]

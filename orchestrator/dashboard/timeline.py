@@ -18,6 +18,7 @@ from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.event import EventKind
 from orchestrator.wire.insight import StretchView
 from orchestrator.wire.job_views import AttemptView, EventView, JobView
+from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as AgentEvent
 
 _PLACES = 120  # across the band: pins of one shape in one place are one pin
@@ -34,11 +35,9 @@ class Shape(StrEnum):
 
 
 _SHAPES: Mapping[str, Shape] = {
+    **dict.fromkeys(GROUP_CHANGES, Shape.RECOVERY),
     AgentEvent.WORKER_FAILED.value: Shape.FAILURE,
     EventKind.NODE_MARKED: Shape.FAILURE,
-    AgentEvent.RESTARTED_IN_PLACE.value: Shape.RECOVERY,
-    AgentEvent.GROUP_SHRUNK.value: Shape.RECOVERY,
-    AgentEvent.GROUP_GREW.value: Shape.RECOVERY,
     EventKind.RECOVERED: Shape.RECOVERY,
     EventKind.GREW_BACK: Shape.RECOVERY,
     AgentEvent.SNAPSHOT_COMMITTED.value: Shape.SNAPSHOT,
@@ -92,7 +91,6 @@ class Timeline:
     parts: Sequence[Part]
     lanes: Sequence[Lane]
     pins: Sequence[Pin]
-    totals: Mapping[Bin, float]  # seconds of wall time
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,6 @@ def build_timeline(
         parts=[_part(each, scale) for each in (merged if len(merged) <= _CELLS else _merge(_coarsen(merged, scale)))],
         lanes=[_lane(each, stretches, scale) for each in sorted(attempts, key=_number)[-_LANES:]],
         pins=_pins(sorted(events, key=_time), scale),
-        totals=_total(stretches),
     )
 
 
@@ -172,13 +169,6 @@ def _part(span: _Span, scale: _Scale) -> Part:
     x = scale.place(span.since)
     width = round(scale.place(span.until) - x, 3)
     return Part(bin=span.bin, x=x, width=width, seconds=(span.until - span.since).total_seconds())
-
-
-def _total(stretches: Iterable[StretchView]) -> Mapping[Bin, float]:
-    totals: Counter[str] = Counter()
-    for each in stretches:
-        totals[each.bin] += round((each.until - each.since).total_seconds() * 1e6)
-    return {each: totals[each] / 1e6 for each in Bin if totals[each]}
 
 
 def _lane(attempt: AttemptView, stretches: Iterable[StretchView], scale: _Scale) -> Lane:

@@ -9,7 +9,7 @@ from orchestrator.domain.accounting.breakdown import Prices
 from orchestrator.domain.accounting.chronicle import Chronicle, read_life
 from orchestrator.domain.accounting.gains import list_gains
 from orchestrator.domain.accounting.goodput import Bin, Ledger, Stretch, add_up
-from orchestrator.domain.accounting.injections import chaos_us, mark_stretches, read_injections
+from orchestrator.domain.accounting.injections import chaos_us
 from orchestrator.domain.accounting.life import Life, lay_out
 from orchestrator.domain.errors import NotFound
 from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
@@ -46,6 +46,16 @@ class Account:
     goodput: GoodputView
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A job's life, read once for all that is said of it."""
+
+    chronicle: Chronicle
+    life: Life
+    stretches: Sequence[Stretch]
+    ledger: Ledger
+
+
 class Accounts:
     """Every method raises NotFound for an unknown job, StoreUnavailable."""
 
@@ -65,31 +75,34 @@ class Accounts:
         self._exclusions = exclusions  # of a cluster, now
 
     def goodput(self, job_id: str) -> GoodputView:
-        return self._ledger(self._chronicles.chronicle(job_id))[1]
+        return self._goodput(self._read(job_id))
 
     def why(self, job_id: str) -> WhyView:
         return self.account(job_id).why
 
     def account(self, job_id: str) -> Account:
         """Both of one reading."""
+        read = self._read(job_id)
+        return Account(self._why(read), self._goodput(read))
+
+    def _read(self, job_id: str) -> _Reading:
         chronicle = self._chronicles.chronicle(job_id)
-        ledger, goodput = self._ledger(chronicle)
-        return Account(self._why(chronicle, ledger), goodput)
-
-    def _ledger(self, chronicle: Chronicle) -> tuple[Ledger, GoodputView]:
         life = read_life(chronicle)
-        stretches = mark_stretches(lay_out(life, self._clock.now()), read_injections(chronicle.events))
-        ledger = add_up(stretches)
-        found = _view_of_ledger(ledger, stretches, life)
-        if self._prices is None:
-            return ledger, found
-        return ledger, _priced(found, self._prices, ledger, chronicle.job.spec.cluster)
+        stretches = lay_out(life, self._clock.now())
+        return _Reading(chronicle, life, stretches, add_up(stretches))
 
-    def _why(self, chronicle: Chronicle, ledger: Ledger) -> WhyView:
+    def _goodput(self, read: _Reading) -> GoodputView:
+        found = _view_of_ledger(read.ledger, read.stretches, read.life)
+        if self._prices is None:
+            return found
+        return _priced(found, self._prices, read.ledger, read.chronicle.job.spec.cluster)
+
+    def _why(self, read: _Reading) -> WhyView:
+        chronicle = read.chronicle
         attempt = find_quiet(chronicle)
         output = None if attempt is None else self._last_output(chronicle.job, attempt)
         quiet = None if attempt is None else tell_quiet(chronicle.job.spec, attempt, output, self._clock.now())
-        why = explain(chronicle, ledger, quiet=quiet)
+        why = explain(chronicle, read.life, read.ledger, quiet=quiet)
         return WhyView(
             job=chronicle.job.id,
             state=chronicle.job.state,

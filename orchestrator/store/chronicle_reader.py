@@ -9,9 +9,7 @@ from typing import Any
 from sqlalchemy import bindparam, or_, select
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.accounting import chronicle
-from orchestrator.domain.accounting.chronicle import Chronicle
-from orchestrator.domain.explanation import why
+from orchestrator.domain.accounting.chronicle import KINDS, Chronicle
 from orchestrator.store.engine import Database
 from orchestrator.store.lookups import require_job
 from orchestrator.store.mapping import attempt_of, job_of, stored_event_of
@@ -19,7 +17,6 @@ from orchestrator.store.metric_sums import read_kept
 from orchestrator.store.records import Lifespan
 from orchestrator.store.tables import AttemptRow, EventRow, JobRow, SnapshotRow, TrainingRow
 
-_KINDS = chronicle.KINDS | why.KINDS
 # There may be tens of thousands: objects of the ORM cost more than reading.
 _EVENTS = select(*EventRow.__table__.columns)
 _REPORTED = select(TrainingRow.attempt).where(
@@ -44,7 +41,7 @@ class ChronicleReader:
                 select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
             ).all()
             rows: Iterable[Any] = session.execute(
-                _EVENTS.where(EventRow.job_id == job_id, EventRow.kind.in_(_KINDS)).order_by(EventRow.id)
+                _EVENTS.where(EventRow.job_id == job_id, EventRow.kind.in_(KINDS)).order_by(EventRow.id)
             )
             events = [stored_event_of(row).event for row in rows]
             return Chronicle(

@@ -30,7 +30,7 @@ from orchestrator.store.upserts import (
     write_verified,
     write_workers,
 )
-from trainer.contract.exit_record import EventKind, JournalEvent, render_exit_record
+from trainer.contract.exit_record import GROUP_CHANGES, EventKind, JournalEvent, render_exit_record
 from trainer.contract.manifest import parse_snapshot_name
 from trainer.contract.progress import Progress
 
@@ -44,10 +44,6 @@ _MAX_KIND_CHARS, _MAX_SENTENCE_CHARS = 100, 2000
 _POINT_BYTES, _VALUE_BYTES = 100, 20  # of a row of metrics, and of each value in it without its name
 # What an agent may tell listeners: nothing in the service's own name.
 _NEWS = frozenset(kind.value for kind in EventKind)
-# Every agent of the group tells these; news they are once.
-_OF_THE_GROUP = frozenset(
-    {EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, EventKind.GROUP_GREW.value}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,8 @@ class JournalRows:
         row = self._event(batch, event)
         stored.count_event(room, event.kind, event.generation, _size_of(row))
         self.events.append((batch.key.job_id, row))
-        if event.kind in _NEWS and (event.kind not in _OF_THE_GROUP or summary.changed_generation > changed):
+        # Every agent reports a change of the group; for listeners it is one.
+        if event.kind in _NEWS and (event.kind not in GROUP_CHANGES or summary.changed_generation > changed):
             self.news.append(self.events[-1])
 
     def _take_lines(self, batch: JournalBatch, lines: Sequence[Progress], training: Training) -> None:

@@ -8,8 +8,7 @@ from datetime import datetime
 from sqlalchemy import JSON, delete, func, select, tuple_, type_coerce, update
 from sqlalchemy.orm import Session
 
-from orchestrator.domain.accounting import chronicle
-from orchestrator.domain.explanation import why
+from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.event import Event, EventKind
 from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
@@ -22,7 +21,7 @@ from orchestrator.store.tables import DeliveryRow, EventRow, JobRow, MetricRow, 
 _TERMINAL = tuple(state.value for state in JobState if state.terminal)
 _AT_REST = JobRow.state.in_(_TERMINAL) & (JobRow.desired_retry_number <= JobRow.retries_done)
 _SPEC = type_coerce(JobRow.spec, JSON)
-_STAY = chronicle.KINDS | why.KINDS | {EventKind.JOB_SUBMITTED.value, EventKind.REMOVED.value}
+_STAY = KINDS | {EventKind.JOB_SUBMITTED.value}
 
 
 class RetentionStore:
@@ -121,7 +120,7 @@ def _sum_up(session: Session, job_id: str, event: Event, *, newest: int) -> bool
     behind = max((attempt for attempt, _ in read_sums(_events(session, job_id, {EventKind.REMOVED.value}))), default=0)
     if newest <= behind:
         return True
-    sums = read_rows(session, job_id, _events(session, job_id, chronicle.KINDS), behind=behind)
+    sums = read_rows(session, job_id, _events(session, job_id, KINDS), behind=behind)
     if sums:
         event.evidence[SUMS] = render_sums(sums)
     return len(sums) <= MOST_SUMS

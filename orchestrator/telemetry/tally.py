@@ -5,7 +5,6 @@ Evidence of agents is untrusted: a number that is none, and a kind that nobody k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.domain.job.attempt import AttemptState
@@ -76,13 +75,13 @@ class Tally:
             self._metrics.restarts.labels(rung, budget).inc()
 
     def _recovered(self, rung: str, event: Event) -> None:
-        seconds = _number(event, "seconds")
+        seconds = event.number("seconds")
         if seconds is not None:
             self._metrics.recovery_seconds.labels(rung).observe(seconds)
 
     def _attempt(self, event: Event, *, goes_on: bool) -> None:
         state = _text(event, "state")
-        waited_s = _number(event, "waited_s")
+        waited_s = event.number("waited_s")
         if waited_s is not None:
             queue = "service" if state == AttemptState.INTENDED else "cluster"
             self._metrics.queue_wait_seconds.labels(queue).observe(waited_s)
@@ -105,13 +104,6 @@ def _states(news: Sequence[tuple[str, Event]]) -> set[tuple[str, str]]:
 
 def _text(event: Event, name: str) -> str:
     return str(event.evidence.get(name, ""))
-
-
-def _number(event: Event, name: str) -> float | None:
-    value = event.evidence.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    return float(value) if math.isfinite(value) and value >= 0 else None
 
 
 def _paying_budget(event: Event, failure: Failure) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.domain.accounting.chronicle import Chronicle
+from orchestrator.domain.accounting.chronicle import Chronicle, read_life
 from orchestrator.domain.accounting.goodput import Ledger
 from orchestrator.domain.explanation.why import Why, explain
 from orchestrator.domain.job.attempt import AttemptState
@@ -41,7 +41,7 @@ def recorded(stream: str, t: float) -> str:
 def why(reason: str, state: JobState = JobState.STARTING, attempt: AttemptState = AttemptState.PENDING) -> Why:
     job = make_job("train-1", state=state, reason=reason, spec=make_spec(cluster="k8s"))
     chronicle = Chronicle(job=job, attempts=[make_attempt("train-1", state=attempt)], events=[], kept={}, heard_at={})
-    return explain(chronicle, Ledger())
+    return explain(chronicle, read_life(chronicle), Ledger())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from orchestrator.domain.accounting.chronicle import KINDS, Chronicle, read_life
 from orchestrator.domain.accounting.gains import list_gains
 from orchestrator.domain.accounting.goodput import add_up
 from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, lay_out
-from orchestrator.domain.explanation import why
+from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.job import Job, JobState
 from tests.builders import at, make_attempt, make_event, make_job, make_spec
@@ -167,7 +167,7 @@ ANY_TIME = st.datetimes(timezones=st.just(UTC))
 KNOWN = ("world_size", "imported_in_s", "step", "silent_s", "seconds", "host", "pids", "kind", "rank", "state")
 SAID = st.builds(
     make_event,
-    st.sampled_from(sorted(KINDS | why.KINDS)),
+    st.sampled_from(sorted(KINDS)),
     at=ANY_TIME,
     attempt=st.sampled_from((None, 1, 2)),
     generation=st.none() | st.integers(-2, 4),
@@ -197,7 +197,7 @@ def test_whatever_agents_say_no_life_is_unreadable(said: list[Event], kept: Kept
     assert sum(ledger.bins.values()) == ledger.whole_us
     assert min(ledger.bins.values(), default=0) >= 0
     list_gains(life, stretches)
-    why.explain(chronicle, ledger)
+    explain(chronicle, life, ledger)
 
 
 def test_a_node_without_a_name_and_workers_that_are_no_list_are_passed_over() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.domain.accounting.chronicle import Chronicle
 from orchestrator.domain.accounting.goodput import Bin, Ledger
+from orchestrator.domain.accounting.life import Life
 from orchestrator.domain.explanation.quiet import Output, find_quiet, tell_quiet
 from orchestrator.domain.explanation.why import explain
 from orchestrator.domain.job.attempt import AttemptState
@@ -15,6 +16,7 @@ from orchestrator.domain.job.job import JobState
 from tests.builders import at, make_attempt, make_job, make_spec
 
 RUNNING = make_attempt(state=AttemptState.RUNNING, started_at=at(0))
+LIFE = Life(created_at=at(0), ended_at=None, devices=1)
 NO_STEPS = "The script reports no steps."
 WATCHED = (
     "A hang is noticed once no worker prints, computes or reads for 15 min while one waits for another or for data."
@@ -91,9 +93,9 @@ def ledger(**bins: int) -> Ledger:
 
 def test_what_a_quiet_program_lost_is_not_claimed_to_be_nothing() -> None:
     not_reported = "not reported, because the workers report no steps"
-    assert explain(chronicle(), ledger(untold=60)).lost == not_reported
-    assert explain(chronicle(), ledger(productive=60)).lost == "nothing"
-    assert explain(chronicle(), ledger(untold=40, recovering=20)).lost == (
+    assert explain(chronicle(), LIFE, ledger(untold=60)).lost == not_reported
+    assert explain(chronicle(), LIFE, ledger(productive=60)).lost == "nothing"
+    assert explain(chronicle(), LIFE, ledger(untold=40, recovering=20)).lost == (
         "20.0 device-seconds of 60.0 (20.0 recovering); the rest is not reported, because the workers report no steps"
     )
 
@@ -101,7 +103,7 @@ def test_what_a_quiet_program_lost_is_not_claimed_to_be_nothing() -> None:
 @pytest.mark.parametrize(("launcher", "command"), [("elasticrun", "stacks"), ("torchrun", "logs")])
 def test_a_quiet_jobs_owner_learns_where_to_look(launcher: str, command: str) -> None:
     job = make_job(spec=make_spec(launcher=launcher), state=JobState.RUNNING)
-    why = explain(chronicle(job=job), Ledger(), quiet="The command reports no steps.")
+    why = explain(chronicle(job=job), LIFE, Ledger(), quiet="The command reports no steps.")
     assert why.quiet == "The command reports no steps."
     assert why.next == f"nothing; see what it does with `orchestrator {command} job-1`"
-    assert explain(chronicle(job=job), Ledger()).next == "nothing"
+    assert explain(chronicle(job=job), LIFE, Ledger()).next == "nothing"

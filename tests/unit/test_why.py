@@ -47,7 +47,7 @@ def started(generation: int, *, seconds: float, attempt: int = 1) -> Event:
 
 def tell(job: Job, attempts: list[Attempt], events: list[Event], ledger: Ledger | None = None) -> Why:
     chronicle = Chronicle(job=job, attempts=attempts, events=events, kept={}, heard_at={})
-    return explain(chronicle, ledger or Ledger())
+    return explain(chronicle, read_life(chronicle), ledger or Ledger())
 
 
 def test_a_running_job_tells_what_it_has_recovered_from() -> None:
@@ -258,7 +258,10 @@ def test_a_recovering_job_has_nothing_to_do_but_wait() -> None:
 def test_a_cancelled_jobs_retry_begins_where_it_can(has_snapshot: bool, source: str | None, beginning: str) -> None:
     job = make_job(spec=make_spec(snapshot={"from": source}), state=JobState.CANCELLED, reason="was cancelled")
     chronicle = Chronicle(job=job, attempts=[], events=[], kept={}, heard_at={}, has_snapshot=has_snapshot)
-    assert explain(chronicle, Ledger()).next == f"`orchestrator retry job-1` begins another attempt from {beginning}"
+    assert (
+        explain(chronicle, read_life(chronicle), Ledger()).next
+        == f"`orchestrator retry job-1` begins another attempt from {beginning}"
+    )
 
 
 def test_actions_are_those_since_the_trouble_with_the_rule_that_fired() -> None:
@@ -277,8 +280,11 @@ def test_what_was_lost_is_counted_by_the_ledger() -> None:
         kept={(1, 1): kept(1, 10), (1, 2): kept(17, 21)},
         heard_at={1: at(21)},
     )
-    ledger = add_up(lay_out(read_life(chronicle), at(21)))
-    assert explain(chronicle, ledger).lost == "12.0 device-seconds of 42.0 (8.0 re-done, 4.0 recovering)"
+    life = read_life(chronicle)
+    assert (
+        explain(chronicle, life, add_up(lay_out(life, at(21)))).lost
+        == "12.0 device-seconds of 42.0 (8.0 re-done, 4.0 recovering)"
+    )
 
 
 def kept(first: int, last: int) -> Kept:

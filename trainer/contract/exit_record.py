@@ -81,6 +81,12 @@ class EventKind(str, Enum):
     AGENT_EXITED = "agent.exited"
 
 
+# The group formed again. Each of its agents journals the same change.
+GROUP_CHANGES = frozenset(
+    {EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, EventKind.GROUP_GREW.value}
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JournalEvent:
     """One line of `events.jsonl`. `kind` is an EventKind's value, or one from a newer agent; kept as it is."""

@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import zip_longest
 
-from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, Life, Rest
+from orchestrator.domain.accounting.injections import read_injections
+from orchestrator.domain.accounting.life import AttemptLife, GenerationLife, Kept, Life, Rest, Trouble
 from orchestrator.domain.job.attempt import Attempt, AttemptState
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.job.launch_plan import workers_per_node
+from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as Theirs
-from trainer.contract.failure import FailureKind, parse_failure
+from trainer.contract.failure import Failure, FailureKind, parse_failure
 
-# What a life is read from; a store may leave the others out.
-KINDS = frozenset(
+# What was done to a job, for its owner.
+ACTIONS = frozenset(
     {
+        *GROUP_CHANGES,
         Ours.JOB_STATE.value,
-        Ours.ATTEMPT_STATE.value,
-        Ours.REMOVED.value,  # with it stands what metrics that are gone summed up to
-        Theirs.AGENT_STARTED.value,
-        Theirs.GENERATION_STARTED.value,
+        Ours.RECOVERED.value,
+        Ours.GREW_BACK.value,
+        Ours.NODE_MARKED.value,
         Theirs.RESTORED.value,
-        Theirs.WORKER_FAILED.value,
-        Theirs.RESTARTED_IN_PLACE.value,
-        Theirs.GROUP_SHRUNK.value,
-        Theirs.GROUP_GREW.value,
+        Theirs.STACKS_SAVED.value,
+        Theirs.CHAOS_INJECTED.value,
     }
 )
+# What a life, and why a job stands so, are read from; a store may leave the others out.
+KINDS = ACTIONS | {
+    Ours.ATTEMPT_STATE.value,
+    Ours.CHAOS_REQUESTED.value,
+    Ours.REMOVED.value,  # with it stands what metrics that are gone summed up to
+    Theirs.AGENT_STARTED.value,
+    Theirs.GENERATION_STARTED.value,
+    Theirs.WORKER_FAILED.value,
+}
 _AT_WORK = (Theirs.AGENT_STARTED.value, Theirs.GENERATION_STARTED.value)
 _LONGEST_NAME = 255
 _RESTING = frozenset(state.value for state in JobState if state.terminal or state is JobState.SUSPENDED)
 _DAY, _CENTURY = timedelta(days=1), timedelta(days=36525)
-_LARGEST = 1e8  # seconds, steps or workers that are believed
-_CHANGES = (Theirs.RESTARTED_IN_PLACE.value, Theirs.GROUP_SHRUNK.value, Theirs.GROUP_GREW.value)
+_LONGEST_STALL_S = 1e8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +65,17 @@ def read_life(whole: Chronicle) -> Life:
     """Never raises: whatever agents say, no life is unreadable."""
     chronicle = _bounded(whole)
     job = chronicle.job
-    attempts = tuple(_read_attempt(chronicle, attempt) for attempt in chronicle.attempts)
+    by_attempt = defaultdict[int | None, list[Event]](list)
+    for event in chronicle.events:
+        by_attempt[event.attempt].append(event)
+    attempts = (_read_attempt(chronicle, attempt, by_attempt[attempt.key.number]) for attempt in chronicle.attempts)
     return Life(
         created_at=job.created_at,
         ended_at=job.finished_at,
         devices=job.spec.topology.max_nodes * _width(chronicle, None),
-        attempts=attempts,
+        attempts=tuple(attempts),
         rests=_read_rests(chronicle.events, job),
+        injections=read_injections(chronicle.events),
     )
 
 
@@ -74,7 +87,7 @@ def _bounded(chronicle: Chronicle) -> Chronicle:
         return min(max(moment, earliest), latest)
 
     def near_steps(kept: Kept) -> Kept:
-        stall_s = kept.stall_s if 0 <= kept.stall_s <= _LARGEST else 0.0
+        stall_s = kept.stall_s if 0 <= kept.stall_s <= _LONGEST_STALL_S else 0.0
         return replace(kept, first_at=near(kept.first_at), last_at=near(kept.last_at), stall_s=stall_s)
 
     return replace(
@@ -85,15 +98,17 @@ def _bounded(chronicle: Chronicle) -> Chronicle:
     )
 
 
-def _read_attempt(chronicle: Chronicle, attempt: Attempt) -> AttemptLife:
+def _read_attempt(chronicle: Chronicle, attempt: Attempt, events: Sequence[Event]) -> AttemptLife:
+    """`events` are the attempt's."""
     number = attempt.key.number
-    events = [event for event in chronicle.events if event.attempt == number]
     states = {str(event.evidence.get("state")) for event in events if event.kind == Ours.ATTEMPT_STATE}
     asked_to_end = attempt.stopping_since is not None and attempt.failure is None
     most = int(attempt.asked.rpartition(":")[2])
     agent_at = min((event.at for event in events if event.kind == Theirs.AGENT_STARTED), default=None)
-    imported_s = (_number(event, "imported_in_s") for event in events if event.kind == Theirs.GENERATION_STARTED)
+    imported_s = (event.number("imported_in_s") for event in events if event.kind == Theirs.GENERATION_STARTED)
     took_s = next((seconds for seconds in imported_s if seconds is not None), None)
+    changes = _read_changes(events)
+    troubles = _read_troubles(events, changes)
     return AttemptLife(
         number=number,
         devices=most * _width(chronicle, attempt),
@@ -106,54 +121,102 @@ def _read_attempt(chronicle: Chronicle, attempt: Attempt) -> AttemptLife:
         went_well=attempt.state is AttemptState.SUCCEEDED or asked_to_end,
         cause=None if attempt.failure is None else attempt.failure.kind,
         nodes=tuple(sorted({host for event in events if (host := _host(event)) and event.kind in _AT_WORK})),
-        generations=_read_generations(events, number, chronicle.kept),
+        generations=tuple(
+            replace(
+                one,
+                noticed_at=changes.noticed_at(one.number),
+                cause=_cause(one.number, changes, troubles),
+                kept=chronicle.kept.get((number, one.number)),
+            )
+            for one in _read_generations(events)
+        ),
+        troubles=tuple(troubles[each] for each in sorted(troubles)),
     )
 
 
-def _read_generations(
-    events: Sequence[Event], attempt: int, kept: Mapping[tuple[int, int], Kept]
-) -> tuple[GenerationLife, ...]:
-    """Every agent journals the same generation: its first word counts, but for the size and the restore."""
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The first word of each change of an attempt's group, by the generation that it led to."""
+
+    events: Mapping[int, Event]
+    order: Sequence[int]
+
+    def noticed_at(self, number: int) -> datetime | None:
+        """When the reason for this generation was noticed."""
+        change = self.events.get(number)
+        return None if change is None else change.at - timedelta(seconds=change.number("seconds") or 0.0)
+
+    def shrink_after(self, number: int) -> Event | None:
+        """The change that ended this generation, if the group shrank by it."""
+        place = bisect_right(self.order, number)
+        change = self.events[self.order[place]] if place < len(self.order) else None
+        return change if change is not None and change.kind == Theirs.GROUP_SHRUNK else None
+
+
+def _read_changes(events: Sequence[Event]) -> _Changes:
+    found: dict[int, Event] = {}
+    for event in events:
+        if event.kind in GROUP_CHANGES and event.generation is not None:
+            found.setdefault(event.generation, event)
+    return _Changes(found, sorted(found))
+
+
+def _read_troubles(events: Sequence[Event], changes: _Changes) -> Mapping[int, Trouble]:
+    """By generation, from all that its agents said of its end."""
+    said = defaultdict[int, list[Event]](list)
+    for event in events:
+        if event.kind == Theirs.WORKER_FAILED:
+            said[event.generation or 0].append(event)
+    return {number: _read_trouble(number, max(said[number], key=_first_cause), changes) for number in said}
+
+
+def _first_cause(event: Event) -> tuple[bool, float]:
+    """Not who lost a peer; of those that hung, who is behind in steps."""
+    behind = -(event.number("step") or 0.0) if event.evidence.get("kind") == FailureKind.HANG else 0.0
+    return not _lost_a_peer(event), behind
+
+
+def _read_trouble(number: int, event: Event, changes: _Changes) -> Trouble:
+    """If workers reported the loss of a peer alone and the group shrank, the node that is not in it is the cause."""
+    failure, change = parse_failure(event.evidence), changes.shrink_after(number)
+    if change is not None and _lost_a_peer(event):
+        failure = Failure(kind=FailureKind.NODE, message=f"a node or its agent was lost: {change.sentence}")
+    ranks = event.evidence.get("collateral_ranks")
+    named = {rank for rank in ranks if isinstance(rank, int)} if isinstance(ranks, list) else set()
+    return Trouble(
+        attempt=event.attempt or 0,
+        generation=number,
+        at=event.at,
+        failure=failure,
+        collateral_ranks=tuple(sorted(named)),
+    )
+
+
+def _lost_a_peer(event: Event) -> bool:
+    return event.evidence.get("lost_a_peer") is True
+
+
+def _cause(number: int, changes: _Changes, troubles: Mapping[int, Trouble]) -> FailureKind | None:
+    """A group that shrank lost a node, unless a worker reported a cause of its own."""
+    if number in troubles:
+        return troubles[number].failure.kind
+    return None if changes.shrink_after(number) is None else FailureKind.NODE
+
+
+def _read_generations(events: Sequence[Event]) -> Sequence[GenerationLife]:
+    """Every agent journals the same generation: its first word counts, but for the size."""
     found: dict[int, GenerationLife] = {}
-    noticed: dict[int, datetime] = {}
-    shrunk: set[int] = set()
-    victims: set[int] = set()  # generations of which so far the loss of a peer alone was told
     for event in events:
         number = event.generation
         if number is None:
             continue
-        if event.kind in _CHANGES:
-            noticed.setdefault(number, event.at - timedelta(seconds=_number(event, "seconds") or 0.0))
-            shrunk |= {number} if event.kind == Theirs.GROUP_SHRUNK else set()
-        elif event.kind == Theirs.GENERATION_STARTED:
-            size = int(_number(event, "world_size") or 1)
+        if event.kind == Theirs.GENERATION_STARTED:
+            size = int(event.number("world_size") or 1)
             known = found.get(number) or GenerationLife(number=number, started_at=event.at, world_size=size)
             found[number] = _placed(known, event)
         elif number in found:
-            is_first = found[number].failed_at is None
             found[number] = _with_event(found[number], event)
-            if event.kind == Theirs.WORKER_FAILED:
-                lost_a_peer = event.evidence.get("lost_a_peer") is True
-                if is_first and lost_a_peer:
-                    victims.add(number)
-                elif number in victims and not lost_a_peer:
-                    victims.discard(number)
-                    found[number] = replace(found[number], cause=parse_failure(event.evidence).kind)
-    numbers = sorted(found)
-    return tuple(
-        replace(
-            found[number],
-            noticed_at=noticed.get(number),
-            cause=_cause(found[number], is_victim=number in victims, shrank=following in shrunk),
-            kept=kept.get((attempt, number)),
-        )
-        for number, following in zip_longest(numbers, numbers[1:])
-    )
-
-
-def _cause(one: GenerationLife, *, is_victim: bool, shrank: bool) -> FailureKind | None:
-    """A group that shrank lost a node, unless a worker told of a cause of its own."""
-    return FailureKind.NODE if shrank and (is_victim or one.cause is None) else one.cause
+    return [found[number] for number in sorted(found)]
 
 
 def _placed(one: GenerationLife, event: Event) -> GenerationLife:
@@ -170,7 +233,7 @@ def _host(event: Event) -> str | None:
 
 
 def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
-    step = _number(event, "step")
+    step = event.number("step")
     if event.kind == Theirs.RESTORED and one.restored_at is None:
         return replace(one, restored_at=event.at, restored_step=int(step or 0))
     if event.kind == Theirs.WORKER_FAILED and one.failed_at is None:
@@ -179,8 +242,7 @@ def _with_event(one: GenerationLife, event: Event) -> GenerationLife:
             one,
             failed_at=event.at,
             failed_step=failed_step,
-            silent_s=_number(event, "silent_s") or 0.0,
-            cause=parse_failure(event.evidence).kind,
+            silent_s=event.number("silent_s") or 0.0,
         )
     return one
 
@@ -207,13 +269,5 @@ def _width(chronicle: Chronicle, attempt: Attempt | None) -> int:
         return attempt.workers_per_node
     spec = chronicle.job.spec
     started = [event for event in chronicle.events if event.kind == Theirs.GENERATION_STARTED]
-    largest = max((int(_number(event, "world_size") or 1) for event in started), default=1)
+    largest = max((int(event.number("world_size") or 1) for event in started), default=1)
     return workers_per_node(spec, max(1, largest // spec.topology.max_nodes))
-
-
-def _number(event: Event, name: str) -> float | None:
-    """Agents of any version write evidence, and anyone may write into a run directory."""
-    value = event.evidence.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 <= value <= _LARGEST else None

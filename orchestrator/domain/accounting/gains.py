@@ -134,8 +134,4 @@ def _judge_causes(life: Life, stretches: Sequence[Stretch]) -> list[Gain]:
 
 def _count_failures(life: Life) -> Counter[FailureKind]:
     """Ends of generations; and of attempts that never formed one."""
-    ends: list[FailureKind | None] = []
-    for attempt in life.attempts:
-        own = [one.cause for one in attempt.generations]
-        ends += [*own[:-1], attempt.cause or (own[-1] if own else None)]
-    return Counter(cause for cause in ends if cause is not None)
+    return Counter(cause for attempt in life.attempts for cause in attempt.causes if cause is not None)

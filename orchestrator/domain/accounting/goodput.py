@@ -19,21 +19,39 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Bin(StrEnum):
-    QUEUE = "queue"  # waits for its turn, with us or in the cluster
-    START_UP = "start_up"  # has its place, and its agents start
-    RENDEZVOUS = "rendezvous"  # the agents form a group
-    LOAD = "load"  # workers start and read a snapshot
-    COMPILE = "compile"  # what the first step takes beyond a usual one
+    QUEUE = "queue"
+    START_UP = "start_up"
+    RENDEZVOUS = "rendezvous"
+    LOAD = "load"
+    COMPILE = "compile"
     PRODUCTIVE = "productive"
-    RE_DONE = "re_done"  # work that was lost; it stands where it was done first
-    SNAPSHOT_STALL = "snapshot_stall"  # training stood still for a snapshot
-    STALLED = "stalled"  # silence, until it was noticed
-    RECOVERING = "recovering"  # from the end of one generation or attempt until the next one trains
-    IDLE = "idle"  # suspended; over and not yet seen; devices that an elastic job goes without
-    NOT_REPORTED = "untold"  # workers run and say nothing of their steps
+    RE_DONE = "re_done"  # it stands where it was done first
+    SNAPSHOT_STALL = "snapshot_stall"
+    STALLED = "stalled"
+    RECOVERING = "recovering"
+    IDLE = "idle"
+    NOT_REPORTED = "untold"
+
+
+# What each bin is, for people: docs/goodput.md says it at length.
+EXPLAINED: Mapping[Bin, str] = {
+    Bin.QUEUE: "Waiting in the queue.",
+    Bin.START_UP: "Agents starting and importing.",
+    Bin.RENDEZVOUS: "Agents forming the group.",
+    Bin.LOAD: "Workers starting and reading a snapshot.",
+    Bin.COMPILE: "The first step, beyond the time of a usual one.",
+    Bin.PRODUCTIVE: "Steps that count.",
+    Bin.RE_DONE: "Steps lost to a failure and done again.",
+    Bin.SNAPSHOT_STALL: "Training paused for a snapshot.",
+    Bin.STALLED: "No progress, until it was noticed.",
+    Bin.RECOVERING: "From a failure until training resumed.",
+    Bin.IDLE: "Suspended, ended, or devices that a smaller group left unused.",
+    Bin.NOT_REPORTED: "Workers ran without reporting steps.",
+}
 
 
 UNHELD = (Bin.QUEUE, Bin.IDLE)  # the job had no device then
+LOSSES = (Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING)  # what failures cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

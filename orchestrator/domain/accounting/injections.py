@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from orchestrator.domain.accounting.goodput import Bin, Stretch
+from orchestrator.domain.accounting.goodput import LOSSES, Stretch
 from orchestrator.domain.job.event import Event
 from orchestrator.domain.job.event import EventKind as Ours
 from trainer.contract.chaos import Fault
 from trainer.contract.exit_record import EventKind as Theirs
 
-KINDS = frozenset({Ours.CHAOS_REQUESTED.value, Theirs.CHAOS_INJECTED.value})
 # Those that end workers or stop them; the others show only when something else happens.
 _ENDING = frozenset({Fault.KILL, Fault.HANG, Fault.PREEMPT, Fault.NODE_LOSS})
-_LOSSES = frozenset({Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING})
 _CLOCKS_APART = timedelta(seconds=5)
 
 
@@ -36,7 +34,7 @@ class Injection:
 
 
 def read_injections(events: Sequence[Event]) -> tuple[Injection, ...]:
-    """Every agent's word on each fault that was requested. `events` of KINDS at least."""
+    """Every agent's word on each fault that was requested. `events` of chronicle.KINDS."""
     requested = {event.evidence.get("number"): event for event in events if event.kind == Ours.CHAOS_REQUESTED}
     found = []
     for event in events:
@@ -85,7 +83,7 @@ def mark_stretches(stretches: Sequence[Stretch], injections: Sequence[Injection]
     number: int | None = None
     term: tuple[int | None, int | None] = (None, None)
     for each in stretches:
-        if each.bin in _LOSSES:
+        if each.bin in LOSSES:
             number = number or _number_of(by_term, each, term)
         else:
             number, term = None, (each.attempt, each.generation)

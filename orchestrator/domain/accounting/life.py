@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise, zip_longest
 
-from orchestrator.domain.accounting.goodput import Bin, Stretch
-from trainer.contract.failure import FailureKind
-
-LOSSES = (Bin.RE_DONE, Bin.STALLED, Bin.RECOVERING)  # what failures cost
+from orchestrator.domain.accounting.goodput import LOSSES, Bin, Stretch
+from orchestrator.domain.accounting.injections import Injection, mark_stretches
+from trainer.contract.failure import Failure, FailureKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +56,17 @@ class GenerationLife:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What ended a generation: the first cause of all that its agents reported."""
+
+    attempt: int
+    generation: int
+    at: datetime
+    failure: Failure
+    collateral_ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLife:
     number: int
     devices: int  # that it asked for
@@ -70,6 +80,14 @@ class AttemptLife:
     cause: FailureKind | None = None  # of its end, where it failed
     nodes: tuple[str, ...] = ()  # where its agents ran
     generations: tuple[GenerationLife, ...] = ()
+    troubles: tuple[Trouble, ...] = ()  # by generation; of one whose start was not reported as well
+
+    @property
+    def causes(self) -> tuple[FailureKind | None, ...]:
+        """Of the end of each generation. Of the last one the attempt knows best: it has heard all agents, and the
+        cluster. Of an attempt without any: its own."""
+        told = [one.cause for one in self.generations] or [None]
+        return (*told[:-1], self.cause or told[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,7 @@ class Life:
     devices: int
     attempts: tuple[AttemptLife, ...] = ()
     rests: tuple[Rest, ...] = ()
+    injections: tuple[Injection, ...] = ()
 
     @property
     def tells_steps(self) -> bool:
@@ -97,45 +116,19 @@ class Life:
         return any(each.trained for each in lives) or any(each.heard_at for each in self.attempts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mark:
-    """From then on, until the next mark. `used`: None is all devices."""
-
-    at: datetime
-    bin: Bin
-    devices: int
-    used: int | None = None
-    attempt: int | None = None
-    generation: int | None = None
-    stall_s: float = 0.0
-    cause: FailureKind | None = None
-    nodes: Mapping[str, int] = field(default_factory=dict)
-
-
 def lay_out(life: Life, now: datetime) -> tuple[Stretch, ...]:
     """The job's life until `now`, without a gap; what lasted no time is left out."""
     end = max(life.created_at, life.ended_at or now)
-    marks = [mark for group in _in_order(life) for mark in group]
+    marks = list(_in_order(life))
     times = [life.created_at]
     for mark in marks[1:]:
-        times.append(min(max(mark.at, times[-1]), end))
+        times.append(min(max(mark.since, times[-1]), end))
     stretches = [
-        Stretch(
-            bin=mark.bin,
-            since=since,
-            until=until,
-            devices=mark.devices,
-            used=mark.devices if mark.used is None else min(mark.used, mark.devices),
-            attempt=mark.attempt,
-            generation=mark.generation,
-            stall_s=mark.stall_s,
-            cause=mark.cause if mark.bin in LOSSES else None,
-            nodes=mark.nodes,
-        )
+        replace(mark, since=since, until=until, cause=mark.cause if mark.bin in LOSSES else None)
         for mark, (since, until) in zip(marks, pairwise([*times, end]), strict=True)
         if until > since
     ]
-    return tuple(stretches if life.ended_at is None else _without_hope(stretches))
+    return mark_stretches(stretches if life.ended_at is None else _without_hope(stretches), life.injections)
 
 
 def _without_hope(stretches: Sequence[Stretch]) -> list[Stretch]:
@@ -148,17 +141,17 @@ def _without_hope(stretches: Sequence[Stretch]) -> list[Stretch]:
     return kept
 
 
-def _in_order(life: Life) -> Iterator[list[_Mark]]:
-    """The marks of the beginning, and of each attempt and rest after the other."""
+def _in_order(life: Life) -> Iterator[Stretch]:
+    """Stretches without a length, of the beginning, of each attempt and of each rest: each lasts until the next one."""
     first = life.attempts[0].devices if life.attempts else life.devices
-    yield [_Mark(at=life.created_at, bin=Bin.QUEUE, devices=first)]
+    yield _without_devices(life.created_at, Bin.QUEUE, first)
     parts: list[AttemptLife | Rest] = sorted([*life.attempts, *life.rests], key=_began_at)
     rested, after = True, None
     for part in parts:
         if isinstance(part, Rest):
-            yield list(_mark_rest(part, life.devices))
+            yield from _mark_rest(part, life.devices)
         else:
-            yield list(_mark_attempt(part, afresh=rested, after=after, tells_steps=life.tells_steps))
+            yield from _mark_attempt(part, afresh=rested, after=after, tells_steps=life.tells_steps)
             after = part.cause
         rested = isinstance(part, Rest)
 
@@ -167,112 +160,122 @@ def _began_at(part: AttemptLife | Rest) -> datetime:
     return part.since if isinstance(part, Rest) else part.created_at
 
 
-def _mark_rest(rest: Rest, devices: int) -> Iterator[_Mark]:
-    yield _Mark(at=rest.since, bin=Bin.IDLE, devices=devices)
+def _without_devices(at: datetime, into: Bin, devices: int) -> Stretch:
+    return Stretch(bin=into, since=at, until=at, devices=devices, used=devices)
+
+
+def _mark_rest(rest: Rest, devices: int) -> Iterator[Stretch]:
+    yield _without_devices(rest.since, Bin.IDLE, devices)
     if rest.until is not None:
-        yield _Mark(at=rest.until, bin=Bin.QUEUE, devices=devices)
+        yield _without_devices(rest.until, Bin.QUEUE, devices)
 
 
 def _mark_attempt(
     attempt: AttemptLife, *, afresh: bool, after: FailureKind | None, tells_steps: bool
-) -> Iterator[_Mark]:
+) -> Iterator[Stretch]:
     """`afresh`: nothing of the job ran since it was submitted or last rested, so that this is a start, no recovery from
     `after`."""
 
-    def mark(at: datetime, into: Bin) -> _Mark:
-        found = into if afresh else Bin.RECOVERING
-        nodes = {} if found is Bin.QUEUE else _spread(attempt)
-        return _Mark(at=at, bin=found, devices=attempt.devices, attempt=attempt.number, cause=after, nodes=nodes)
+    def mark(at: datetime, into: Bin) -> Stretch:
+        return _between(attempt, at, into if afresh else Bin.RECOVERING, after)
 
     yield mark(attempt.created_at, Bin.QUEUE if attempt.queued else Bin.START_UP)
     if attempt.agent_at is not None:
         yield mark(attempt.agent_at, Bin.START_UP)
     if attempt.ready_at is not None:
         yield mark(attempt.ready_at, Bin.RENDEZVOUS)
-    for one, following in zip_longest(attempt.generations, attempt.generations[1:]):
-        yield from _mark_generation(attempt, one, following, afresh=afresh, after=after, tells_steps=tells_steps)
-        afresh, after = False, _cause_of_end(attempt, one, following)
+    for end in _list_ends(attempt):
+        if tells_steps:
+            yield from _mark_generation(end, afresh=afresh, after=after)
+        else:
+            yield from _mark_silent_generation(end)
+        if end.over_at is not None:
+            yield _between(attempt, end.over_at, Bin.RECOVERING, end.cause)
+        afresh, after = False, end.cause
     if attempt.ended_at is not None:
         after = attempt.cause or after
         yield mark(attempt.ended_at, Bin.RECOVERING)
 
 
-def _mark_generation(
-    attempt: AttemptLife,
-    one: GenerationLife,
-    following: GenerationLife | None,
-    *,
-    afresh: bool,
-    after: FailureKind | None,
-    tells_steps: bool,
-) -> Iterator[_Mark]:
-    def mark(at: datetime, into: Bin, cause: FailureKind | None = None, stall_s: float = 0.0) -> _Mark:
-        return _Mark(
-            at=at,
+def _between(attempt: AttemptLife, at: datetime, into: Bin, cause: FailureKind | None) -> Stretch:
+    """Of an attempt without workers: they would stand on the nodes that it is known to have had."""
+    return Stretch(
+        bin=into,
+        since=at,
+        until=at,
+        devices=attempt.devices,
+        used=attempt.devices,
+        attempt=attempt.number,
+        cause=cause,
+        nodes={} if into is Bin.QUEUE else dict.fromkeys(attempt.nodes, 1),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """A generation with its end. `over_at` None: it lives."""
+
+    attempt: AttemptLife
+    generation: GenerationLife
+    over_at: datetime | None
+    cause: FailureKind | None
+    is_last: bool
+
+    def mark(self, at: datetime, into: Bin, cause: FailureKind | None = None, stall_s: float = 0.0) -> Stretch:
+        attempt, one = self.attempt, self.generation
+        return Stretch(
             bin=into,
+            since=at,
+            until=at,
             devices=attempt.devices,
-            used=one.world_size,
+            used=min(one.world_size, attempt.devices),
             attempt=attempt.number,
             generation=one.number,
             stall_s=stall_s,
             cause=cause,
-            nodes=one.nodes or _spread(attempt),
+            nodes=one.nodes or dict.fromkeys(attempt.nodes, 1),
         )
 
-    over_at, cause = _over_at(attempt, one, following), _cause_of_end(attempt, one, following)
-    if not tells_steps:
-        yield mark(one.started_at, Bin.NOT_REPORTED)
-        if over_at is not None and one.silent_s:
-            yield mark(max(one.started_at, over_at - timedelta(seconds=one.silent_s)), Bin.STALLED, cause)
-    else:
-        yield mark(one.started_at, Bin.LOAD if afresh else Bin.RECOVERING, after)
-        if one.restored_at is not None:
-            yield mark(one.restored_at, Bin.COMPILE if afresh else Bin.RECOVERING, after)
-        if one.kept is not None:
-            yield mark(one.kept.began_at, Bin.PRODUCTIVE, stall_s=one.kept.stall_s)
-        if over_at is not None:
-            is_last = following is None
-            yield from (mark(at, into, cause) for at, into in _ending(attempt, one, over_at, is_last=is_last))
-    if over_at is not None:
-        yield _Mark(
-            at=over_at,
-            bin=Bin.RECOVERING,
-            devices=attempt.devices,
-            attempt=attempt.number,
+
+def _list_ends(attempt: AttemptLife) -> Iterator[_End]:
+    generations = attempt.generations
+    for one, following, cause in zip_longest(generations, generations[1:], attempt.causes[: len(generations)]):
+        after = None if following is None else following.noticed_at or following.started_at
+        known: Sequence[datetime] = [at for at in (one.failed_at, after, attempt.ended_at) if at is not None]
+        yield _End(
+            attempt=attempt,
+            generation=one,
+            over_at=min(known, default=None),
             cause=cause,
-            nodes=_spread(attempt),
+            is_last=following is None,
         )
 
 
-def _spread(attempt: AttemptLife) -> Mapping[str, int]:
-    """The devices that it asked for, over the nodes that it is known to have had."""
-    return dict.fromkeys(attempt.nodes, 1)
+def _mark_silent_generation(end: _End) -> Iterator[Stretch]:
+    """Of workers that report no steps."""
+    one = end.generation
+    yield end.mark(one.started_at, Bin.NOT_REPORTED)
+    if end.over_at is not None and one.silent_s:
+        yield end.mark(max(one.started_at, end.over_at - timedelta(seconds=one.silent_s)), Bin.STALLED, end.cause)
 
 
-def _cause_of_end(attempt: AttemptLife, one: GenerationLife, following: GenerationLife | None) -> FailureKind | None:
-    """Of the last generation the attempt knows best: it has heard all agents, and the cluster."""
-    return one.cause if following is not None else attempt.cause or one.cause
-
-
-def _over_at(attempt: AttemptLife, one: GenerationLife, following: GenerationLife | None) -> datetime | None:
-    """When the generation was seen to be over; None: it lives."""
-    after = None if following is None else following.noticed_at or following.started_at
-    known: Sequence[datetime] = [at for at in (one.failed_at, after, attempt.ended_at) if at is not None]
-    return min(known, default=None)
-
-
-def _ending(
-    attempt: AttemptLife, one: GenerationLife, over_at: datetime, *, is_last: bool
-) -> Iterator[tuple[datetime, Bin]]:
-    """What lies between the last step that counts and the end."""
-    if not one.trained:
+def _mark_generation(end: _End, *, afresh: bool, after: FailureKind | None) -> Iterator[Stretch]:
+    one = end.generation
+    yield end.mark(one.started_at, Bin.LOAD if afresh else Bin.RECOVERING, after)
+    if one.restored_at is not None:
+        yield end.mark(one.restored_at, Bin.COMPILE if afresh else Bin.RECOVERING, after)
+    if one.kept is not None:
+        yield end.mark(one.kept.began_at, Bin.PRODUCTIVE, stall_s=one.kept.stall_s)
+    if end.over_at is None or not one.trained:
         return
+    # What lies between the last step that counts and the end.
     trained_until = one.kept.last_at if one.kept is not None else one.restored_at or one.started_at
-    if is_last and attempt.went_well:
-        yield trained_until, Bin.IDLE
+    if end.is_last and end.attempt.went_well:
+        yield end.mark(trained_until, Bin.IDLE)
         return
-    yield trained_until, Bin.RE_DONE
+    yield end.mark(trained_until, Bin.RE_DONE, end.cause)
     if one.failed_at is not None:
-        yield over_at - timedelta(seconds=one.silent_s), Bin.STALLED if one.silent_s else Bin.RE_DONE
-    elif is_last and attempt.heard_at is not None:  # the agents are gone without a word
-        yield max(attempt.heard_at, trained_until), Bin.STALLED
+        silent_since = end.over_at - timedelta(seconds=one.silent_s)
+        yield end.mark(silent_since, Bin.STALLED if one.silent_s else Bin.RE_DONE, end.cause)
+    elif end.is_last and end.attempt.heard_at is not None:  # the agents are gone without a word
+        yield end.mark(max(end.attempt.heard_at, trained_until), Bin.STALLED, end.cause)

@@ -8,13 +8,12 @@ from datetime import datetime
 
 from orchestrator.domain.observation.observation import Training
 from trainer.contract.clock import parse_time
-from trainer.contract.exit_record import EventKind, JournalEvent
+from trainer.contract.exit_record import GROUP_CHANGES, EventKind, JournalEvent
 from trainer.contract.progress import Phase, Progress
 from trainer.contract.silence import PhaseTimes
 
 _NEW_STEP_WEIGHT = 0.2  # of the newest in the recent mean of seconds a step
 _LARGEST = 2**63 - 1
-_RESTARTS = (EventKind.RESTARTED_IN_PLACE.value, EventKind.GROUP_SHRUNK.value, EventKind.GROUP_GREW.value)
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class TrainingSummary:
                 self.generation = generation
                 world_size = event.evidence.get("world_size")
                 self.world_size = fitting(world_size) if isinstance(world_size, int) else self.world_size
-        elif event.kind in _RESTARTS and generation > self.changed_generation:
+        elif event.kind in GROUP_CHANGES and generation > self.changed_generation:
             # Each agent of the attempt journals the change of the group; it is one.
             self.changed_generation = generation
             # With a reason, no worker had failed: the group changed for it.

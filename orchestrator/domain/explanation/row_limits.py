@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from orchestrator.domain.accounting import chronicle
-from orchestrator.domain.explanation import why
+from orchestrator.domain.accounting.chronicle import KINDS
 from orchestrator.domain.job.attempt import AttemptKey
 from trainer.contract.exit_record import EventKind
 from trainer.contract.progress import Progress
@@ -29,7 +28,7 @@ ROW_BYTES = 2048  # the average size of an event up to which all rows of a room 
 JOB_SHARE = 4  # the limit of a job, in limits of one attempt
 # Metrics that every job may report beside MOST_NAMES of its own.
 _USUAL_NAMES = frozenset({"loss", "tokens_per_s", "learning_rate", "grad_norm", "step_s", "snapshot_s"})
-_ACCOUNT = (chronicle.KINDS | why.KINDS) & {kind.value for kind in EventKind}
+_ACCOUNT = KINDS & {kind.value for kind in EventKind}
 _SNAPSHOTS = frozenset(
     {
         EventKind.SNAPSHOT_COMMITTED.value,

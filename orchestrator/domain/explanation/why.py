@@ -6,36 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from orchestrator.domain.accounting.chronicle import Chronicle
-from orchestrator.domain.accounting.goodput import Bin, Ledger
-from orchestrator.domain.accounting.injections import KINDS as CHAOS_KINDS
-from orchestrator.domain.accounting.injections import Injection, find_cause, read_injections
-from orchestrator.domain.accounting.life import LOSSES
+from orchestrator.domain.accounting.chronicle import ACTIONS, Chronicle
+from orchestrator.domain.accounting.goodput import LOSSES, Bin, Ledger
+from orchestrator.domain.accounting.injections import Injection, find_cause
+from orchestrator.domain.accounting.life import Life, Trouble
 from orchestrator.domain.explanation.obstacles import tell_next
 from orchestrator.domain.explanation.remedies import KILLED, SCRIPT_ERROR, Remedy, find_remedy
 from orchestrator.domain.explanation.script_error import find_script_line
 from orchestrator.domain.job.attempt import Attempt
 from orchestrator.domain.job.event import Event
-from orchestrator.domain.job.event import EventKind as Ours
 from orchestrator.domain.job.job import Job, JobState
 from orchestrator.domain.specs.spec import JobSpec
-from trainer.contract.exit_record import EventKind as Theirs
-from trainer.contract.failure import Failure, FailureKind, is_collateral, parse_failure
+from trainer.contract.failure import Failure, FailureKind, is_collateral
 
-_ACTIONS = (
-    Ours.JOB_STATE.value,
-    Ours.RECOVERED.value,
-    Ours.GREW_BACK.value,
-    Ours.NODE_MARKED.value,
-    Theirs.RESTARTED_IN_PLACE.value,
-    Theirs.GROUP_SHRUNK.value,
-    Theirs.GROUP_GREW.value,
-    Theirs.RESTORED.value,
-    Theirs.STACKS_SAVED.value,
-    Theirs.CHAOS_INJECTED.value,
-)
-KINDS = frozenset({*_ACTIONS, *CHAOS_KINDS, Theirs.WORKER_FAILED.value, Ours.ATTEMPT_STATE.value})
-_FORMED = (Theirs.RESTARTED_IN_PLACE.value, Theirs.GROUP_SHRUNK.value, Theirs.GROUP_GREW.value)
 _MOST_ACTIONS = 12
 _NOT_REPORTED = "not reported, because the workers report no steps"
 
@@ -75,9 +58,9 @@ class Why:
     quiet: str | None = None  # when workers that report no steps printed last, and who notices a hang
 
 
-def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -> Why:
-    """`chronicle` holds events of KINDS at least; `quiet` is the text of `tell_quiet`, if there is one."""
-    cause = _on_purpose(_find_cause(chronicle), chronicle.events)
+def explain(chronicle: Chronicle, life: Life, ledger: Ledger, *, quiet: str | None = None) -> Why:
+    """`life` and `ledger` are the chronicle's; `quiet` is the text of `tell_quiet`, if there is one."""
+    cause = _on_purpose(_find_cause(chronicle, life), life)
     remedy = None if cause is None else _find_remedy(chronicle.job, cause)
     return Why(
         verdict=_judge(chronicle.job, cause),
@@ -90,34 +73,31 @@ def explain(chronicle: Chronicle, ledger: Ledger, *, quiet: str | None = None) -
     )
 
 
-def _find_cause(chronicle: Chronicle) -> Cause | None:
+def _find_cause(chronicle: Chronicle, life: Life) -> Cause | None:
     """Of the newest attempt that failed, or of the newest generation that did while its attempt went on."""
-    failed = max((event for event in chronicle.events if event.kind == Theirs.WORKER_FAILED), key=_order, default=None)
+    trouble = max((each for attempt in life.attempts for each in attempt.troubles), key=_term, default=None)
     ended = [each for each in chronicle.attempts if each.failure is not None]
-    if ended and (failed is None or ended[-1].key.number >= (failed.attempt or 0)):
-        return _cause_of_end(chronicle, ended[-1], failed)
-    return None if failed is None else _cause_in_place(chronicle, failed)
+    if ended and (trouble is None or ended[-1].key.number >= trouble.attempt):
+        return _cause_of_end(chronicle, ended[-1], trouble)
+    return None if trouble is None else _cause_in_place(chronicle, life, trouble)
 
 
-def _order(failed: Event) -> tuple[int, int, bool, int]:
-    """The newest generation; in it, not who lost a peer; of those that hung, who is behind in steps."""
-    step = failed.evidence.get("step")
-    behind = -step if failed.evidence.get("kind") == FailureKind.HANG and isinstance(step, int) else 0
-    return (failed.attempt or 0, failed.generation or 0, failed.evidence.get("lost_a_peer") is not True, behind)
+def _term(trouble: Trouble) -> tuple[int, int]:
+    return trouble.attempt, trouble.generation
 
 
-def _on_purpose(cause: Cause | None, events: Sequence[Event]) -> Cause | None:
+def _on_purpose(cause: Cause | None, life: Life) -> Cause | None:
     if cause is None:
         return None
-    found = find_cause(read_injections(events), attempt=cause.attempt, generation=cause.generation, at=cause.at)
+    found = find_cause(life.injections, attempt=cause.attempt, generation=cause.generation, at=cause.at)
     return replace(cause, chaos=found)
 
 
-def _cause_of_end(chronicle: Chronicle, attempt: Attempt, failed: Event | None) -> Cause:
+def _cause_of_end(chronicle: Chronicle, attempt: Attempt, trouble: Trouble | None) -> Cause:
     """The attempt's own failure is the first cause of all its agents' words; the newest of those tells the rest."""
     number = attempt.key.number
     failure = attempt.failure or Failure(kind=FailureKind.UNKNOWN, message=attempt.reason)
-    mine = failed if failed is not None and failed.attempt == number else None
+    mine = trouble if trouble is not None and trouble.attempt == number else None
     went_on = attempt is not chronicle.attempts[-1] and chronicle.job.state is JobState.RUNNING
     return Cause(
         failure=failure,
@@ -130,44 +110,20 @@ def _cause_of_end(chronicle: Chronicle, attempt: Attempt, failed: Event | None) 
     )
 
 
-def _cause_in_place(chronicle: Chronicle, failed: Event) -> Cause:
-    failure, term = (
-        _lost_node(chronicle, failed) or parse_failure(failed.evidence),
-        (failed.attempt or 0, failed.generation or 0),
-    )
-    started = [event for event in chronicle.events if event.kind == Theirs.GENERATION_STARTED]
+def _cause_in_place(chronicle: Chronicle, life: Life, trouble: Trouble) -> Cause:
+    newest = max(((each.number, one.number) for each in life.attempts for one in each.generations), default=(0, 0))
     return Cause(
-        failure=failure,
-        at=failed.at,
-        attempt=term[0],
-        generation=failed.generation,
-        collateral_ranks=_collateral(failed, failure),
-        over=any((event.attempt or 0, event.generation or 0) > term for event in started)
-        or chronicle.job.state is JobState.SUCCEEDED,
+        failure=trouble.failure,
+        at=trouble.at,
+        attempt=trouble.attempt,
+        generation=trouble.generation,
+        collateral_ranks=_collateral(trouble, trouble.failure),
+        over=newest > _term(trouble) or chronicle.job.state is JobState.SUCCEEDED,
     )
 
 
-def _lost_node(chronicle: Chronicle, failed: Event) -> Failure | None:
-    """Where all that was told is the loss of a peer: who is not in the group that formed next."""
-    if failed.evidence.get("lost_a_peer") is not True:
-        return None
-    later = [
-        event
-        for event in chronicle.events
-        if event.kind in _FORMED
-        and event.attempt == failed.attempt
-        and (event.generation or 0) > (failed.generation or 0)
-    ]
-    change = min(later, key=lambda event: event.generation or 0, default=None)
-    if change is None or change.kind != Theirs.GROUP_SHRUNK:
-        return None
-    return Failure(kind=FailureKind.NODE, message=f"a node or its agent was lost: {change.sentence}")
-
-
-def _collateral(failed: Event, failure: Failure) -> tuple[int, ...]:
-    ranks = failed.evidence.get("collateral_ranks")
-    named = [rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else []
-    return tuple(sorted(set(named) - {failure.rank}))
+def _collateral(trouble: Trouble, failure: Failure) -> tuple[int, ...]:
+    return tuple(rank for rank in trouble.collateral_ranks if rank != failure.rank)
 
 
 def _judge(job: Job, cause: Cause | None) -> str:
@@ -206,7 +162,7 @@ def _list_actions(events: Sequence[Event], since: datetime | None) -> tuple[Acti
     actions = [
         ActionTaken(at=event.at, sentence=event.sentence, attempt=event.attempt, rule=_rule(event))
         for event in events
-        if event.kind in _ACTIONS and (since is None or event.at >= since)
+        if event.kind in ACTIONS and (since is None or event.at >= since)
     ]
     return tuple(actions[-_MOST_ACTIONS:])
 

@@ -30,6 +30,7 @@ class EventKind(StrEnum):
     FIRST_STEP = "step.first"  # of an attempt: told to the service's own listeners, never stored
 
 
+_LARGEST = 1e8  # seconds, steps or workers that are believed
 _OURS = frozenset(kind.value for kind in EventKind)
 REPLICA = "replica"  # in the evidence of what agents and their workers tell: which of the attempt's
 
@@ -45,6 +46,16 @@ class Event:
     generation: int | None = None
     evidence: dict[str, object] = field(default_factory=dict)
     actor: str | None = None  # who asked for it; None: nobody, the service or an agent did it
+
+    def number(self, name: str) -> float | None:
+        """A number of the evidence, from 0 to _LARGEST; None for anything else.
+
+        Agents of any version write evidence, and anyone may write into a run directory.
+        """
+        value = self.evidence.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        return float(value) if 0 <= value <= _LARGEST else None
 
     @property
     def replica(self) -> int | None:

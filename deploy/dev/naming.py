@@ -106,8 +106,6 @@ LONG = frozenset(
         "trainer/data/datasets.py:__init__",
         "trainer/parallel/optim.py:_init_group",
         "trainer/script/sampler.py:__init__",
-        "trainer/script/script_saver.py:__init__",
-        "trainer/snapshot/lineage.py:choose_restore",
     }
 )
 

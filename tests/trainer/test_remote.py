@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.trainer.harness import make_manifest
 from trainer import snapshot
 from trainer.contract import env
+from trainer.contract.env import parse_place
 from trainer.contract.fence import Term, TermRecord
 from trainer.contract.manifest import SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError
@@ -52,7 +53,7 @@ def make(store, name, **details):
 def choose(store):
     told = []
     records = [TermRecord(term=Term(1, 1), base_step=0)]
-    restore = lineage.choose_restore(store, records, 0, None, lambda _, sentence, __: told.append(sentence))
+    restore = lineage.choose_restore(parse_place({}), store, records, lambda _, sentence, __: told.append(sentence))
     return restore, told
 
 

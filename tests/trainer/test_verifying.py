@@ -7,6 +7,7 @@ import pytest
 
 from tests.trainer.harness import make_manifest, start_group
 from trainer import snapshot
+from trainer.contract.env import parse_place
 from trainer.contract.fence import Term
 from trainer.contract.manifest import FileEntry, SnapshotName
 from trainer.errors import DamagedSnapshot, SnapshotError
@@ -51,7 +52,7 @@ def write_case(folder, case):
 def choose_alone(folder):
     told = []
     try:
-        chosen = lineage.choose_restore(folder, [], 0, None, lambda _, sentence, __: told.append(sentence))
+        chosen = lineage.choose_restore(parse_place({}), folder, [], lambda _, sentence, __: told.append(sentence))
     except SnapshotError as error:
         return f"{type(error).__name__}: {error}", told
     return None if chosen is None else chosen.path.name, told

@@ -42,7 +42,7 @@ def choose(folder, waits):
         told.append(sentence)
 
     try:
-        chosen = choose_together(lambda verify: lineage.choose_restore(folder, [], 0, None, tell, verify=verify), waits)
+        chosen = choose_together(lambda verify: lineage.choose_restore(place, folder, [], tell, verify), waits)
     except SnapshotError as error:
         return f"{type(error).__name__}: {error}"
     return None if chosen is None else chosen.path.name

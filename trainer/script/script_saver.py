@@ -19,24 +19,19 @@ from trainer.contract.manifest import FILES, FileEntry, Manifest, SnapshotName
 from trainer.errors import SnapshotError, StaleTerm
 from trainer.script import notes as script_notes
 from trainer.snapshot.events import tell_committed
-from trainer.snapshot.lineage import Fence
+from trainer.snapshot.lineage import fence_of, folder_of
 from trainer.snapshot.retention import Retention
 from trainer.worker.full_disk import meet_full_disk
 from trainer.worker.heartbeat import Heartbeat
 
 
 class ScriptSaver:
+    """`parent` is the restored snapshot."""
+
     def __init__(
-        self,
-        *,
-        place: WorkerPlace,
-        folder: Path,
-        fence: Fence,
-        parent: Path | None,
-        keep: int,
-        keep_every: int | None,
-        heartbeat: Heartbeat,
+        self, place: WorkerPlace, parent: Path | None, heartbeat: Heartbeat, *, keep: int, keep_every: int | None
     ) -> None:
+        folder, fence = folder_of(place), fence_of(place)
         self.saved_step: int | None = None
         self._place, self._folder, self._fence, self._heartbeat = place, folder, fence, heartbeat
         self._parent = parent

@@ -58,7 +58,7 @@ class Script:
         return None if self._saver is None else self._saver.saved_step
 
     def begin(self) -> tuple[int, Path | None]:
-        """Begin this generation's term: the step and the snapshot that it goes on from.
+        """Begin this generation's term: the step and the snapshot to continue from.
 
         Raises SnapshotError and StaleTerm.
         """
@@ -82,15 +82,8 @@ class Script:
         if "error" in found:
             raise SnapshotError(str(found["error"]))
         restored = None if found["folder"] is None else Path(str(found["folder"]))
-        self._saver = ScriptSaver(
-            place=place,
-            folder=folder,
-            fence=fence,
-            parent=restored,
-            keep=self._keep,
-            keep_every=self._keep_every,
-            heartbeat=self._heartbeat,
-        )
+        keep, keep_every = self._keep, self._keep_every
+        self._saver = ScriptSaver(place, restored, self._heartbeat, keep=keep, keep_every=keep_every)
         return int(str(found["step"])), restored
 
     def report(self, done: int, metrics: Mapping[str, SupportsFloat]) -> None:

@@ -168,7 +168,7 @@ def begin_term(
     try:
         term = _own_term(place, snapshots)
         fence.check(term)
-        restore = choose_restore(snapshots, fence.read(), place.retry, place.restore_from, tell, place.job_id, verify)
+        restore = choose_restore(place, snapshots, fence.read(), tell, verify)
         base_step = 0 if restore is None else restore.manifest.step
         fence.begin(TermRecord(term=term, base_step=base_step, retry=place.retry))
         _check_again(restore, fence)
@@ -186,29 +186,28 @@ def _check_again(restore: Restore | None, fence: Fence) -> None:
 
 
 def choose_restore(
+    place: WorkerPlace,
     snapshots: Place,
     records: Sequence[TermRecord],
-    retry: int,
-    restore_from: str | None,
     tell: Tell,
-    job_id: str | None = None,
     verify: Verify = snapshot.verify,
 ) -> Restore | None:
-    """The newest good snapshot of the lineage; damaged ones are quarantined on the way. None only if there are none.
+    """The newest good snapshot of the lineage. Damaged ones are quarantined. None only if there are none.
 
-    `restore_from` is where to start. The name of one of the job's own snapshots is a way back: others count only if
-    they were written since the owner's retry that asked for it. A path elsewhere is a way in: it serves until the job
-    has a snapshot of its own. That snapshot must be good: nothing stands in for it.
+    `place.restore_from` names the snapshot to start from, which must be good. If it is one of the job's own, others
+    count only if they were written since the retry that asked for it. Any other path is used until the job has a
+    snapshot of its own.
     """
+    restore_from = place.restore_from
     pinned = None if restore_from is None else _locate(restore_from, snapshots)
     is_way_back = pinned is not None and pinned.parent == _resolve(snapshots)
     own = restore_order(snapshot.list_committed(snapshots), records)
     lost = [name for name in snapshot.list_quarantined(snapshots) if counts(name.term, name.step, records)]
     if is_way_back:
-        since = {record.term for record in records if record.retry == retry}
+        since = {record.term for record in records if record.retry == place.retry}
         own = [name for name in own if name.term in since]
     for name in own:
-        manifest = verify_or_quarantine(snapshots / str(name), tell, job_id, verify)
+        manifest = verify_or_quarantine(snapshots / str(name), tell, place.job_id, verify)
         if manifest is not None:
             return Restore(path=snapshots / str(name), manifest=manifest, is_own=True)
     if pinned is not None:

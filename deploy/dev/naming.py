@@ -63,7 +63,13 @@ STORED = {
         "docs/api.md",
         "tests/",
     ),
-    "wished": ("alembic/", "orchestrator/store/tables.py", "orchestrator/simulator/", "tests/simulator/"),
+    "wished": (
+        "alembic/",
+        "orchestrator/store/tables.py",
+        "orchestrator/simulator/",
+        "tests/simulator/",
+        "docs/simulator.md",
+    ),
     "wishes": (
         "orchestrator/api/routes/job_requests.py",
         "trainer/script/script_saver.py",
@@ -74,8 +80,6 @@ STORED = {
 LEFT_OUT = (
     "CHANGELOG.md",
     "docs/adr/",
-    "docs/simulator.md",
-    "orchestrator/simulator/",
     "deploy/dev/naming.py",
     "tests/deploy/test_naming.py",
 )

@@ -24,8 +24,8 @@ def find_wrong_transitions(job: Job, attempt: Attempt | None, change: Change) ->
     if after.state is not job.state:
         if after.state not in JOB_EDGES[job.state]:
             yield f"{job.id} changes along no edge: {job.state} -> {after.state}"
-        told = [event.evidence["state"] for event in change.events if event.kind == EventKind.JOB_STATE]
-        if after.state.value not in told:
+        states = [event.evidence["state"] for event in change.events if event.kind == EventKind.JOB_STATE]
+        if after.state.value not in states:
             yield f"{job.id} became {after.state} without an event"
     if change.attempt is not None:
         yield from _find_wrong_attempt(attempt, change.attempt, change)
@@ -39,8 +39,8 @@ def _find_wrong_attempt(before: Attempt | None, after: Attempt, change: Change) 
     if before is not None and after.state not in ATTEMPT_EDGES[before.state]:
         yield f"{after.key} changes along no edge: {before.state} -> {after.state}"
     mine = [event for event in change.events if event.attempt == after.key.number]
-    told = [event.evidence["state"] for event in mine if event.kind == EventKind.ATTEMPT_STATE]
-    if after.state.value not in told:
+    states = [event.evidence["state"] for event in mine if event.kind == EventKind.ATTEMPT_STATE]
+    if after.state.value not in states:
         yield f"{after.key} became {after.state} without an event"
 
 

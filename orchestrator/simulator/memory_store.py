@@ -44,7 +44,7 @@ class MemoryStore:
         """With room for everything."""
         tables = self.answering()
         for batch in batches:
-            if batch.key not in tables.told:
+            if batch.key not in tables.summaries:
                 raise NotFound(f"there is no attempt {batch.key}")
         refused = {place: why for place, batch in enumerate(batches) if (why := _refusal(tables, batch)) is not None}
         for place, batch in enumerate(batches):
@@ -92,7 +92,7 @@ class MemoryStore:
         return JobStanding(
             job=tables.job(job_id),
             attempt=attempt,
-            training=Training() if attempt is None else tables.told[attempt.key].training(),
+            training=Training() if attempt is None else tables.summaries[attempt.key].training(),
             attempts=0 if attempt is None else attempt.key.number,
             world_size=None,
             loss=None,

@@ -117,5 +117,5 @@ def _supervised(tables: Tables, job: Job) -> Supervised:
     attempt = tables.attempt_of(job.id)
     if attempt is None:
         return Supervised(job=job, attempt=None, training=_NO_TRAINING, exits={})
-    training = tables.told[attempt.key].training()
+    training = tables.summaries[attempt.key].training()
     return Supervised(job=job, attempt=attempt, training=training, exits=exits_of(tables, attempt.key))

@@ -1,4 +1,4 @@
-"""The tables of the store in memory, and what journals leave in them. Rows are immutable but for what was told."""
+"""The tables of the store in memory, and what journals leave in them. Only the training summaries are mutable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tables:
     keys: dict[tuple[str, str, str], tuple[str, str]] = field(default_factory=dict)
     attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)  # attempt's number by job
-    told: dict[AttemptKey, TrainingSummary] = field(default_factory=dict)
+    summaries: dict[AttemptKey, TrainingSummary] = field(default_factory=dict)
     ranks: dict[AttemptKey, dict[int, RankWord]] = field(default_factory=dict)
     journals: dict[AttemptKey, dict[Life, Journal]] = field(default_factory=dict)
     ports: dict[AttemptKey, tuple[str, int]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Tables:
         key = attempt.key
         self.attempts[key] = attempt
         self.newest[key.job_id] = max(key.number, self.newest.get(key.job_id, 0))
-        self.told.setdefault(key, TrainingSummary())
+        self.summaries.setdefault(key, TrainingSummary())
         if attempt.state.terminal:
             self.ports.pop(key, None)
 
@@ -73,14 +73,14 @@ class Tables:
 def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
     key, life = batch.key, (batch.replica, batch.incarnation)
     journals = tables.journals.setdefault(key, {})
-    journal, told = journals.get(life, Journal()), tables.told[key]
+    journal, summary = journals.get(life, Journal()), tables.summaries[key]
     progress_to = 0 if batch.progress_cut else journal.offsets.progress
     events_to = 0 if batch.events_cut else journal.offsets.events
     if batch.reported:
-        told.heard_at = arrived_at
+        summary.heard_at = arrived_at
     if batch.events_from <= events_to:
         for event in [event for end, event in batch.events if end > events_to]:
-            told.add_event(event, arrived_at)
+            summary.add_event(event, arrived_at)
             at = time_of(event.at, arrived_at)
             stored = Event(
                 at=at,
@@ -94,7 +94,7 @@ def ingest(tables: Tables, batch: JournalBatch, arrived_at: datetime) -> None:
         events_to = max(events_to, batch.events_to)
     if batch.progress_from <= progress_to:
         for line in [line for end, line in batch.progress if end > progress_to]:
-            told.add_line(line, arrived_at)
+            summary.add_line(line, arrived_at)
             _tell_rank(tables.ranks.setdefault(key, {}), batch, line, arrived_at)
         progress_to = max(progress_to, batch.progress_to)
     record = journal.exit_record or batch.exit_record

@@ -1,4 +1,4 @@
-"""A fake agent: no process, but the real books of one in the run directory."""
+"""A fake agent: no process, but the files of a real one in the run directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainer.contract.progress import Phase, Progress, render_progress
 
 class AgentState(StrEnum):
     STARTING = "starting"  # a process, which has not claimed the attempt yet
-    WORKING = "working"  # it holds the claim and has opened its books
+    WORKING = "working"  # it holds the claim and writes its files
     ENDED = "ended"
 
 
@@ -56,7 +56,7 @@ class FakeAgent:
 
     @property
     def folder(self) -> Path:
-        """Its books, once it has claimed the attempt."""
+        """Of its files, once it has claimed the attempt."""
         return self._replica_dir / str(self.incarnation)
 
     def claim(self) -> None:

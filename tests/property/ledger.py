@@ -170,7 +170,7 @@ class Ledger:
         dead = [agent for agent in real.agents if not agent.running and agent.exit_record is None]
         if real.agents and not records and not dead and not real.cut_off:
             yield "all its agents are well"
-        formed = self.store.tables.told[after.key].formed_at is not None
+        formed = self.store.tables.summaries[after.key].formed_at is not None
         if after.failure is not None and after.failure.at_launch and (formed or self.farthest.get(job.id) is not None):
             yield "it is called a failed launch, and workers of the job had begun"
         outcomes = [record.outcome for record in records]
@@ -189,7 +189,7 @@ class Ledger:
 
     def _charge(self, job: Job, after: Attempt) -> None:
         """What the attempt cost, by what its journals had told."""
-        training = self.store.tables.told[after.key].training()
+        training = self.store.tables.summaries[after.key].training()
         ended_at, started_at = after.ended_at, after.started_at
         ran = timedelta() if started_at is None or ended_at is None else ended_at - started_at
         # For how long a program that tells no steps has hung, nobody knows.

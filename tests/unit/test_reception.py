@@ -72,7 +72,7 @@ def test_each_report_of_a_group_has_its_own_answer(intake: Intake, store: Memory
 
 def test_a_report_without_a_line_is_heard_and_one_that_is_refused_is_not(intake: Intake, store: MemoryStore) -> None:
     intake.accept([a_report(), a_report("job-3", progress=["{}"], progress_to=99)])
-    told = store.tables.told
+    told = store.tables.summaries
     assert told[make_attempt().key].heard_at == VirtualClock().now()
     assert told[make_attempt("job-3").key].heard_at is None
 

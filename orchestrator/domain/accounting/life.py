@@ -86,8 +86,8 @@ class AttemptLife:
     def causes(self) -> tuple[FailureKind | None, ...]:
         """Of the end of each generation. Of the last one the attempt knows best: it has heard all agents, and the
         cluster. Of an attempt without any: its own."""
-        told = [one.cause for one in self.generations] or [None]
-        return (*told[:-1], self.cause or told[-1])
+        causes = [one.cause for one in self.generations] or [None]
+        return (*causes[:-1], self.cause or causes[-1])
 
 
 @dataclass(frozen=True, slots=True)

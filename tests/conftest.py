@@ -6,10 +6,12 @@ import gc
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,6 +41,16 @@ def calm_collector() -> None:
     """Search for garbage seldom: each search looks at every module, and together they take a fifth of the CPU."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove what tests and their processes leave in TMPDIR. Its path is short: sockets lie there (unix(7))."""
+    tmp_path_factory.getbasetemp()  # this one stays, to look into after a failure
+    with tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # PostgreSQL has a user of its own
+        with patch.dict(os.environ, TMPDIR=folder), patch.object(tempfile, "tempdir", folder):
+            yield
 
 
 @contextmanager

@@ -7,10 +7,8 @@ Not among the extras of this package: they pull a hundred megabytes and their ow
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 SCHEMATHESIS = "schemathesis==4.32.5"
@@ -24,8 +22,8 @@ class NoTool(Exception):
 
 def install_tool(requirement: str) -> Path:
     """The folder of the programs of `name==version`. Several may ask at once. Raises NoTool."""
-    cache = Path(tempfile.gettempdir()) / f"orchestrator-conformance-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
+    cache = Path(__file__).parents[2] / "build" / "conformance"
+    cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{requirement.replace('==', '-')}-py{sys.version_info.major}{sys.version_info.minor}"
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

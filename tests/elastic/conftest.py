@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.harness import Job, short_tmpdir
+from tests.elastic.harness import Job
 
 
 @pytest.fixture
@@ -15,11 +15,3 @@ def job(tmp_path: Path) -> Iterator[Job]:
     started = Job(tmp_path / "job-1")
     yield started
     started.end()
-
-
-@pytest.fixture
-def tmpdir_variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Processes started meanwhile find a TMPDIR that is removed."""
-    with short_tmpdir() as folder:
-        monkeypatch.setenv("TMPDIR", folder)
-        yield

@@ -17,8 +17,6 @@ from tests.elastic.scripts_table import IGNORES_ITS_RANK, REDUCE, SCRIPTS, Scrip
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 _LIMIT_S = 120
 
-pytestmark = pytest.mark.usefixtures("tmpdir_variable")
-
 
 def launch(launcher: Sequence[str], script: Script, folder: Path) -> subprocess.CompletedProcess[str]:
     script.write(folder)

@@ -1,15 +1,13 @@
 """Virtual environments with one version of torchx each, and this package as if it were installed there.
 
-They are built once and kept below the folder for temporary files; the nightly's for a day.
+They are built once and kept in build/; the nightly's for a day.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,8 +49,8 @@ class Installed:
 
 def install(requirement: str) -> Installed:
     """The environment of that torchx. Raises NoEnvironment."""
-    cache = Path(tempfile.gettempdir()) / f"orchestrator-torchx-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
+    cache = ROOT / "build" / "torchx"
+    cache.mkdir(parents=True, exist_ok=True)
     day = f"-{datetime.now(timezone.utc):%Y%m%d}" if requirement == NIGHTLY else ""
     folder = cache / f"{requirement.replace('==', '-')}-py{sys.version_info.major}{sys.version_info.minor}{day}"
     with (cache / "lock").open("w") as lock:

@@ -18,7 +18,7 @@ from tests.elastic.training_scripts import TRAINING, kill_who_waits
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 _LIMIT_S = 300.0
 
-pytestmark = [pytest.mark.timeout(700), pytest.mark.usefixtures("tmpdir_variable")]
+pytestmark = pytest.mark.timeout(700)
 
 
 def start(launcher: Sequence[str], script: Script, folder: Path, **env: str) -> subprocess.Popen[str]:

@@ -33,7 +33,7 @@ from pathlib import Path
 from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_ratio, render_table
 from benchmarks.recovery.contestants import DEVICES, LAUNCHERS, ON_CPU, OWN_SCRIPT, PROGRAMS, Setting, Training
 from benchmarks.recovery.split import PARTS, Kill, Split, summarise
-from deploy.dev.steps import Follower, Step
+from benchmarks.recovery.steps import Follower, Step
 
 _MOST_KILLS_OF_DEFAULT = 30
 _PATIENCE_S = 120.0

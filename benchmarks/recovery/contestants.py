@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.recovery.split import Kill, Split, split_all
-from deploy.dev.fleet import open_attempt
 from deploy.dev.service import outer_environment
 from trainer.contract import env, layout
+from trainer.contract.launch import LaunchPolicy, render_policy
 
 DEVICES = ("cpu", "cuda")
 SNAPSHOT_EVERY = 10  # steps; user_script.py has the same
@@ -150,3 +150,11 @@ def _belongs(entry: Path, folder: Path, session: int) -> bool:
         return marked or int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[3]) == session
     except OSError:
         return False
+
+
+def open_attempt(job_dir: Path) -> None:
+    """What a service leaves for the agents of a first attempt that may restart as often as it must."""
+    attempt = layout.attempt_dir(job_dir, 1)
+    attempt.mkdir(parents=True)
+    policy = LaunchPolicy(max_restarts=10**9, stop_timeout_s=10.0, log_limit_bytes=64 << 20)
+    (attempt / layout.LAUNCH).write_text(json.dumps(render_policy(policy)))

@@ -15,9 +15,9 @@ from pathlib import Path
 from deploy.dev.crash_points.verdict import wrong_accounts
 from deploy.dev.postgres import NoPostgres, running_postgres
 from deploy.dev.service import ServiceFailed
-from deploy.dev.soak.faults import DISK_FULL, Faults, Struck
+from deploy.dev.soak.faults import Faults, Struck
 from deploy.dev.soak.stage import KINDS, Stage
-from deploy.dev.soak.verdict import Books, judge, rungs, summary, wrong_ledgers, wrong_shares
+from deploy.dev.soak.verdict import judge, wrong_ledgers, wrong_shares
 from orchestrator.client import Client
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.errors import OrchestratorError
@@ -138,7 +138,6 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
     problems += wrong_shares(dict(ledgers), [stage.ask(partial(Client.shares, by=by)) for by in Grouping])
     problems += wrong_accounts({job.id: job for job in jobs}, attempts, events)
     problems += [f"process {one.pid} of {one.job_id} was left" for one in stage.processes()]
-    _tell(stage, soak.struck, [event for each in events.values() for event in each])
     made = sum(len(found) for found in attempts.values())
     seconds = time.monotonic() - started
     print(
@@ -150,23 +149,6 @@ def _play(stage: Stage, options: argparse.Namespace) -> list[str]:
 
 def _history_of(job_id: str, client: Client) -> tuple[list[AttemptView], list[EventView]]:
     return list(client.attempts(job_id)), list(client.events(job_id))
-
-
-def _tell(stage: Stage, struck: list[Struck], events: list[EventView]) -> None:
-    """Seconds from a fault to the next step of those it hit, and what the service told of each rung."""
-    books = {job_id: Books(stage.root / job_id) for job_id in stage.jobs}
-    print("from the fault to the next step of a new group:")
-    for kind in dict.fromkeys(fault.kind for fault in struck):
-        found = [
-            books[job].resumed_after(fault.at) for fault in struck if fault.kind == kind for job in fault.workers_of
-        ]
-        seconds = [one[0] for one in found if one is not None]
-        if seconds and kind != DISK_FULL:
-            anew = sum(one[1] for one in found if one is not None)
-            print(f"  {kind:19} {summary(seconds)}, {anew} by a new attempt")
-    print("by rung of the ladder, as the events tell:")
-    for rung, seconds in sorted(rungs(events).items()):
-        print(f"  {rung:19} {summary(seconds)}")
 
 
 def _options() -> argparse.Namespace:

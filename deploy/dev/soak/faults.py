@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import signal
@@ -11,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deploy.dev.service import Marked
 from deploy.dev.soak.stage import Stage
 
 DISK_FULL = "disk full"
@@ -30,12 +28,10 @@ _FULL_S = 6.0
 
 @dataclass(frozen=True)
 class Struck:
-    """One fault as it happened. `jobs` are those of which an agent was hit, or could not write."""
+    """One fault as it happened; `agents_of` are the jobs of which an agent was hit, or could not write."""
 
     kind: str
-    at: float  # seconds since the epoch
     what: str
-    workers_of: frozenset[str] = frozenset()
     agents_of: frozenset[str] = frozenset()
 
 
@@ -59,16 +55,16 @@ class Faults:
 
     def strike(self, kind: str) -> Struck | None:
         """None where there is nothing to strike at now."""
-        strikes = {
-            "worker killed": lambda: self._kill("worker"),
-            "agent killed": lambda: self._kill("agent"),
-            "replica killed": lambda: self._kill("replica"),
-            "service killed": self._kill_service,
-            "service stopped": self._stop_service,
-            "database restarted": self._restart_database,
-            DISK_FULL: self._fill_disk,
-        }
-        return strikes[kind]()
+        match kind:
+            case "service killed":
+                return self._kill_service()
+            case "service stopped":
+                return self._stop_service()
+            case "database restarted":
+                return self._restart_database()
+            case "disk full":
+                return self._fill_disk()
+        return self._kill(kind.removesuffix(" killed"))
 
     def undo_due(self, *, all_of_it: bool = False) -> None:
         """Undo what has lasted long enough. What cannot be undone yet is tried again."""
@@ -91,29 +87,27 @@ class Faults:
             return None
         one = self._dice.choice(chosen)
         victims = self._stage.others_of(one) if what == "replica" else [one]
-        at = time.time()
-        _kill_all(victims)
-        name = f"{what} of {one.job_id}, replica {one.replica}" + (
-            f", rank {one.local_rank}" if what == "worker" else ""
-        )
-        hit = frozenset({one.job_id})
-        return Struck(f"{what} killed", at, name, hit, frozenset() if what == "worker" else hit)
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim.pid, signal.SIGKILL)
+        if what == "worker":
+            return Struck("worker killed", f"worker of {one.job_id}, replica {one.replica}, rank {one.local_rank}")
+        return Struck(f"{what} killed", f"{what} of {one.job_id}, replica {one.replica}", frozenset({one.job_id}))
 
     def _kill_service(self) -> Struck | None:
         place = self._place()
         if place is None:
             return None
-        at = time.time()
         self._stage.services[place].kill()
         self._stage.down.add(place)
         self._due.append((time.monotonic() + self._dice.uniform(0, 4), lambda: self._stage.revive(place)))
-        return Struck("service killed", at, self._name(place))
+        return Struck("service killed", self._name(place))
 
     def _stop_service(self) -> Struck | None:
         place = self._place(prefer_holder=True)
         if place is None:
             return None
-        name, at = self._name(place), time.time()
+        name = self._name(place)
         self._stage.services[place].pause()
         self._stage.down.add(place)
 
@@ -123,19 +117,19 @@ class Faults:
             return True
 
         self._due.append((time.monotonic() + self._pause_s, wake))
-        return Struck("service stopped", at, f"{name}, for {self._pause_s:.0f} s")
+        return Struck("service stopped", f"{name}, for {self._pause_s:.0f} s")
 
     def _restart_database(self) -> Struck:
-        at, away_s = time.time(), self._dice.uniform(0, 3)
+        away_s = self._dice.uniform(0, 3)
         self._stage.server.stop()
         time.sleep(away_s)
         self._stage.server.start()
-        return Struck("database restarted", at, f"away for {time.time() - at:.1f} s")
+        return Struck("database restarted", f"away for {away_s:.1f} s")
 
     def _fill_disk(self) -> Struck | None:
         if self._full:
             return None
-        at, ballast = time.time(), self._stage.root / "ballast"
+        ballast = self._stage.root / "ballast"
         with contextlib.suppress(OSError), ballast.open("wb") as file:
             while True:
                 file.write(b"\0" * _CHUNK_BYTES)
@@ -149,7 +143,7 @@ class Faults:
 
         self._due.append((time.monotonic() + _FULL_S, empty))
         live = frozenset(job_id for job_id, job in self._stage.jobs.items() if not job.ended)
-        return Struck(DISK_FULL, at, f"for {_FULL_S:.0f} s", live, live)
+        return Struck(DISK_FULL, f"for {_FULL_S:.0f} s", live)
 
     def _place(self, *, prefer_holder: bool = False) -> int | None:
         """A service that is up, while the other one is up as well: one is always left."""
@@ -163,12 +157,3 @@ class Faults:
     def _name(self, place: int) -> str:
         role = "which held the lease" if self._stage.holder() == place else "which was waiting"
         return f"{('first', 'second')[place]} service, {role}"
-
-
-def _kill_all(victims: list[Marked]) -> None:
-    for victim in victims:
-        try:
-            os.kill(victim.pid, signal.SIGKILL)
-        except OSError as error:
-            if error.errno != errno.ESRCH:
-                raise

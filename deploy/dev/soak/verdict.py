@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,14 +71,6 @@ class Books:
         if reported["kind"] == "snapshot.quarantined":
             self.quarantined.add(evidence["name"])
 
-    def resumed_after(self, at: float) -> tuple[float, bool] | None:
-        """Seconds from a fault to the next step of a newer group, and whether that is of a new attempt."""
-        before = max((step.term for step in self.steps if step.at <= at), default=None)
-        if before is None:
-            return None
-        after = next((step for step in self.steps if step.at > at and step.term > before), None)
-        return None if after is None else (after.at - at, after.term.attempt > before.attempt)
-
 
 def judge(root: Path, jobs: Iterable[JobView], struck: list[Struck]) -> Iterator[str]:
     """Everything that is wrong, as sentences."""
@@ -121,19 +112,6 @@ def wrong_shares(ledgers: Mapping[str, GoodputView], groupings: Iterable[SharesV
         shares_s = sum(share.device_seconds for share in found.items)
         if not math.isclose(shares_s, whole_s, abs_tol=_ROUNDING_S * (1 + len(ledgers))):
             yield f"by {found.by} the shares add up to {shares_s:.6f} of {whole_s:.6f} device-seconds"
-
-
-def rungs(events: Iterable[Any]) -> dict[str, list[float]]:
-    """Seconds by rung of the recovery ladder, as the events tell."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for event in events:
-        if "rung" in event.evidence and "seconds" in event.evidence:
-            found[event.evidence["rung"]].append(float(event.evidence["seconds"]))
-    return found
-
-
-def summary(seconds: list[float]) -> str:
-    return f"{len(seconds):4} times, median {statistics.median(seconds):6.2f} s, longest {max(seconds):6.2f} s"
 
 
 def _double_starts(books: Books) -> Iterator[str]:

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.recovery.contestants import open_attempt
+from benchmarks.recovery.steps import Follower, Step
 from deploy.dev.network import Network
 from deploy.dev.service import outer_environment
-from deploy.dev.steps import Follower, Step
 from trainer.contract import env, layout
-from trainer.contract.launch import LaunchPolicy, render_policy
 
 _PATIENCE_S = 90.0
 _PORT = 28777
@@ -25,14 +25,6 @@ _CONFIG = {
     "seq_len": 32,
     "snapshot_interval": 20,
 }
-
-
-def open_attempt(job_dir: Path) -> None:
-    """What a service leaves for the agents of a first attempt that may restart as often as it must."""
-    attempt = layout.attempt_dir(job_dir, 1)
-    attempt.mkdir(parents=True)
-    policy = LaunchPolicy(max_restarts=10**9, stop_timeout_s=10.0, log_limit_bytes=64 << 20)
-    (attempt / layout.LAUNCH).write_text(json.dumps(render_policy(policy)))
 
 
 class NoRecovery(Exception):

@@ -34,17 +34,18 @@ _LIMIT_S = 4 * 3600.0  # of one command; one that takes longer hangs
 _GRACE_S = 60.0  # to end what it started
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Benchmark:
-    """`name` is that of a section of the page. `full` and `quick` are command lines below `python -m`.
-
-    `missing` says in a sentence what this machine lacks; None: nothing.
-    """
+    """A section of the page, and the command that makes it."""
 
     name: str
-    full: str
+    module: str  # below benchmarks
+    full: str  # arguments
     quick: str
-    missing: Callable[[], str | None] = lambda: None
+    missing: Callable[[], str | None] = lambda: None  # a sentence that says what this machine lacks
+
+    def command(self, *, quick: bool) -> str:
+        return f"benchmarks.{self.module} {self.quick if quick else self.full}".rstrip()
 
 
 def _needs_postgres() -> str | None:
@@ -59,57 +60,27 @@ def _needs_gpu() -> str | None:
     return None if machine.list_gpus() else "nvidia-smi names no GPU here"
 
 
+_SMALL_LOAD = "--jobs 200 --live 50 --submissions 50 --reads 20 --report-rounds 1 --paced-s 2"
+_SMALL_TRAINER = "--strategies ddp --global-batch 2 --seq-len 32 --rounds 2 --turn 1"
+_SMALL_TRAINER_GPU = "--device cuda --strategies ddp --preset 124m --no-compile --rounds 2 --turn 3"
+_A_KILL = "--kills 1 --steps-between 12 20 --launchers ours"
 # A new benchmark gets its entry here, and its section on the page.
 BENCHMARKS = (
+    Benchmark("startup", "startup", "--runs 10", "--runs 1"),
+    Benchmark("control_plane", "control_plane", "", _SMALL_LOAD, _needs_postgres),
+    Benchmark("slurm", "slurm", "", "--jobs 50 --foreign 2000 --passes 2"),
+    Benchmark("recovery", "recovery", "--kills 30", _A_KILL),
+    Benchmark("snapshot", "snapshot", "", "--preset nano --strategies ddp --rounds 1"),
+    Benchmark("trainer", "trainer", "", _SMALL_TRAINER),
     Benchmark(
-        name="startup",
-        full="benchmarks.startup --runs 10",
-        quick="benchmarks.startup --runs 1",
+        "recovery_gpu",
+        "recovery",
+        "--device cuda --kills 20 --launchers ours torchrun-safe",
+        f"--device cuda {_A_KILL}",
+        _needs_gpu,
     ),
-    Benchmark(
-        name="control_plane",
-        full="benchmarks.control_plane",
-        quick="benchmarks.control_plane --jobs 200 --live 50 --submissions 50 --reads 20 --report-rounds 1 --paced-s 2",
-        missing=_needs_postgres,
-    ),
-    Benchmark(
-        name="slurm",
-        full="benchmarks.slurm",
-        quick="benchmarks.slurm --jobs 50 --foreign 2000 --passes 2",
-    ),
-    Benchmark(
-        name="recovery",
-        full="benchmarks.recovery --kills 30",
-        quick="benchmarks.recovery --kills 1 --steps-between 3 6 --launchers ours torchrun-safe",
-    ),
-    Benchmark(
-        name="snapshot",
-        full="benchmarks.snapshot",
-        quick="benchmarks.snapshot --preset nano --strategies ddp --rounds 1",
-    ),
-    Benchmark(
-        name="trainer",
-        full="benchmarks.trainer",
-        quick="benchmarks.trainer --strategies ddp --global-batch 2 --seq-len 32 --rounds 2 --turn 1",
-    ),
-    Benchmark(
-        name="recovery_gpu",
-        full="benchmarks.recovery --device cuda --kills 20 --launchers ours torchrun-safe",
-        quick="benchmarks.recovery --device cuda --kills 1 --steps-between 12 20 --launchers ours",
-        missing=_needs_gpu,
-    ),
-    Benchmark(
-        name="snapshot_gpu",
-        full="benchmarks.snapshot --device cuda",
-        quick="benchmarks.snapshot --device cuda --preset 124m --rounds 1",
-        missing=_needs_gpu,
-    ),
-    Benchmark(
-        name="trainer_gpu",
-        full="benchmarks.trainer --device cuda",
-        quick="benchmarks.trainer --device cuda --strategies ddp --preset 124m --no-compile --rounds 2 --turn 3",
-        missing=_needs_gpu,
-    ),
+    Benchmark("snapshot_gpu", "snapshot", "--device cuda", "--device cuda --preset 124m --rounds 1", _needs_gpu),
+    Benchmark("trainer_gpu", "trainer", "--device cuda", _SMALL_TRAINER_GPU, _needs_gpu),
 )
 
 
@@ -136,7 +107,7 @@ def measure_all(benchmarks: Iterable[Benchmark], page: Path | None, *, quick: bo
             print(f"{benchmark.name}: left out, {lacking}", file=sys.stderr, flush=True)
             continue
         try:
-            kept, section = measure(benchmark.quick if quick else benchmark.full)
+            kept, section = measure(benchmark.command(quick=quick))
         except BenchmarkFailed as error:
             print(f"{benchmark.name}: {error}", file=sys.stderr, flush=True)
             yield benchmark.name

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
+import socket
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from subprocess import DEVNULL, Popen
+from typing import IO, Any
 
 from benchmarks import yardstick
 
@@ -56,3 +59,17 @@ def render_number(value: float | None, unit: str = "") -> str:
 def render_ratio(value: float | None, ours: float | None) -> str:
     """Nothing where one of them is unknown, or ours took no time at all."""
     return f"{value / ours:.1f}" if value is not None and ours is not None and ours > 0 else ""
+
+
+def start_ranks(
+    command: Sequence[str], count: int, device: str, log: IO[bytes] | None, **more: str
+) -> list[Popen[bytes]]:
+    """As a launcher starts the ranks of one machine. On CPUs each has one thread and sees no GPU."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+    shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), **more}
+    if device == "cpu":
+        shared |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    places = [{**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return [Popen(command, env=place, stdout=log or DEVNULL, stderr=log) for place in places]

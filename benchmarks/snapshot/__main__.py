@@ -14,17 +14,23 @@ on a GPU. Exit status 1 when a limit was missed.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.frame import Figures, begin, build_parser, finish, render_number, render_ratio, render_table
+from benchmarks.frame import (
+    Figures,
+    begin,
+    build_parser,
+    finish,
+    render_number,
+    render_ratio,
+    render_table,
+    start_ranks,
+)
 from benchmarks.snapshot.setting import BASELINES, BOUNDS, STAGED, STRATEGIES, Setting, build_setting
 
 
@@ -50,19 +56,9 @@ def measure(setting: Setting, parent: Path | None) -> Figures:
     with tempfile.TemporaryDirectory(dir=parent) as name:
         folder, output = Path(name).resolve() / "snapshots", Path(name).resolve() / "result.json"
         folder.mkdir()
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
-        shared = {"WORLD_SIZE": setting.ranks, "LOCAL_WORLD_SIZE": setting.ranks, "MASTER_ADDR": "127.0.0.1"}
-        on_cpu = {"OMP_NUM_THREADS": 1, "CUDA_VISIBLE_DEVICES": ""}  # or the trainer's group would take a GPU
-        shared |= {"MASTER_PORT": port, **(on_cpu if setting.device == "cpu" else {})}
         program = [sys.executable, "-m", "benchmarks.snapshot.rank"]
         command = [*program, json.dumps(asdict(setting)), str(folder), str(output)]
-        ranks = []
-        for rank in range(setting.ranks):
-            place = {"RANK": rank, "LOCAL_RANK": rank, **shared}
-            variables = {**os.environ, **{key: str(value) for key, value in place.items()}}
-            ranks.append(subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL))
+        ranks = start_ranks(command, setting.ranks, setting.device, None)
         if any([process.wait() for process in ranks]):  # noqa: C419  # all of them, not up to the first
             sys.exit("a rank failed; its error is above")
         result: Figures = json.loads(output.read_text())

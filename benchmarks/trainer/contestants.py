@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.frame import start_ranks
 from benchmarks.trainer.work import Work
 from trainer.contract import env, layout
 from trainer.contract.clock import parse_time
@@ -56,14 +56,9 @@ class Contestant:
 
     def start(self) -> None:
         self.folder.mkdir()
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
+        marks = {"PYTHONPATH": _ROOT, env.JOB_DIR: str(self.folder), env.REPLICA_DIR: str(self.folder)}
         with (self.folder / "printed").open("ab") as printed:
-            for rank in range(self.work.world_size):
-                place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
-                variables = {**self._environment(), **place}
-                self.ranks.append(subprocess.Popen(self._command(), env=variables, stdout=printed, stderr=printed))
+            self.ranks = start_ranks(self._command(), self.work.world_size, self.work.device, printed, **marks)
         self._until_steps(3)
         self.pause()
 
@@ -106,20 +101,6 @@ class Contestant:
         is_alone = work.strategy == "ddp" and work.world_size == 1
         module = "benchmarks.trainer.wrapped" if is_alone else "trainer"
         return [sys.executable, "-m", module, "--config", json.dumps(config_of(work))]
-
-    def _environment(self) -> dict[str, str]:
-        """Of every rank. Without a GPU to see, the trainer takes the CPU."""
-        on_cpu = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        return {
-            **os.environ,
-            **(on_cpu if self.work.device == "cpu" else {}),
-            "PYTHONPATH": _ROOT,
-            "WORLD_SIZE": str(self.work.world_size),
-            "LOCAL_WORLD_SIZE": str(self.work.world_size),
-            "MASTER_ADDR": "127.0.0.1",
-            env.JOB_DIR: str(self.folder),
-            env.REPLICA_DIR: str(self.folder),
-        }
 
     def _until_steps(self, count: int) -> None:
         deadline = time.monotonic() + _PATIENCE_S + (_COMPILES_WITHIN_S if self.work.is_compiled else 0.0)

@@ -6,20 +6,27 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 from sqlalchemy import text
 
 from orchestrator.store.engine import Database, parse_url
 
 
 @contextmanager
-def scratch_database(server: str) -> Iterator[str]:
-    """The URL of an empty database of its own; dropped at the end, whoever still uses it."""
+def scratch_database(server: str, template: str = "template1") -> Iterator[str]:
+    """The URL of a copy of `template`, which is empty; dropped at the end, whoever still uses it."""
     name = f"scratch_{uuid.uuid4().hex}"
-    _administer(server, f'CREATE DATABASE "{name}"')
+    _administer(server, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
     try:
         yield parse_url(server).set(drivername="postgresql", database=name).render_as_string(hide_password=False)
     finally:
         _administer(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def find_lease_holder(connection: psycopg.Connection) -> int | None:
+    """The process that holds the only cluster's lease now."""
+    row = connection.execute("SELECT holder FROM leases WHERE expires_at > clock_timestamp()").fetchone()
+    return None if row is None else int(row[0].split(":")[1])
 
 
 def _administer(server: str, statement: str) -> None:

@@ -1,7 +1,4 @@
-"""A throw-away PostgreSQL: started in a temporary folder, gone without a trace at the end.
-
-By hand: `python deploy/dev/postgres.py` prints the URL of an empty database and serves it until Ctrl-C.
-"""
+"""A throw-away PostgreSQL: started in a temporary folder, gone without a trace at the end."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _USER = "postgres"  # the server refuses to run as root; this is the user that the packages make
 _START_TIMEOUT_S = 30.0
@@ -51,23 +48,50 @@ class Postgres:
     def __init__(self, folder: Path, *, durable: bool) -> None:
         """Raises NoPostgres."""
         self.url = f"postgresql://{_USER}@/postgres?host={folder}"
-        self._folder = folder
-        self._settings = _FAST if durable else (*_FAST, *_FORGETFUL)
-        self._binaries = find_binaries()
-        self._account = _USER if os.geteuid() == 0 else None
+        self._folder, self._binaries = folder, find_binaries()
+        self._settings = [f"unix_socket_directories={folder}", "listen_addresses=", *_FAST]
+        self._settings += [] if durable else _FORGETFUL
         self._server: subprocess.Popen[bytes] | None = None
-        if self._account:
-            shutil.chown(folder, self._account, self._account)
-        _initialise(self._binaries, folder, self._account)
+        account = _USER if os.geteuid() == 0 else None
+        self._place: dict[str, Any] = {"cwd": folder, "user": account, "group": account}
+        self._place["extra_groups"] = [] if account else None
+        if account:
+            shutil.chown(folder, account, account)
+        arguments = ("-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
+        command = [str(self._binaries / "initdb"), "-D", str(folder / "data"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **self._place)
+        if done.returncode != 0:
+            raise RuntimeError(f"initdb failed: {done.stderr}")
 
     def start(self) -> None:
-        self._server = _start(self._binaries, self._folder, self._account, self._settings)
-        _wait_until_ready(self._binaries, self._folder, self._server)
+        """Wait until it is ready. Raises RuntimeError."""
+        settings = [f"--{setting}" for setting in self._settings]
+        command = [str(self._binaries / "postgres"), "-D", str(self._folder / "data"), *settings]
+        with (self._folder / "log").open("ab") as log:
+            server = self._server = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=_end_with_parent, **self._place
+            )
+        asked = [str(self._binaries / "pg_isready"), "-q", "-h", str(self._folder)]
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while subprocess.run(asked, check=False).returncode != 0:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL does not start: {(self._folder / 'log').read_text(errors='replace')}")
+            time.sleep(0.02)
 
     def stop(self) -> None:
         """At once, as `pg_ctl stop -m immediate` does."""
-        if self._server is not None:
-            _stop(self._server)
+        if self._server is None:
+            return
+        self._server.send_signal(signal.SIGQUIT)
+        try:
+            self._server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)  # immediate shutdown, also when we are killed
 
 
 @contextmanager
@@ -94,71 +118,3 @@ def postgres_server() -> Iterator[str]:
 
 def _version(folder: Path) -> float:
     return float(re.sub(r"[^0-9.]", "", folder.parent.name) or 0)
-
-
-def _initialise(binaries: Path, folder: Path, account: str | None) -> None:
-    arguments = ("-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
-    done = subprocess.run(
-        [binaries / "initdb", "-D", folder / "data", *arguments],
-        user=account,
-        group=account,
-        extra_groups=[] if account else None,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"initdb failed: {done.stderr}")
-
-
-def _start(binaries: Path, folder: Path, account: str | None, settings: Sequence[str]) -> subprocess.Popen[bytes]:
-    settings = [f"unix_socket_directories={folder}", "listen_addresses=", *settings]
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [binaries / "postgres", "-D", folder / "data", *(f"--{setting}" for setting in settings)],
-            user=account,
-            group=account,
-            extra_groups=[] if account else None,
-            cwd=folder,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
-        )
-
-
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)  # immediate shutdown, also when we are killed
-
-
-def _wait_until_ready(binaries: Path, folder: Path, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while subprocess.run([binaries / "pg_isready", "-q", "-h", folder], check=False).returncode != 0:
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"PostgreSQL does not start: {(folder / 'log').read_text(errors='replace')}")
-        time.sleep(0.02)
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.send_signal(signal.SIGQUIT)
-    try:
-        server.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
-
-
-def main() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with postgres_server() as url:
-            print(url, flush=True)
-            signal.pause()
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-    except NoPostgres as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

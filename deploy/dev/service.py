@@ -9,13 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
+from orchestrator.client import Client, RequestRefused
+from orchestrator.domain.errors import OrchestratorError
 from trainer.contract import env
 
+Answer = TypeVar("Answer")
+_ANSWER_S = 4.0  # for one request, beyond which another service is asked
 _ADDRESS = re.compile(rb"orchestrator is at (\S+), run directory")
 
 
@@ -145,6 +150,23 @@ class ThrowawayService:
     def processes(self) -> Iterator[Marked]:
         """Everything that runs for this service's jobs."""
         return processes_of(self.root)
+
+
+def ask_any(find_urls: Callable[[], Iterable[str]], question: Callable[[Client], Answer], patience_s: float) -> Answer:
+    """Of whichever service answers within four seconds. Raises RequestRefused at once, other trouble at last."""
+    trouble: Exception = ServiceFailed("no service is up")
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        for url in find_urls():
+            with Client(url, timeout_s=_ANSWER_S, patience_s=0) as client:
+                try:
+                    return question(client)
+                except RequestRefused:
+                    raise
+                except OrchestratorError as error:
+                    trouble = error
+        time.sleep(0.1)
+    raise trouble
 
 
 def outer_environment() -> dict[str, str]:

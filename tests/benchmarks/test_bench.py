@@ -37,11 +37,11 @@ def short_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A page with two sections, and programs below a package `figures`."""
-    (tmp_path / "figures").mkdir()
+    """A page with two sections, and programs below the package `benchmarks`."""
+    (tmp_path / "benchmarks").mkdir()
     for name, status in PROGRAMS.items():
         text = "raise SystemExit(3)" if status is None else f"print('| 3.5 s |')\nraise SystemExit({status})"
-        (tmp_path / "figures" / f"{name}.py").write_text(text)
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     path = tmp_path / "page.md"
     path.write_text(TEXT)
@@ -49,7 +49,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def some(*names: str) -> Iterator[Benchmark]:
-    return (Benchmark(name=name, full=f"figures.{name}", quick=f"figures.{name} --quick") for name in names)
+    return (Benchmark(name, name, "", "--quick") for name in names)
 
 
 def test_make_bench_runs_every_benchmark() -> None:
@@ -59,8 +59,7 @@ def test_make_bench_runs_every_benchmark() -> None:
         for file in files
         if "build_parser(" in file.read_text() and file.stem != "frame"  # to start each would take a minute
     }
-    for commands in ([each.full for each in BENCHMARKS], [each.quick for each in BENCHMARKS]):
-        assert {command.split()[0] for command in commands} == {f"benchmarks.{name}" for name in found}
+    assert {benchmark.module for benchmark in BENCHMARKS} == found
 
 
 def test_every_benchmark_has_one_section_on_the_page_and_there_is_no_other() -> None:
@@ -96,7 +95,7 @@ def test_a_section_says_when_on_what_by_which_command_and_what_came_out(page: Pa
     section = read_section(page.read_text(), "one")
     for words in ("Measured 20", "Load average", "yardstick", "cores", "Python 3", "torch 2", "commit"):
         assert words in section
-    assert section.endswith("\n\n    python -m figures.one\n\n| 3.5 s |")
+    assert section.endswith("\n\n    python -m benchmarks.one\n\n| 3.5 s |")
     assert read_section(page.read_text(), "two") == "older"
 
 
@@ -110,14 +109,14 @@ def test_a_benchmark_that_fails_leaves_its_section_and_the_next_one_runs(page: P
     assert list(measure_all(some("broken", "one"), page, quick=False)) == ["broken"]
     assert read_section(page.read_text(), "broken") == "older"
     assert "| 3.5 s |" in read_section(page.read_text(), "one")
-    with pytest.raises(BenchmarkFailed, match=r"figures\.broken ended with 3 and printed no table"):
-        bench.run("figures.broken")
+    with pytest.raises(BenchmarkFailed, match=r"benchmarks.broken ended with 3 and printed no table"):
+        bench.run("benchmarks.broken")
 
 
 def test_quick_runs_are_printed_and_no_limit_is_judged(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(measure_all(some("two"), None, quick=True)) == []
     assert page.read_text() == TEXT
-    assert "    python -m figures.two --quick\n" in (printed := capsys.readouterr().out)
+    assert "    python -m benchmarks.two --quick\n" in (printed := capsys.readouterr().out)
     assert "| 3.5 s |" in printed
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
@@ -19,9 +19,10 @@ from pathlib import Path
 
 import psycopg
 
-from deploy.dev.crash_points.cell import ROUNDS, Cell, Database, Play, preload
+from deploy.dev.crash_points.cell import ROUNDS, Cell, Play, preload
 from deploy.dev.crash_points.points import SIDES
 from deploy.dev.crash_points.verdict import judge
+from deploy.dev.databases import scratch_database
 from deploy.dev.postgres import NoPostgres, postgres_server
 from orchestrator.store import schema
 
@@ -32,18 +33,15 @@ _TEMPLATE = "tables"
 @dataclass(frozen=True)
 class Result:
     cell: Cell
-    problems: list[str]
-    reached: bool
-    seconds: float
-    folder: Path
+    word: str  # passed, failed or not reached
+    more: str = ""
 
 
 class Matrix:
-    def __init__(self, folder: Path, database: Database, context: ForkServerContext, *, lean: bool) -> None:
-        self._folder = folder
-        self._database = database
-        self._context = context
-        self._lean = lean
+    """Plays cells on databases that are copied from one that has the tables."""
+
+    def __init__(self, folder: Path, server: str, context: ForkServerContext, *, lean: bool) -> None:
+        self._folder, self._server, self._context, self._lean = folder, server, context, lean
 
     def count(self) -> list[str]:
         """The points of an undisturbed run, in the order of their first happening. Raises SystemExit if it fails."""
@@ -54,23 +52,21 @@ class Matrix:
         return list(dict.fromkeys(play.points.read_text().splitlines()))
 
     def try_cell(self, number: int, cell: Cell) -> Result:
-        started = time.monotonic()
         for attempt in range(1, _TRIES + 1):
             folder = self._folder / f"cell-{number}-{attempt}"
             play, problems = self._play(cell, folder)
-            if problems or play.outcome.struck:
-                break
-        if problems:
-            (folder / "problems").write_text(f"{cell}\n" + "\n".join(problems) + "\n")
-        return Result(cell, problems, play.outcome.struck, time.monotonic() - started, folder)
+            if problems:
+                (folder / "problems").write_text(f"{cell}\n" + "\n".join(problems) + "\n")
+                return Result(cell, "failed", f"{problems[0][:600]} ({folder})")
+            shutil.rmtree(folder)
+            if play.outcome.struck:
+                return Result(cell, "passed")
+        return Result(cell, "not reached", f"in {_TRIES} runs")
 
     def _play(self, cell: Cell | None, folder: Path) -> tuple[Play, list[str]]:
-        with self._database.copy() as url:
+        with scratch_database(self._server, _TEMPLATE) as url:
             play = Play(cell, folder, url, self._context, lean=self._lean)
-            problems = judge(play.run())
-        if not problems and cell is not None:
-            shutil.rmtree(folder)
-        return play, problems
+            return play, judge(play.run())
 
 
 def main() -> int:
@@ -93,62 +89,42 @@ def _run(options: argparse.Namespace, folder: Path, url: str, started: float) ->
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {_TEMPLATE}")
     schema.upgrade(url.replace("/postgres?", f"/{_TEMPLATE}?"))
-    matrix = Matrix(folder, Database(url, _TEMPLATE), preload(), lean=options.agent == "lean")
+    matrix = Matrix(folder, url, preload(), lean=options.agent == "lean")
     points = matrix.count()
     cells = [Cell(point, side, each) for each in options.signal for point in points for side in SIDES]
     print(f"{len(points)} crash points, {len(cells)} cells; agents: {options.agent}", flush=True)
     if options.list:
         print("\n".join(points))
+        return 0
     if options.only:
         cells = [cell for cell in cells if options.only in str(cell)]
     if options.sample is not None:
         cells = random.Random(options.seed).sample(cells, min(options.sample, len(cells)))
-    if options.list:
-        return 0
-    results = _play_all(matrix, cells, options)
-    return _tell(results, len(cells), folder, time.monotonic() - started)
-
-
-def _play_all(matrix: Matrix, cells: list[Cell], options: argparse.Namespace) -> list[Result]:
-    results: list[Result] = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        futures = [pool.submit(matrix.try_cell, number, cell) for number, cell in enumerate(cells)]
-        try:
-            for future in as_completed(futures):
-                result = future.result()
-                results.append(result)
-                _tell_one(result, len(results), len(cells))
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return results
-
-
-def _tell_one(result: Result, done: int, total: int) -> None:
-    if result.problems:
-        print(f"FAILED {result.cell}: {result.problems[0][:600]} ({result.folder})", flush=True)
-    elif not result.reached:
-        print(f"not reached in {_TRIES} runs: {result.cell}", flush=True)
-    if done % 25 == 0:
-        print(f"{done} of {total} cells", flush=True)
-
-
-def _tell(results: Iterable[Result], planned: int, folder: Path, seconds: float) -> int:
     counts: Counter[tuple[str, str]] = Counter()
-    for result in results:
-        word = "failed" if result.problems else "passed" if result.reached else "not reached"
-        counts[result.cell.round, word] += 1
-    print(f"{'round':8}{'passed':>8}{'failed':>8}{'not reached':>13}")
-    for each in ROUNDS:
-        passed, failed, missed = (counts[each, word] for word in ("passed", "failed", "not reached"))
-        if passed + failed + missed:
-            print(f"{each:8}{passed:8}{failed:8}{missed:13}")
-    print(f"{planned} cells in {seconds:.0f} s on {os.cpu_count()} cores", flush=True)
+    for result in _play_all(matrix, cells, options.jobs):
+        counts[result.cell.round, result.word] += 1
+        if result.word != "passed":
+            print(f"{result.word}: {result.cell}: {result.more}", flush=True)
+        if counts.total() % 25 == 0:
+            print(f"{counts.total()} of {len(cells)} cells", flush=True)
+    for (each, word), count in sorted(counts.items()):
+        print(f"{each:8}{word:12}{count:6}")
+    print(f"{len(cells)} cells in {time.monotonic() - started:.0f} s on {os.cpu_count()} cores", flush=True)
     if any(word == "failed" for _, word in counts):
         print(f"evidence: {folder}")
         return 1
     shutil.rmtree(folder)
     return 0
+
+
+def _play_all(matrix: Matrix, cells: list[Cell], jobs: int) -> Iterator[Result]:
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(matrix.try_cell, number, cell) for number, cell in enumerate(cells)]
+        try:
+            yield from (future.result() for future in as_completed(futures))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _options() -> argparse.Namespace:

@@ -21,14 +21,13 @@ import psycopg
 
 from deploy.dev.crash_points.launcher import Launch, launch, write_lean_python
 from deploy.dev.crash_points.points import Strike
-from deploy.dev.service import ServiceFailed, processes_of
+from deploy.dev.databases import find_lease_holder
+from deploy.dev.service import Answer, ServiceFailed, ask_any, processes_of
 from orchestrator.client import Client, RequestRefused
-from orchestrator.domain.errors import OrchestratorError
 
 LEASE_S = 2.0
 _POLL_S = 0.2
 _PATIENCE_S = 60.0
-_ANSWER_S = 4.0  # for one request, beyond which the other service is asked
 _WATCHED_S = 2.5  # so long a woken service is watched: it must not change anything
 # What a woken service may still write, for it has no effect on an attempt that has ended: a refused agent's log, the
 # policy for it, a fence against those before, a request that it should end.
@@ -64,32 +63,6 @@ class Outcome:
     events: dict[str, list[Any]] = field(default_factory=dict)
     starts: dict[str, list[str]] = field(default_factory=dict)  # name -> lines of "attempt rank"
     problems: list[str] = field(default_factory=list)
-
-
-class Database:
-    """Databases that are copied from one that has the tables."""
-
-    def __init__(self, url: str, template: str) -> None:
-        self._url = url
-        self._template = template
-        self._lock = threading.Lock()
-        self._made = 0
-
-    @contextlib.contextmanager
-    def copy(self) -> Iterator[str]:
-        with self._lock:
-            self._made += 1
-            name = f"cell_{self._made}"
-            self._tell(f'CREATE DATABASE {name} TEMPLATE "{self._template}"')
-        try:
-            yield self._url.replace("/postgres?", f"/{name}?")
-        finally:
-            with self._lock:
-                self._tell(f"DROP DATABASE {name} WITH (FORCE)")
-
-    def _tell(self, statement: str) -> None:
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            connection.execute(statement)
 
 
 def preload() -> ForkServerContext:
@@ -223,24 +196,15 @@ class Play:
         found = re.search(r"orchestrator is at (\S+),", log.read_text()) if log.exists() else None
         return None if found is None else found[1]
 
-    def _ask(self, question: Callable[[Client], Any]) -> Any:
+    def _ask(self, question: Callable[[Client], Answer]) -> Answer:
         """Service a, and where it does not answer, b."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            for name in ("a", "b"):
-                url = self._address(name)
-                if url is None or (name == "a" and self._struck and not self._woken):
-                    continue
-                with Client(url, timeout_s=_ANSWER_S, patience_s=0) as client:
-                    try:
-                        return question(client)
-                    except RequestRefused:
-                        raise
-                    except OrchestratorError as error:
-                        last = error
-            if time.monotonic() > deadline:
-                raise last
-            time.sleep(0.1)
+        return ask_any(self._awake, question, _PATIENCE_S)
+
+    def _awake(self) -> Iterator[str]:
+        for name in ("a", "b"):
+            url = self._address(name)
+            if url is not None and (name == "b" or self._woken or not self._struck):
+                yield url
 
     def _all_ended(self) -> bool:
         if self._all_unwanted and not self.outcome.cancelled:
@@ -286,9 +250,7 @@ class Play:
         return rows | files
 
     def _holder(self) -> int | None:
-        """The process that holds the lease now."""
-        row = self._sql.execute("SELECT holder FROM leases WHERE expires_at > clock_timestamp()").fetchone()
-        return None if row is None else int(row[0].split(":")[1])
+        return find_lease_holder(self._sql)
 
     def _read_all(self) -> None:
         url = self._address("b")
@@ -326,22 +288,9 @@ class Play:
             if ended and not self._struck:
                 raise ServiceFailed(f"while waiting for: {what}: service {ended[0]} ended by itself")
             if time.monotonic() > deadline:
-                self._tell_where_all_stand()
                 raise TimeoutError(f"not within {_PATIENCE_S:.0f} s: {what}")
             self._wake_in_time()
             time.sleep(0.05)
-
-    def _tell_where_all_stand(self) -> None:
-        """The threads of the services into their logs, the sessions of the database into a file."""
-        for process in self._services.values():
-            if _runs(process):
-                os.kill(process.pid or 0, signal.SIGUSR1)
-        sessions = self._sql.execute(
-            "SELECT pid, state, wait_event_type, wait_event, pg_blocking_pids(pid), left(query, 120)"
-            " FROM pg_stat_activity WHERE datname = current_database()"
-        ).fetchall()
-        (self._folder / "sessions").write_text("\n".join(map(str, sessions)) + "\n")
-        time.sleep(0.5)
 
     def _leave_nothing(self) -> None:
         for process in self._services.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import sys
@@ -39,7 +38,6 @@ def launch(given: Launch) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    faulthandler.register(signal.SIGUSR1)  # where every thread stands, for a cell that does not come to its end
     for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
         del os.environ[name]
     os.environ.update(given.settings)

@@ -7,21 +7,19 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 
+from deploy.dev.databases import find_lease_holder
 from deploy.dev.postgres import Postgres
-from deploy.dev.service import Marked, ServiceFailed, ThrowawayService, processes_of
-from orchestrator.client import Client, RequestRefused
-from orchestrator.domain.errors import OrchestratorError
+from deploy.dev.service import Answer, Marked, ServiceFailed, ThrowawayService, ask_any, processes_of
+from orchestrator.client import Client
 from orchestrator.store import schema
 from orchestrator.wire.job_views import JobView
 
-Answer = TypeVar("Answer")
 LEASE_S = 3.0
 _DISK = "700m"
-_ANSWER_S = 10.0
 KINDS: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp", "topology": {"workers_per_node": 2}},
     "fsdp": {"strategy": "fsdp", "topology": {"workers_per_node": 2}},
@@ -107,21 +105,8 @@ class Stage:
             if not job.ended:
                 self.jobs[job_id] = self.ask(partial(Client.job, job_id=job_id))
 
-    def ask(self, question: Callable[[Client], Answer], *, tries: int = 30) -> Answer:
-        """Of whichever service answers. Raises the last trouble."""
-        trouble: OrchestratorError | None = None
-        for number in range(tries * len(self.services)):
-            place = number % len(self.services)
-            if place in self.down:
-                continue
-            with Client(self.services[place].url, timeout_s=_ANSWER_S, patience_s=1) as client:
-                try:
-                    return question(client)
-                except RequestRefused:
-                    raise
-                except OrchestratorError as error:
-                    trouble = error
-        raise trouble or ServiceFailed("no service is up")
+    def ask(self, question: Callable[[Client], Answer]) -> Answer:
+        return ask_any(lambda: (one.url for n, one in enumerate(self.services) if n not in self.down), question, 120)
 
     def revive(self, place: int) -> bool:
         """Start a killed service again; False where it cannot start now."""
@@ -136,10 +121,8 @@ class Stage:
     def holder(self) -> int | None:
         """The place of the service that holds the lease."""
         with contextlib.suppress(psycopg.Error), psycopg.connect(self.server.url, connect_timeout=3) as connection:
-            row = connection.execute("SELECT holder FROM leases WHERE expires_at > clock_timestamp()").fetchone()
-            pids = [service.pid for service in self.services]
-            if row is not None and int(row[0].split(":")[1]) in pids:
-                return pids.index(int(row[0].split(":")[1]))
+            holder, pids = find_lease_holder(connection), [service.pid for service in self.services]
+            return pids.index(holder) if holder in pids else None
         return None
 
     def processes(self) -> list[Marked]:

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import machine, yardstick
+from benchmarks import yardstick
 from deploy.dev.postgres import NoPostgres, find_binaries
 from deploy.dev.sections import replace_section
 
-PAGE = machine.ROOT / "docs" / "benchmarks.md"
+PAGE = yardstick.ROOT / "docs" / "benchmarks.md"
 _LIMIT_S = 4 * 3600.0  # of one command; one that takes longer hangs
 _GRACE_S = 60.0  # to end what it started
 
@@ -57,7 +57,7 @@ def _needs_postgres() -> str | None:
 
 
 def _needs_gpu() -> str | None:
-    return None if machine.list_gpus() else "nvidia-smi names no GPU here"
+    return None if yardstick.list_gpus() else "nvidia-smi names no GPU here"
 
 
 _SMALL_LOAD = "--jobs 200 --live 50 --submissions 50 --reads 20 --report-rounds 1 --paced-s 2"
@@ -128,8 +128,8 @@ def measure(command: str) -> tuple[bool, str]:
         f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC in {time.monotonic() - began:.0f} s.",
         f"Load average {load:.1f} before and {os.getloadavg()[0]:.1f} after; "
         f"yardstick {speed['loop_s']} s and {speed['memory_s']} s.",
-        f"Machine: {machine.describe_machine()}.",
-        f"Versions: {machine.describe_versions()}.",
+        f"Machine: {yardstick.describe_machine()}.",
+        f"Versions: {yardstick.describe_versions()}.",
         *([] if kept else ["**A limit was not kept.**"]),
         "",
         f"    python -m {command}",
@@ -142,7 +142,7 @@ def measure(command: str) -> tuple[bool, str]:
 def run(command: str) -> tuple[bool, str]:
     """Whether `python -m COMMAND` ended with 0, and the tables it printed; its stderr is shown as it comes."""
     print(f"python -m {command}", file=sys.stderr, flush=True)
-    path = os.pathsep.join(filter(None, (str(machine.ROOT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(yardstick.ROOT), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, "-m", *shlex.split(command)],
         env={**os.environ, "PYTHONPATH": path},

@@ -16,9 +16,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 import structlog
 
@@ -33,7 +33,6 @@ from benchmarks.control_plane.passes import (
 )
 from benchmarks.control_plane.stored import add_job, copy, make_job, make_spec, settle
 from benchmarks.frame import Figures, begin, build_parser, finish, render_table
-from deploy.dev.slurm.crowd import CrowdedSlurm
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.site import SlurmSite
@@ -46,6 +45,7 @@ from orchestrator.store import schema
 from orchestrator.store.engine import Database
 from orchestrator.store.lease_store import SqlLeaseStore
 from orchestrator.store.supervisor_store import SqlSupervisorStore
+from tests.slurm.crowd import CrowdedSlurm
 
 LIMIT_S = 1.0
 _NODES = 2
@@ -53,7 +53,7 @@ _TEMPLATE = "template"
 
 
 class World:
-    """So many jobs with an attempt each, on a crowded Slurm. Leaving the context closes the database."""
+    """So many jobs with an attempt each, on a crowded Slurm."""
 
     def __init__(self, folder: Path, jobs: int, foreign: int) -> None:
         root = folder / "runs"
@@ -72,12 +72,7 @@ class World:
         self.reconciler = build_reconciler(self._database, root, self._backend)
         self._steps = itertools.count(1)
 
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._database.dispose()
 
     def write_lines(self) -> None:
@@ -138,7 +133,7 @@ def main() -> int:
     begin()
     calm_collector()  # as the service does
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    with tempfile.TemporaryDirectory() as folder, World(Path(folder), options.jobs, options.foreign) as world:
+    with tempfile.TemporaryDirectory() as folder, closing(World(Path(folder), options.jobs, options.foreign)) as world:
         rows = measure(world, options.passes)
     cells = [
         [*render_pass(name, row), *(f"{row[calls]:g}" if calls in row else "" for calls in ("listings", "other_calls"))]

@@ -27,7 +27,6 @@ from benchmarks.control_plane.load import (
     Request,
     Usage,
     drive,
-    fetch,
     fresh_database,
     post,
     read_memory,
@@ -49,6 +48,7 @@ from benchmarks.control_plane.stored import (
 from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from deploy.dev.postgres import postgres_server
 from deploy.dev.service import ThrowawayService
+from orchestrator.client import Client
 from orchestrator.domain.job.job import JobState
 from orchestrator.store.engine import Database
 from orchestrator.store.records import JobOrder
@@ -172,7 +172,8 @@ def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, 
         meanwhile = drive(service.url, looks, connections=8, rate=_READS_PER_S)
         figures["paced"] = {**running.result(), **usage.figures()}
     last_step = _FIRST_STEP + rounds + -(-paced // REPLICAS)
-    assert fetch(f"{service.url}/api/v1/jobs/{ids[0]}")["step"] == last_step, "a report was left out"
+    with Client(service.url) as client:
+        assert client.job(ids[0]).step == last_step, "a report was left out"
     return {**figures, "list and show meanwhile": meanwhile}
 
 

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.frame import Figures, render_number
@@ -103,11 +102,6 @@ def render_load(name: str, reported: Figures) -> list[str]:
     """A row under COLUMNS."""
     times = [render_number(reported[key], "ms") for key in ("p50_ms", "p95_ms", "p99_ms")]
     return [name, str(reported["n"]), render_number(reported["per_s"]), *times, str(reported["refused"])]
-
-
-def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return json.load(answer)
 
 
 class Usage:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.control_plane.stored import WORKERS, add_running, copy, make_job, make_line, make_spec, settle
 from benchmarks.frame import Figures, render_number
+from orchestrator.bootstrap.clock import SystemClock
 from orchestrator.collector import calm_collector
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.job import JobState
@@ -39,11 +40,6 @@ from trainer.contract.progress import render_progress
 CLUSTER = "supervised"
 PASS_COLUMNS = ("n", "CPU, median", "least", "greatest", "wall, median")
 _PASSES = 5
-
-
-class Clock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 class SteadyCluster:
@@ -93,7 +89,7 @@ def measure_passes(folder: Path, url: str, count: int) -> Figures:
 
 def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconciler:
     """The service's own, holding the lease of CLUSTER."""
-    clock, ports = Clock(), range(20_000, 30_000)
+    clock, ports = SystemClock(), range(20_000, 30_000)
     lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
     assert lease is not None
     store = SqlSupervisorStore(database, lease)

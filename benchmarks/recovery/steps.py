@@ -67,11 +67,5 @@ def _parse(line: bytes) -> Step | None:
         return None
     if reported.get("phase") != Phase.STEP.value or "step" not in reported:
         return None
-    return Step(
-        parse_time(reported["at"]).timestamp(),
-        reported["rank"],
-        reported["pid"],
-        reported["step"],
-        reported["generation"],
-        reported["world_size"],
-    )
+    rest = (reported[name] for name in ("rank", "pid", "step", "generation", "world_size"))
+    return Step(parse_time(reported["at"]).timestamp(), *rest)

@@ -29,10 +29,6 @@ _PATIENCE_S, _COMPILES_WITHIN_S = 120.0, 600.0
 _SETTLE_S = {"cpu": 0.0, "cuda": 1.0}  # until a device has done what a stopped process had asked of it
 
 
-class NoStep(Exception):
-    """A contestant made no step in time; the text holds what it printed."""
-
-
 @dataclass(frozen=True, slots=True)
 class End:
     """Of a step: the wall clock's seconds, and the step's number."""
@@ -106,7 +102,7 @@ class Contestant:
         deadline = time.monotonic() + _PATIENCE_S + (_COMPILES_WITHIN_S if self.work.is_compiled else 0.0)
         while len(self._ends()) < count:
             if time.monotonic() > deadline or any(rank.poll() is not None for rank in self.ranks):
-                raise NoStep((self.folder / "printed").read_text(errors="replace")[-3000:])
+                raise RuntimeError((self.folder / "printed").read_text(errors="replace")[-3000:])
             time.sleep(0.05)
 
     def _ends(self) -> list[End]:

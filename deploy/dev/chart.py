@@ -43,13 +43,13 @@ def lint() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--values", type=Path, help="a file of values, or - for standard input")
+    parser.add_argument("--values", type=argparse.FileType(), help="a file of values, or - for standard input")
     parser.add_argument("--lint", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.lint:
         sys.exit("\n".join(lint()) or None)
-    values = {} if options.values is None else yaml.safe_load(_read(options.values)) or {}
+    values = {} if options.values is None else yaml.safe_load(options.values) or {}
     try:
         text = render(values)
     except helm_python.HelmError as error:
@@ -58,10 +58,6 @@ def main() -> None:
         MANIFESTS.write_text(_HEAD + text)
     else:
         print(text, end="")
-
-
-def _read(path: Path) -> str:
-    return sys.stdin.read() if str(path) == "-" else path.read_text()
 
 
 if __name__ == "__main__":

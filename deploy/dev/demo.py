@@ -21,7 +21,6 @@ from pathlib import Path
 
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deploy.dev.service import Marked, ServiceFailed, ThrowawayService
@@ -145,22 +144,19 @@ def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault
         job: JobView = client.submit(spec)
     pending, struck, deadline = list(faults), [], time.monotonic() + PATIENCE_S
     reached = job.step
-    with _bar() as bar:
-        task = bar.add_task(job.id, total=1, state=job.state, step="", loss="")
+    with console.status(job.id) as status:
         while not job.state.terminal:
             if time.monotonic() > deadline:
                 raise DemoFailed(f"{job.id} made no step for {PATIENCE_S:.0f} s: {job.state}, {job.reason}")
             if pending and job.state == "RUNNING" and (job.step or 0) >= pending[0].at_step:
-                struck.append(_strike(service, job, pending.pop(0), bar))
+                struck.append(_strike(service, job, pending.pop(0)))
             time.sleep(0.2)
             with Client(service.url) as client:
                 job = client.job(job.id)
-            bar.update(task, state=job.state)
             if job.step != reached:
                 reached, deadline = job.step, time.monotonic() + PATIENCE_S
             if job.step is not None and job.loss is not None:  # a new attempt tells nothing yet: the last word stays
-                step, loss = f"{job.step}/{job.total_steps}", f"loss {job.loss:.3f}"
-                bar.update(task, completed=job.step, total=job.total_steps, step=step, loss=loss)
+                status.update(f"{job.id}  {job.state}  step {job.step}/{job.total_steps}  loss {job.loss:.3f}")
     if job.state != "SUCCEEDED":
         raise DemoFailed(f"{job.id} ended {job.state}: {job.reason}")
     if pending:
@@ -168,8 +164,8 @@ def _run(service: ThrowawayService, spec: dict[str, object], faults: tuple[Fault
     return job, struck
 
 
-def _strike(service: ThrowawayService, job: JobView, fault: Fault, bar: Progress) -> Struck:
-    bar.console.print(f"[yellow]step {job.step}: {fault.name}[/]")
+def _strike(service: ThrowawayService, job: JobView, fault: Fault) -> Struck:
+    console.print(f"[yellow]step {job.step}: {fault.name}[/]")
     last = steps_of(service, job.id)[-1]
     at = time.time()
     fault.strike(service)
@@ -234,18 +230,6 @@ def _leave(service: ThrowawayService, *, keep: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     service.end()
     shutil.rmtree(service.root, ignore_errors=True)
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[step]}"),
-        TextColumn("{task.fields[state]}"),
-        TextColumn("{task.fields[loss]}"),
-        TimeElapsedColumn(),
-        console=console,
-    )
 
 
 def _kill(processes: list[Marked], what: str) -> None:

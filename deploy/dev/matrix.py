@@ -103,11 +103,7 @@ ENVIRONMENTS = (
 
 
 class Failed(Exception):
-    """A command failed, an interpreter is missing, or losses differ; the text says which."""
-
-
-class UnclearBound(Exception):
-    """A requirement from which no lowest version can be read; the text quotes it."""
+    """A command failed, an interpreter is missing, losses differ, or a bound is unclear; the text says which."""
 
 
 def read_requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[Requirement]:
@@ -117,14 +113,14 @@ def read_requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> li
 
 
 def lowest_versions(requirements: Iterable[Requirement]) -> list[str]:
-    """Lines of a constraints file that takes each requirement at its bound. Raises UnclearBound."""
+    """Lines of a constraints file that takes each requirement at its bound. Raises Failed."""
     return sorted({_lowest(requirement) for requirement in requirements})
 
 
 def _lowest(requirement: Requirement) -> str:
     bounds = [each.version for each in requirement.specifier if each.operator in (">=", "==", "~=")]
     if len(bounds) != 1:
-        raise UnclearBound(f"{requirement} declares {len(bounds) or 'no'} lowest versions; give it one, as in >=1.2.3")
+        raise Failed(f"{requirement} declares {len(bounds) or 'no'} lowest versions; give it one, as in >=1.2.3")
     marker = f"; {requirement.marker}" if requirement.marker else ""
     return f"{requirement.name}=={bounds[0]}{marker}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__ as bench
-from benchmarks import machine, yardstick
+from benchmarks import yardstick
 from benchmarks.__main__ import BENCHMARKS, PAGE, Benchmark, BenchmarkFailed, measure_all
 from benchmarks.frame import render_number, render_ratio
 from deploy.dev.sections import NoSection, list_sections, read_section, replace_section
@@ -125,9 +125,9 @@ def test_a_machine_without_a_gpu_leaves_out_what_is_measured_on_one(
 ) -> None:
     on_gpu = [benchmark for benchmark in BENCHMARKS if benchmark.name.endswith("_gpu")]
     assert all("--device cuda" in command for each in on_gpu for command in (each.full, each.quick))
-    monkeypatch.setattr(machine, "list_gpus", lambda: ["NVIDIA H100 80GB HBM3"])
+    monkeypatch.setattr(yardstick, "list_gpus", lambda: ["NVIDIA H100 80GB HBM3"])
     assert {benchmark.missing() for benchmark in on_gpu} == {None}
-    monkeypatch.setattr(machine, "list_gpus", list)
+    monkeypatch.setattr(yardstick, "list_gpus", list)
     assert list(measure_all(on_gpu, page, quick=False)) == []
     assert page.read_text() == TEXT
     assert "trainer_gpu: left out, nvidia-smi names no GPU here" in capsys.readouterr().err

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from benchmarks.slurm import World
-from deploy.dev.slurm.crowd import CrowdedSlurm
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.client import SlurmClient
 from orchestrator.backends.slurm.listing import SEPARATOR
@@ -16,6 +16,7 @@ from orchestrator.backends.slurm.site import SlurmSite
 from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Presence
+from tests.slurm.crowd import CrowdedSlurm
 
 KEYS = [AttemptKey(f"job-{number}", 1) for number in range(1000)]
 FOREIGN = 50_000
@@ -77,7 +78,7 @@ def test_an_answer_that_is_none_raises_and_says_nothing_of_any_job(tmp_path: Pat
 
 
 def test_a_whole_pass_of_the_supervisor_asks_slurm_once(tmp_path: Path) -> None:
-    with World(tmp_path, jobs=20, foreign=100) as world:
+    with closing(World(tmp_path, jobs=20, foreign=100)) as world:
         for _ in range(4):
             world.write_lines()
             world.reconciler.reconcile()

@@ -1,4 +1,4 @@
-"""Play the matrix and print what came of it; exit 1 when a cell failed, and keep its folder."""
+"""Strike a real service before and after each of its effects; exit 1 when a cell failed, and keep its folder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Result:
 class Matrix:
     """Plays cells on databases that are copied from one that has the tables."""
 
-    def __init__(self, folder: Path, server: str, context: ForkServerContext, *, lean: bool) -> None:
-        self._folder, self._server, self._context, self._lean = folder, server, context, lean
+    def __init__(self, folder: Path, server: str, context: ForkServerContext) -> None:
+        self._folder, self._server, self._context = folder, server, context
 
     def count(self) -> list[str]:
         """The points of an undisturbed run, in the order of their first happening. Raises SystemExit if it fails."""
@@ -65,7 +65,7 @@ class Matrix:
 
     def _play(self, cell: Cell | None, folder: Path) -> tuple[Play, list[str]]:
         with scratch_database(self._server, _TEMPLATE) as url:
-            play = Play(cell, folder, url, self._context, lean=self._lean)
+            play = Play(cell, folder, url, self._context)
             return play, judge(play.run())
 
 
@@ -89,10 +89,10 @@ def _run(options: argparse.Namespace, folder: Path, url: str, started: float) ->
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {_TEMPLATE}")
     schema.upgrade(url.replace("/postgres?", f"/{_TEMPLATE}?"))
-    matrix = Matrix(folder, url, preload(), lean=options.agent == "lean")
+    matrix = Matrix(folder, url, preload())
     points = matrix.count()
     cells = [Cell(point, side, each) for each in options.signal for point in points for side in SIDES]
-    print(f"{len(points)} crash points, {len(cells)} cells; agents: {options.agent}", flush=True)
+    print(f"{len(points)} crash points, {len(cells)} cells", flush=True)
     if options.list:
         print("\n".join(points))
         return 0
@@ -133,7 +133,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="N cells, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="TEXT", help="the cells whose name holds TEXT")
-    parser.add_argument("--agent", choices=["lean", "real"], default="lean", help="real: with torch, slower")
     parser.add_argument("--jobs", type=int, default=6, metavar="N", help="cells at one time")
     parser.add_argument("--list", action="store_true", help="print the points and end")
     options = parser.parse_args()

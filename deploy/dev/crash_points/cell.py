@@ -96,14 +96,11 @@ def specs(starts: Path) -> dict[str, dict[str, Any]]:
 class Play:
     """Plays one cell (or, without one, counts the points) in a folder of its own."""
 
-    def __init__(
-        self, cell: Cell | None, folder: Path, database_url: str, context: ForkServerContext, *, lean: bool
-    ) -> None:
+    def __init__(self, cell: Cell | None, folder: Path, database_url: str, context: ForkServerContext) -> None:
         self._cell = cell
         self._folder = folder
         self._url = database_url
         self._context = context
-        self._lean = lean
         self._root = folder / "runs"
         self._starts = folder / "starts"
         self._reported = folder / "struck"
@@ -174,7 +171,7 @@ class Play:
             log=self._folder / f"{name}.log",
             points=self.points if name == "a" else None,
             strike=self._strike() if name == "a" else None,
-            python=write_lean_python(self._folder) if self._lean else None,
+            python=write_lean_python(self._folder),
         )
         process = self._context.Process(target=launch, args=(given,), name=f"service {name}")
         with _TURN:

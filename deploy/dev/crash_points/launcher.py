@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.dev.crash_points.points import Counting, Strike, install
@@ -27,7 +27,6 @@ class Launch:
     points: Path | None = None
     strike: Strike | None = None
     python: Path | None = None  # what stands in for the interpreter that starts agents
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def launch(given: Launch) -> None:
@@ -41,7 +40,6 @@ def launch(given: Launch) -> None:
     for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
         del os.environ[name]
     os.environ.update(given.settings)
-    os.environ.update(given.environment)
     if given.python is not None:
         _start_agents_with(str(given.python))
     if given.points is not None:

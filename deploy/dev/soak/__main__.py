@@ -1,4 +1,4 @@
-"""Play the soak and print what happened; exit 1 when a promise was broken, and keep the folder."""
+"""Real training jobs under random faults, on two services and PostgreSQL: exit 1 when a promise was broken."""
 
 from __future__ import annotations
 

@@ -103,6 +103,7 @@ def test_a_missing_script_is_named_at_once(job: Job, tmp_path: Path) -> None:
     assert not agent.events("generation.started")
 
 
+@pytest.mark.long
 def test_a_missing_module_is_not_restarted(job: Job) -> None:
     agent = job.policy(max_restarts=5).start(FAST, "-m", "no_such_module_at_all")
     assert agent.wait() == 1
@@ -136,6 +137,7 @@ def test_a_signal_stops_the_workers_and_reads_as_preemption(job: Job, tmp_path: 
     assert not any(alive(pid) for pid in pids.values())
 
 
+@pytest.mark.long
 def test_a_signal_during_the_import_of_torch_still_leaves_an_exit_record(job: Job, tmp_path: Path) -> None:
     agent = job.policy().start(FAST, STEADY, str(tmp_path / "finish"))
     wait_for((agent.folder / "agent.json").exists, "agent.json")
@@ -243,6 +245,7 @@ def test_a_guarded_failure_is_explained_by_the_workers_log(job: Job) -> None:
     assert (record.failure.message, record.failure.rank) == ("ValueError: the data set is empty", 1)
 
 
+@pytest.mark.long
 def test_a_guard_journals_each_generation_of_workers_that_report_nothing(job: Job) -> None:
     """Without it the service would hold a group that computes for one that never formed."""
     agent = job.policy().start(*torchrun("--nnodes=1", "--max-restarts=1"), BROKEN, "1", program=GUARD)

@@ -103,6 +103,7 @@ def test_only_the_newest_two_of_hundreds_of_generations_are_looked_at(tmp_path: 
     assert [log.stat().st_size for log in logs] == [700, 700, 0, 0]
 
 
+@pytest.mark.long
 def test_a_chatty_workers_log_stays_bounded(job: Job) -> None:
     agent = job.policy(log_limit_bytes=100_000).start("--monitor-interval=0.05", str(SCRIPTS / "chatty.py"))
     assert agent.wait() == 0
@@ -164,6 +165,7 @@ def test_the_answer_to_a_report_stops_the_agent(job: Job, service: Service, tmp_
     assert any(json.loads(line)["kind"] == "agent.exited" for line in service.taken("events"))
 
 
+@pytest.mark.long
 def test_an_answer_reaches_the_workers_as_a_file_unless_newer_news_stands_there(job: Job, service: Service) -> None:
     script = job.folder.parent / "script.py"
     script.write_text("import time\ntime.sleep(60)\n")

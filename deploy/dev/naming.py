@@ -52,6 +52,7 @@ STORED = {
         "orchestrator/cli/goodput_report.py",
         "orchestrator/dashboard/static/app.css",
         "orchestrator/dashboard/templates/job_time.html",
+        "docs/glossary.md",
         "docs/goodput.md",
         "tests/",
     ),

@@ -32,10 +32,10 @@ def work(order):
 spares = Spares()
 spares.wanted = 2
 """
-REHEARSAL = """
+WARMUP = """
 import time
 from pathlib import Path
-def rehearse(folder):
+def warm_up(folder):
     folder.mkdir()
     while not Path("go").exists():
         time.sleep(0.005)
@@ -82,12 +82,12 @@ for pid, number in given.items():
     assert told == "True\n"
 
 
-def test_who_rehearses_stands_still_while_a_group_starts(tmp_path: Path) -> None:
-    (tmp_path / "rehearsal.py").write_text(REHEARSAL)
+def test_a_spare_that_warms_up_stands_still_while_a_group_starts(tmp_path: Path) -> None:
+    (tmp_path / "warmup.py").write_text(WARMUP)
     told = run(
         tmp_path,
         """
-spares.rehearsal = "rehearsal"
+spares.warmup = "warmup"
 work(spares.raise_one())
 (pid,) = spares.pids
 folder = spares._scratch.path
@@ -131,14 +131,14 @@ assert spares.pids == set() and not spares.is_wanting
 
 
 @pytest.mark.parametrize(
-    "rehearsal", ["import nothing_of_this_name", "def rehearse(folder):\n    raise OSError('no room')"]
+    "warmup", ["import nothing_of_this_name", "def warm_up(folder):\n    raise OSError('no room')"]
 )
-def test_a_rehearsal_that_fails_says_so_once(tmp_path: Path, rehearsal: str) -> None:
-    (tmp_path / "rehearsal.py").write_text(rehearsal)
+def test_a_warmup_that_fails_says_so_once(tmp_path: Path, warmup: str) -> None:
+    (tmp_path / "warmup.py").write_text(warmup)
     told = run(
         tmp_path,
         """
-spares.rehearsal = "rehearsal"
+spares.warmup = "warmup"
 work(spares.raise_one())
 until(lambda: spares.take_in() or not spares.pids)
 assert not spares.is_wanting

@@ -91,7 +91,7 @@ def _check_steps(
 ) -> Verdict:
     """On rank 0 the verdict; on the others whether they could take part."""
     if config is None:
-        sentence = "a program of your own is not rehearsed"
+        sentence = "a program of your own is not tried out"
         return Verdict(check="steps", outcome=Outcome.SKIPPED, sentence=sentence)
     try:
         own = replace(

@@ -44,7 +44,7 @@ _LATER = (
 _OURS = ("torch.distributed.elastic.multiprocessing.errors", "torch._dynamo", f"{OURS}.train")
 PRELOAD = "ORCHESTRATOR_PRELOAD"
 SPARES = "ORCHESTRATOR_SPARES"  # how many workers are forked ahead; absent: one for each worker
-_REHEARSAL = f"{OURS}.rehearsal"
+_WARMUP = f"{OURS}.loop.warmup"
 _C10D_PORT, _STATIC_PORT = 29400, 29500  # torchrun's own
 _STATIC_READ_S = 600.0  # torchrun's own: how long other nodes wait for the first
 
@@ -88,11 +88,9 @@ def _prepare(nursery: Nursery, command: Sequence[str], workers: int) -> None:
         return
     is_ours = program.is_module and program.target == OURS
     preload = [name for name in os.environ.get(PRELOAD, "").split(",") if name]
-    nursery.prepare(
-        ["torch", *(_OURS if is_ours else ())], later=[*_LATER, *([_REHEARSAL] if is_ours else ()), *preload]
-    )
+    nursery.prepare(["torch", *(_OURS if is_ours else ())], later=[*_LATER, *([_WARMUP] if is_ours else ()), *preload])
     spares = os.environ.get(SPARES, "")
-    nursery.keep_spares(int(spares) if spares.isdecimal() else workers, _REHEARSAL if is_ours else None)
+    nursery.keep_spares(int(spares) if spares.isdecimal() else workers, _WARMUP if is_ours else None)
 
 
 def find_missing(command: Sequence[str]) -> Failure | None:

@@ -37,7 +37,7 @@ _SHAPE = Shape(width=32, layers=4, heads=4, feed_forward=96)
 _TOKENS, _VOCABULARY = 32, 256
 
 
-def rehearse(folder: Path) -> None:
+def warm_up(folder: Path) -> None:
     """Make `folder`, start from scratch, save, restore, train for a step, and delete it. Raises OSError."""
     threads, environ = torch.get_num_threads(), dict(os.environ)
     torch.set_num_threads(1)  # threads that OpenMP starts now would stay

@@ -7,7 +7,7 @@ also gets what workers leave behind, data loaders above all, and when the agent 
 Messages are lines of JSON (channel.py). The agent sends
 
     {"import": [modules], "later": [modules]}   the first at once, before any worker; the others in quiet moments
-    {"spares": how many, "rehearsal": module | null}
+    {"spares": how many, "warmup": module | null}
     {"start": number, "environ": {...}, "without": [names], "program": {...} | null, "because": why there is none,
      "command": [...], "local_rank": "0", "stdout": path | null, "stderr": path | null}
 
@@ -127,7 +127,7 @@ class ForkServer:
             return self._start(message)
         if "spares" in message:
             self._spares.wanted = int(str(message["spares"]))
-            self._spares.rehearsal = str(message["rehearsal"]) if message["rehearsal"] else None
+            self._spares.warmup = str(message["warmup"]) if message["warmup"] else None
             return None
         self._later.extend(names_of(message.get("later")))
         self._import(names_of(message.get("import")))

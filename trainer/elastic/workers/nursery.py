@@ -107,9 +107,9 @@ class Nursery:
         else:
             self._send({"import": list(modules), "later": list(later)})
 
-    def keep_spares(self, count: int, rehearsal: str | None) -> None:
+    def keep_spares(self, count: int, warmup: str | None) -> None:
         """Have so many workers forked ahead of their orders while others run; see spares.py."""
-        self._spares = {"spares": count, "rehearsal": rehearsal}
+        self._spares = {"spares": count, "warmup": warmup}
         if self._channel is not None:
             self._send(self._spares)
 

@@ -2,7 +2,7 @@
 
 A forked process shares its memory until one of the two writes to it, and maps the libraries anew: each page that it
 uses for the first time costs a fault, for a small model a quarter of a restart in all. A spare has that behind it, most
-of all after a rehearsal: a module's `rehearse(folder)`, which goes once through what the program does at its start.
+of all after a warm-up: a module's `warm_up(folder)`, which goes once through what the program does at its start.
 Spares are raised one by one while training runs, and stand still while a group starts. When memory runs out they are
 the first to go (proc(5), oom_score_adj), and no more are raised.
 """
@@ -28,15 +28,15 @@ _FIRST_TO_GO = "1000"
 
 
 class Spares:
-    """Belongs to the fork server, whose children spares are. `wanted` of them, each rehearsed by the named module."""
+    """Belongs to the fork server, whose children spares are. `wanted` of them, each warmed up by the named module."""
 
     def __init__(self) -> None:
         self.wanted = 0
-        self.rehearsal: str | None = None
+        self.warmup: str | None = None
         self._ready: dict[int, Channel] = {}  # by pid
         self._rising: dict[int, Channel] = {}
         self._stands_still = False
-        self._scratch: Scratch | None = None  # for rehearsals
+        self._scratch: Scratch | None = None  # for warm-ups
 
     @property
     def pids(self) -> set[int]:
@@ -44,7 +44,7 @@ class Spares:
 
     @property
     def ends(self) -> list[Channel]:
-        """Readable once somebody who rehearses is ready."""
+        """Readable once a spare that warms up is ready."""
         return list(self._rising.values())
 
     @property
@@ -60,7 +60,7 @@ class Spares:
             self._stands_still = False
             self._signal(signal.SIGCONT)
             return None
-        if self.rehearsal is not None and self._scratch is None:
+        if self.warmup is not None and self._scratch is None:
             self._scratch = Scratch()
         ours, theirs = Channel.pair()
         server, pid = os.getpid(), os.fork()
@@ -73,7 +73,7 @@ class Spares:
         self.close()
         child.die_with_parent(server)
         signal.set_wakeup_fd(-1)  # the server's
-        return _wait_for_order(theirs, self.rehearsal, folder)
+        return _wait_for_order(theirs, self.warmup, folder)
 
     def take_in(self) -> dict[int, int]:
         """Who is ready by now, with the memory in bytes that is its own alone."""
@@ -90,7 +90,7 @@ class Spares:
         return reported
 
     def stand_still(self) -> None:
-        """Whoever rehearses leaves the processors to the group that starts."""
+        """A spare that warms up leaves the processors to the group that starts."""
         self._stands_still = bool(self._rising)
         self._signal(signal.SIGSTOP)
 
@@ -133,12 +133,12 @@ class Spares:
                 os.kill(pid, number)
 
 
-def _wait_for_order(end: Channel, rehearsal: str | None, folder: Path | None) -> dict[str, object]:
+def _wait_for_order(end: Channel, warmup: str | None, folder: Path | None) -> dict[str, object]:
     usual_score = _OOM_SCORE.read_text()
     _OOM_SCORE.write_text(_FIRST_TO_GO)
     try:
-        if rehearsal is not None and folder is not None:
-            importlib.import_module(rehearsal).rehearse(folder / str(os.getpid()))
+        if warmup is not None and folder is not None:
+            importlib.import_module(warmup).warm_up(folder / str(os.getpid()))
     except Exception as error:  # noqa: BLE001  # what the program imports
         say(f"restarts will be slower: no spare worker can be made ready: {type(error).__name__}: {error}")
         os._exit(1)

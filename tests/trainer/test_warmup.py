@@ -1,4 +1,4 @@
-"""A spare worker's rehearsal leaves the process as it was."""
+"""A spare worker's warm-up leaves the process as it was."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from trainer.loop.warmup import rehearse
+from trainer.loop.warmup import warm_up
 from trainer.snapshot.run_state import read_alone
 
 
-def test_a_rehearsal_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
+def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     restored = []
 
     def read_and_tell(state, restore):
@@ -23,7 +23,7 @@ def test_a_rehearsal_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.loop.warmup.read_alone", read_and_tell)
     generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
     environ, alive = dict(os.environ), set(threading.enumerate())
-    rehearse(tmp_path / "rehearsal")
+    warm_up(tmp_path / "warmup")
     assert restored == [0]
     assert not list(tmp_path.iterdir())
     assert torch.equal(torch.get_rng_state(), generator)
@@ -33,11 +33,11 @@ def test_a_rehearsal_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     assert not dist.is_initialized()
 
 
-def test_a_rehearsal_where_there_are_gpus_starts_no_cuda(tmp_path, monkeypatch):
+def test_a_warmup_where_there_are_gpus_starts_no_cuda(tmp_path, monkeypatch):
     def start():
         raise AssertionError("a spare has no device of its own yet")
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda._lazy_init", start)
-    rehearse(tmp_path / "rehearsal")
+    warm_up(tmp_path / "warmup")
     assert not torch.cuda.is_initialized()

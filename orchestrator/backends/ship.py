@@ -1,6 +1,6 @@
-"""What goes with a job to the shared run directory: the agent's package, and a workdir that the nodes do not see.
+"""Copy the agent's package, and a workdir that the nodes do not mount, to the shared run directory.
 
-Each content is written once, under its hash; it appears whole or not at all.
+Each copy is stored once, under the hash of its content. It appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _PINNED = re.compile(rf"{re.escape(WORKDIRS)}/[0-9a-f]{{32}}")
 
 
 def find_package() -> Path:
-    """The installed package `trainer`. Raises ConfigurationError."""
+    """Return the folder of the installed package `trainer`. Raises ConfigurationError."""
     found = importlib.util.find_spec("trainer")
     if found is None or found.origin is None:
-        raise ConfigurationError("the package `trainer` is not installed beside the service")
+        raise ConfigurationError("the package `trainer` is not installed in the service's environment")
     return Path(found.origin).parent.resolve()
 
 
 def agent_folder(package: Path) -> Path:
-    """Where below the root the package is to lie."""
+    """Return the package's destination, relative to the root."""
     return Path(AGENTS) / digest_tree(package)
 
 
 def ship_agent(package: Path, root: Path) -> None:
-    """Idempotent. Raises OSError."""
+    """Copy the package below the root. Idempotent. Raises OSError."""
     _place(package, root, AGENTS, inside=package.name)
 
 
 def pack_agent(package: Path) -> bytes:
-    """The package as a zip file: the same content gives the same bytes."""
+    """Pack the package as a zip file. The same content gives the same bytes."""
     packed = io.BytesIO()
     folder = open_folder(package)
     try:
@@ -60,13 +60,13 @@ def pack_agent(package: Path) -> bytes:
 
 
 def is_shared(workdir: Path, shared: Collection[Path]) -> bool:
-    """Whether the nodes see the workdir as it is."""
+    """Whether the nodes mount the workdir, so that no copy is needed."""
     return any(workdir == path or path in workdir.parents for path in shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A file in a job's folder that names the job's copy of its workdir. The job may have written anything there."""
+    """A file in a job's folder that names the job's copy of its workdir. The job can write to it: trust nothing."""
 
     job: JobFolder
     name: str
@@ -92,7 +92,7 @@ class Workdirs:
     policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)
 
     def why_refused(self, workdir: Path) -> str | None:
-        """Why a job cannot have this workdir, in a phrase; None: it can. Does not tell whether the folder exists."""
+        """Return a phrase that says why a job cannot use this workdir, or None. Does not check that it exists."""
         place = Path(os.path.normpath(workdir))
         if is_shared(place, [self.root]):
             return why_not_in_root(place, self.root, allow_workspaces=True)
@@ -101,12 +101,12 @@ class Workdirs:
         return self.policy.why_refused(place.resolve())
 
     def provide(self, workdir: Path, *, pin: Pin) -> str:
-        """The workdir's path on the nodes; copies it first if they do not see it. Raises OSError, LaunchRefused."""
+        """Return the workdir's path on the nodes. Copies an unmounted workdir first. Raises OSError, LaunchRefused."""
         place = Path(os.path.normpath(workdir))
         below = is_shared(place, [self.root])
         here = self.service_root / place.relative_to(self.root) if below else place
         if not here.is_dir():
-            raise LaunchRefused(f"run.workdir {workdir} is no folder where the service runs")
+            raise LaunchRefused(f"run.workdir {workdir} is not a folder on the service's machine")
         if place == Path("/") or is_shared(place, (self.root, *self.shared)):
             self._require(workdir)
             return str(place)
@@ -119,10 +119,10 @@ class Workdirs:
 
 
 def ship_workdir(workdir: Path, root: Path, *, pin: Pin, policy: WorkdirPolicy | None = None) -> Path:
-    """Copy a workdir below the root and write the place to `pin`; returns the place, relative to the root.
+    """Copy a workdir below the root, write the copy's path to `pin`, and return it relative to the root.
 
-    If `pin` names a copy that exists, that one is returned: later attempts of a job get what its first one had. Raises
-    OSError, and LaunchRefused for a workdir that is too large or that the policy refuses.
+    If `pin` names an existing copy, that copy is returned, so later attempts of a job use the files of the first.
+    Raises OSError, and LaunchRefused for a workdir that is too large or that the policy refuses.
     """
     pinned = pin.read()
     if pinned is not None and _is_there(root, pinned):
@@ -147,16 +147,16 @@ def _is_there(root: Path, path: Path) -> bool:
 
 
 def _place(source: Path, root: Path, beside: str, *, inside: str = "", exclusions: Exclusions = NO_EXCLUSIONS) -> str:
-    """Copy the source into the folder `beside` of the root, under the hash of what was copied; returns the hash."""
+    """Copy the source into the folder `beside` of the root, under the hash of its content. Returns the hash."""
     name = digest_tree(source, exclusions)
     with Folder.of(root, make=True) as top, top.making(Path(beside)) as folder:
-        if folder.use(Path(name)):  # housekeeping removes copies that were not used for long
+        if folder.use(Path(name)):  # housekeeping removes copies that are long unused
             return name
         temporary = f".{name}.{uuid.uuid4().hex}"
         try:
             with folder.making(Path(temporary, inside)) as target:
-                copied = digest_tree(source, exclusions, into=target.fileno())  # it may have changed since
-            with contextlib.suppress(OSError):  # another process was faster: the content is the same
+                copied = digest_tree(source, exclusions, into=target.fileno())  # the source may have changed
+            with contextlib.suppress(OSError):  # another process stored the same content first
                 folder.hand_over(Path(temporary), folder, copied)
             return copied
         finally:
@@ -165,7 +165,7 @@ def _place(source: Path, root: Path, beside: str, *, inside: str = "", exclusion
 
 
 def _pack_file(archive: zipfile.ZipFile, name: str, opened: int) -> None:
-    entry = zipfile.ZipInfo(name)  # of 1980, whatever the file's own time is
+    entry = zipfile.ZipInfo(name)  # always dated 1980, so that the bytes do not depend on the file's time
     entry.external_attr = 0o644 << 16
     with os.fdopen(os.dup(opened), "rb") as file:
         archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)

@@ -1,7 +1,7 @@
 """Walk, hash and copy folders that somebody else may change at the same time.
 
-No link is followed, neither on the way to the folder nor in it. Files are read by the descriptors that were checked,
-whatever their names lead to later.
+Links are never followed, neither on the way to the folder nor in it. Files are read through the descriptors that were
+checked, so a later rename has no effect.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Entry:
 
 
 def identify(paths: Collection[Path]) -> frozenset[Identity]:
-    """The identities of these paths, which hard links and bind mounts share. Paths that are not there are left out."""
+    """Return the identities of the paths that exist. Hard links and bind mounts of one file share an identity."""
     found = set()
     for path in paths:
         try:
@@ -62,7 +62,7 @@ def identify(paths: Collection[Path]) -> frozenset[Identity]:
 
 
 def open_folder(path: Path) -> int:
-    """Open the folder at an absolute path; returns a descriptor. Raises OSError, also if part of the path is a link."""
+    """Open the folder at an absolute path and return its descriptor. Raises OSError, also if a part is a link."""
     folder = os.open("/", _READ | os.O_DIRECTORY)
     for part in path.parts[1:]:
         try:
@@ -74,12 +74,12 @@ def open_folder(path: Path) -> int:
 
 
 def walk(folder: int, exclusions: Exclusions = NO_EXCLUSIONS, *, within: str = "", depth: int = 0) -> Iterator[Entry]:
-    """Yield what is in an open folder, sorted, each folder before its content. A file is open while it is yielded.
+    """Yield the entries of an open folder, sorted, each folder before its content. A yielded file is open.
 
     Raises OSError, and LaunchRefused for a private file or folder.
     """
     if depth > _DEEPEST:
-        raise LaunchRefused(f"run.workdir holds folders in more than {_DEEPEST} levels")
+        raise LaunchRefused(f"run.workdir nests folders more than {_DEEPEST} levels deep")
     for name in sorted(set(os.listdir(folder)) - LEFT_OUT):
         seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
         path = f"{within}/{name}" if within else name
@@ -91,7 +91,7 @@ def walk(folder: int, exclusions: Exclusions = NO_EXCLUSIONS, *, within: str = "
 
 
 def digest_tree(source: Path, exclusions: Exclusions = NO_EXCLUSIONS, *, into: int | None = None) -> str:
-    """Hash names, modes and contents; with `into`, also copy what was hashed to that open folder.
+    """Hash names, modes and contents. With `into`, also copy the hashed content to that open folder.
 
     Raises OSError, and LaunchRefused for a folder that is too large or contains a private file.
     """
@@ -107,8 +107,8 @@ def digest_tree(source: Path, exclusions: Exclusions = NO_EXCLUSIONS, *, into: i
             size, count = size + len(content), count + 1
             if size > MOST_BYTES or count > MOST_FILES:
                 raise LaunchRefused(
-                    f"run.workdir {source} holds more than {MOST_BYTES >> 20} MB or {MOST_FILES} files: "
-                    "put it where the nodes see it, and name that place in the cluster's shared_paths"
+                    f"run.workdir {source} contains more than {MOST_BYTES >> 20} MB or {MOST_FILES} files; "
+                    "move it to storage that the nodes mount, and list that path in the cluster's shared_paths"
                 )
             for part in (name, b"x" if entry.executable else b"-", content):
                 digest.update(len(part).to_bytes(8, "big") + part)
@@ -125,7 +125,7 @@ def _opened(folder: int, name: str, path: str, exclusions: Exclusions, *, depth:
         if identity in exclusions.left_out:
             return
         if identity in exclusions.private:
-            raise LaunchRefused(f"run.workdir holds one of the service's own files, as {path}")
+            raise LaunchRefused(f"run.workdir contains a file of the service itself: {path}")
         if stat.S_ISREG(status.st_mode):
             yield Entry(path, status, opened=opened)
         elif stat.S_ISDIR(status.st_mode):
@@ -136,7 +136,7 @@ def _opened(folder: int, name: str, path: str, exclusions: Exclusions, *, depth:
 
 
 def _content(entry: Entry, into: int | None, *, most: int) -> bytes:
-    """Read a file's bytes, at most one more than `most`, or a link's text, and copy what was read."""
+    """Read a link's text, or a file's bytes (at most one more than `most`), and copy them to `into`."""
     if entry.opened is None:
         text = entry.link or ""
         if into is not None:
@@ -150,7 +150,7 @@ def _content(entry: Entry, into: int | None, *, most: int) -> bytes:
 
 
 def _write_file(entry: Entry, content: bytes, into: int) -> None:
-    """With the source's mode, except the setuid, setgid and sticky bits."""
+    """Keep the source's mode, except the setuid, setgid and sticky bits."""
     with os.fdopen(os.open(entry.name, _CREATE, 0o600, dir_fd=into), "wb") as file:
         file.write(content)
         os.fchmod(file.fileno(), entry.status.st_mode & 0o777)

@@ -1,1 +1,1 @@
-"""This machine as a cluster: detached agents, found again after a restart of the service. Linux (proc(5))."""
+"""Run jobs on this machine as detached agents that a restarted service finds again. Linux only (proc(5))."""

@@ -1,4 +1,4 @@
-"""The Backend port on this machine. Glue: client looks, states judge."""
+"""The Backend port on this machine: `client` reads processes, `states` judges them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Child:
 
 
 class LocalBackend:
-    """Agents are detached: they outlive the service, and the next one finds them by their records and their mark."""
+    """Run agents detached, so that they outlive the service. A restarted service finds them by records and marks."""
 
     def __init__(self, root: Path, *, slots: int) -> None:
         self._root = root
@@ -46,7 +46,7 @@ class LocalBackend:
         return render_processes(plan)
 
     def submit(self, plan: LaunchPlan) -> str:
-        """Start one agent per replica. One claim token for this call: agents of another call will refuse to work."""
+        """Start one agent per replica. Each call has its own claim token; agents of the losing call exit."""
         _require_startable(plan)
         job, claim = self._job(plan.key), uuid.uuid4().hex
         try:
@@ -67,7 +67,7 @@ class LocalBackend:
         return {key: self._observe(key, replicas) for key, replicas in launched.items()}
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Ask the agents to stop, or kill every process that carries the attempt's mark."""
+        """Send SIGTERM to the agents. With `force`, kill every process that carries the attempt's mark."""
         processes = list(client.marked(key, self._job_dir(key)))
         if force:
             for process in processes:
@@ -82,7 +82,7 @@ class LocalBackend:
         return self._slots
 
     def _observe(self, key: AttemptKey, replicas: int) -> Sighting:
-        """Look cheaply first; only when not every agent is at work, search all processes for the attempt's mark."""
+        """Check the recorded agents. Search all processes for the attempt's mark only if an agent is not alive."""
         sighting = self._look(key, replicas, search=False)
         if sighting.presence is Presence.RUNNING and all(seen.liveness == "alive" for seen in sighting.replicas):
             return sighting
@@ -92,7 +92,7 @@ class LocalBackend:
         try:
             with rundir.open_attempt(self._job(key), key.number) as attempt:
                 found = rundir.incarnations(attempt, range(replicas))
-                lives = {life.replica: life for life in found}  # the last of each
+                lives = {life.replica: life for life in found}  # the newest of each replica
                 left = self._left(key) if search else None
                 traces = [
                     _traces(replica, lives.get(replica), None if left is None else left.count(replica))
@@ -106,13 +106,13 @@ class LocalBackend:
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=f"the run directory cannot be read: {error}")
 
     def _left(self, key: AttemptKey) -> list[int]:
-        """The replica of each process of the attempt. One that is just ending no longer has its mark."""
+        """Return the replica of each process of the attempt. Children count too: an exiting process has no mark."""
         marked = {process.pid: process.replica for process in client.marked(key, self._job_dir(key))}
         children = {child.process.pid: child.replica for child in self._children if child.key == key}
         return list((children | marked).values())
 
     def _agents(self, key: AttemptKey, replicas: Collection[int]) -> set[int]:
-        """Pids of the attempt's agents, as recorded and as started by this service."""
+        """Return the pids of the attempt's recorded agents and of this service's children."""
         with rundir.open_attempt(self._job(key), key.number) as attempt:
             records = [life.agent() for life in rundir.incarnations(attempt, replicas)]
         recorded = {record.process.pid for record in records if record is not None}
@@ -125,7 +125,7 @@ class LocalBackend:
         return self._root / key.job_id
 
     def _reap(self) -> None:
-        """Collect ended children, so that a dead agent is not seen as a zombie for ever."""
+        """Collect ended children, so that no dead agent stays a zombie."""
         self._children = [child for child in self._children if child.process.poll() is None]
 
 
@@ -141,20 +141,20 @@ def _traces(replica: int, life: rundir.Incarnation | None, processes: int | None
 
 
 def _last_words(attempt: Folder) -> str:
-    """What an agent that never came up printed last."""
+    """Return the last line of replica 0's agent log, for an agent that never started."""
     lines = attempt.last_lines(Path(f"replica-0/{layout.AGENT_LOG}"), size=_LAST_WORDS_BYTES)
-    return f"; its last words: {lines[-1][:200]}" if lines else ""
+    return f"; last output: {lines[-1][:200]}" if lines else ""
 
 
 def _require_startable(plan: LaunchPlan) -> None:
-    """Raises LaunchRefused for what no later try would fix, before anything has started."""
+    """Check what no retry can fix, before any process starts. Raises LaunchRefused."""
     if not Path(plan.workdir).is_dir():
-        raise LaunchRefused(f"run.workdir {plan.workdir} is no folder on this machine")
+        raise LaunchRefused(f"run.workdir {plan.workdir} is not a folder on this machine")
     program = plan.commands[0][0]
     if not os.access(program, os.X_OK):
-        raise LaunchRefused(f"{program} is no program on this machine")
+        raise LaunchRefused(f"{program} is not an executable program on this machine")
 
 
 def _inherited() -> dict[str, str]:
-    """The service's own environment for the user's program, without the service's settings."""
+    """Return the service's environment without the service's settings, for the user's program."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}

@@ -1,7 +1,7 @@
-"""Processes of this machine: start them detached, find them by the mark in their environment, signal them.
+"""Start detached processes on this machine, find them by the mark in their environment, and signal them.
 
-A process is known by pid, start time and boot (proc(5)); a signal goes through a pidfd, opened before that is checked,
-so that it can never reach a process that took over a pid.
+Pid, start time and boot id identify a process (proc(5)). A signal goes through a pidfd that is opened before this
+identity is checked, so it never reaches another process that reuses the pid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBER = re.compile(rb"[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class MarkedProcess:
-    """A process that carries an attempt's mark: an agent, a worker or a descendant of one."""
+    """A process that carries an attempt's mark: an agent, a worker or a descendant of either."""
 
     pid: int
     start_ticks: int
@@ -37,7 +37,7 @@ class MarkedProcess:
 def spawn(
     command: Sequence[str], environment: Mapping[str, str], *, cwd: str, output: BinaryIO
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own. Raises OSError."""
+    """Start a process in its own session. Raises OSError."""
     return subprocess.Popen(
         command,
         env=dict(environment),
@@ -58,13 +58,13 @@ def host_name() -> str:
 
 
 def runs(process: ProcessIdentity) -> bool:
-    """Whether this very process is there and is no zombie."""
+    """Whether this process exists and is not a zombie. False for another process with the same pid."""
     found = _stat(process.pid)
     return found is not None and found == ("live", process.start_ticks)
 
 
 def marked(key: AttemptKey, job_dir: Path) -> Iterator[MarkedProcess]:
-    """All processes of this user that carry the attempt's mark. Zombies carry none."""
+    """Yield this user's processes that carry the attempt's mark. Zombies have no mark."""
     wanted = {f"{env.JOB_DIR}={job_dir}".encode(), f"{env.ATTEMPT}={key.number}".encode()}
     prefix = f"{env.REPLICA}=".encode()
     for pid in _pids():
@@ -80,7 +80,7 @@ def marked(key: AttemptKey, job_dir: Path) -> Iterator[MarkedProcess]:
 
 
 def send_signal(process: MarkedProcess, number: signal.Signals) -> None:
-    """Signal this very process; one that has ended is no error."""
+    """Signal this process. Does nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
@@ -95,11 +95,11 @@ def _pids() -> Iterator[int]:
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """("live" or "zombie", start time in ticks) of a process, or None when there is none."""
+    """Return ("live" or "zombie", start time in ticks), or None if no process has this pid."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command's name may hold spaces and parentheses: fields count from the last one.
+    # The command's name may contain spaces and parentheses, so fields count from the last parenthesis.
     fields = text.rpartition(")")[2].split()
     return ("zombie" if fields[0] in "ZX" else "live", int(fields[19]))

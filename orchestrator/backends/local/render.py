@@ -1,4 +1,4 @@
-"""LaunchPlan -> the processes that are started, as a text that a shell would understand. Pure."""
+"""Render a LaunchPlan's processes as shell commands. Pure."""
 
 from __future__ import annotations
 

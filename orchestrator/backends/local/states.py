@@ -1,4 +1,4 @@
-"""What the traces of a replica on this machine mean: one table, three-valued. Pure."""
+"""Judge a replica on this machine from its traces: alive, dead or unknown. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.contract.exit_record import ExitRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTraces:
-    """What was found of one replica. `processes` counts those that carry its mark; None when not looked for."""
+    """The traces of one replica. `processes` counts processes with its mark; None means that nobody searched."""
 
     replica: int
     agent: AgentRecord | None
@@ -32,7 +32,7 @@ def sight(key: AttemptKey, traces: Sequence[ReplicaTraces], *, claimed: bool, ma
     """Judge an attempt from its replicas' traces."""
     if not claimed and all(trace.agent is None and not trace.processes for trace in traces):
         return Sighting(
-            key=key, presence=Presence.ABSENT, evidence="no agent claimed the attempt and no process has it"
+            key=key, presence=Presence.ABSENT, evidence="no agent claimed the attempt and no process carries its mark"
         )
     replicas = tuple(_sight_replica(trace, machine) for trace in traces)
     seen = {replica.liveness for replica in replicas}
@@ -56,11 +56,11 @@ def _judge(trace: ReplicaTraces, machine: Machine) -> tuple[Liveness, str]:
     if trace.agent is None:
         if trace.processes:
             return Liveness.ALIVE, f"{name}'s agent is starting"
-        return Liveness.DEAD, f"{name}'s agent never came up"
+        return Liveness.DEAD, f"{name}'s agent never started"
     process = trace.agent.process
-    # A boot id belongs to one boot of one machine, whatever that is called by now.
+    # A boot id identifies one boot of one machine, even if the host was renamed since.
     if process.boot_id != machine.boot_id and process.host != machine.host:
-        return Liveness.UNKNOWN, f"{name}'s agent ran on {process.host}, this is {machine.host}"
+        return Liveness.UNKNOWN, f"{name}'s agent ran on {process.host}; this machine is {machine.host}"
     if process.boot_id != machine.boot_id:
         return Liveness.DEAD, f"{name}'s agent ended when {machine.host} was rebooted"
     if trace.agent_runs:

@@ -230,7 +230,7 @@ def test_a_number_that_another_job_has_now_leaves_ours_to_accounting(scripted: S
     seen = scripted.backend.observe({REUSED: 1})[REUSED]
     assert (seen.presence, seen.evidence) == (Presence.GONE, "Slurm job 1 is over: CANCELLED")
     assert seen.cause is not None
-    words = "it was cancelled in Slurm by Slurm itself: its accounting names no user (Slurm job 1, CANCELLED)"
+    words = "it was cancelled in Slurm by Slurm itself (accounting names no user) (Slurm job 1, CANCELLED)"
     assert (seen.cause.kind, seen.cause.message) == (FailureKind.PREEMPTED, words)
 
 
@@ -269,12 +269,12 @@ def cancel_by(scripted: Scripted, plan: LaunchPlan, *, books: str | None, **fiel
 @pytest.mark.parametrize(
     ("books", "who"),
     [
-        (None, "by somebody else; without accounting Slurm does not tell by whom"),
+        (None, "by somebody else; without accounting, Slurm does not say who it was"),
         (f"CANCELLED by {os.getuid()}", "by {me}, the user that the service runs as"),
         ("CANCELLED by 987654", "by the user with id 987654"),
         ("CANCELLED by 987654|disk | swap", "by the user with id 987654; the administrator's comment: disk | swap"),
-        ("CANCELLED", "by Slurm itself: its accounting names no user"),
-        ("RUNNING", "by somebody else; accounting does not tell by whom"),
+        ("CANCELLED", "by Slurm itself (accounting names no user)"),
+        ("RUNNING", "by somebody else; accounting does not say who it was"),
     ],
     ids=["no accounting", "ourselves", "another", "comment", "Slurm", "late"],
 )

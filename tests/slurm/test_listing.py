@@ -155,9 +155,9 @@ def test_who_suspended_a_job_is_told_by_its_priority() -> None:
         0,
         1795619754,
     )
-    assert explain_pause(suspended) == ("an administrator has suspended Slurm job 1; `scontrol resume 1` lets it go on")
+    assert explain_pause(suspended) == ("an administrator suspended Slurm job 1; resume it with `scontrol resume 1`")
     by_slurm = explain_pause(replace(suspended, priority=4294901759))
-    assert by_slurm == "Slurm has suspended job 1 to let another one run, and resumes it by itself"
+    assert by_slurm == "Slurm suspended job 1 to run another job, and will resume it"
     assert explain_pause(replace(suspended, priority=None)) == "Slurm job 1 is suspended"
     assert explain_pause(replace(suspended, state="RUNNING")) is None
 

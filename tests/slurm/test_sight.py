@@ -98,7 +98,7 @@ def test_a_requeued_job_whose_second_run_we_ended_was_requeued_all_the_same() ->
     terms = Terms(now=NOW, settle_s=30, notice_s=60, ours=frozenset({12}))
     seen = sight(KEY, a_job("CANCELLED", restarts=1), traces(recorded=frozenset({0, 1})), terms)
     assert seen.cause is not None
-    assert seen.cause.message == "it was requeued in Slurm by somebody else (job 12)"
+    assert seen.cause.message == "somebody else requeued it in Slurm (job 12)"
 
 
 def test_records_that_are_missing_are_waited_for() -> None:
@@ -176,7 +176,7 @@ def test_a_step_that_was_killed_for_its_memory_is_no_lost_node() -> None:
     seen = sight(KEY, a_job("FAILED", exit_code=137), traces(memory_words=words), TERMS)
     assert seen.cause is not None
     assert seen.cause.kind.value == "host-oom"
-    assert seen.cause.message == f"it used more memory than Slurm gave it (Slurm job 12: {words})"
+    assert seen.cause.message == f"it used more memory than Slurm allocated to it (Slurm job 12: {words})"
     cancelled = sight(KEY, a_job("CANCELLED"), traces(memory_words=words), TERMS)
     assert told(cancelled)[2] == "preempted"
 
@@ -234,7 +234,7 @@ def test_without_a_note_of_when_it_was_submitted_name_and_user_tell() -> None:
 
 def test_limits_are_told_in_slurms_words_and_ours() -> None:
     limited = explain_wait(a_job("PENDING", reason="QOSMaxCpuPerUserLimit"))
-    assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (a limit of its QOS is reached)"
+    assert limited == "waits in Slurm's queue as job 12: QOSMaxCpuPerUserLimit (its QOS reached a limit)"
     assert "scontrol release 12" in explain_wait(a_job("PENDING", reason="JobHeldUser"))
 
 

@@ -182,7 +182,7 @@ def after(job: Job, training: Training, failure: Failure | None, *, ran_s: float
     return charge(job, an_attempt(started_at=ago(10_000)), training, failure, ago(10_000 - ran_s))
 
 
-DEADLINE = Failure(kind=FailureKind.TIMEOUT, message="its time limit of 120 s came near")
+DEADLINE = Failure(kind=FailureKind.TIMEOUT, message="it ended near its time limit of 120 s")
 
 
 def test_a_time_limit_that_leaves_a_newer_snapshot_costs_nothing_however_often() -> None:

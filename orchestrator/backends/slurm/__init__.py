@@ -1,1 +1,1 @@
-"""A Slurm cluster, from a machine where its commands work. One Slurm job is one attempt: docs/adr/0008-slurm.md."""
+"""Run attempts on Slurm through its commands, one Slurm job per attempt. See docs/adr/0008-slurm.md."""

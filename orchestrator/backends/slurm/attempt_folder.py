@@ -1,4 +1,4 @@
-"""What the folder of an attempt shows of it, read cheaply: one listing of the folder while all goes well."""
+"""Read an attempt's traces from its folder. While all goes well, this costs one listing of the folder."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from trainer.contract.node import Departure, parse_departure, parse_departure_na
 _SUBMITTED, _ALLOCATION = "submitted-", "allocation-"
 _NUMBERED = re.compile(rf"({_SUBMITTED}|{_ALLOCATION})([0-9]{{1,12}})\Z")
 _LOOK = ".look"
-_LOG = "slurm-{}.log"  # of the batch script, by the Slurm job's id
+_LOG = "slurm-{}.log"  # the batch script's log, by the Slurm job's id
 _LAST_WORDS_BYTES = 4096
-_TEXT_BYTES = 256 * 1024  # of a list of nodes
-_MOST_NAMES, _MOST_READ = 1000, 100  # of what a job could make without end
-_MOST_ALLOCATIONS = 8  # an attempt has one, and one more for each time that Slurm requeues it
-# Without control groups Slurm kills a step that uses too much (JobAcctGatherParams=OverMemoryKill in slurm.conf(5)),
-# with them the kernel kills in it.
+_TEXT_BYTES = 256 * 1024  # maximum size of a node list
+_MOST_NAMES, _MOST_READ = 1000, 100  # limits, since a job can create any number of files
+_MOST_ALLOCATIONS = 8  # an attempt has one, plus one for each requeue by Slurm
+# Without control groups, Slurm kills a step that uses too much memory (JobAcctGatherParams=OverMemoryKill in
+# slurm.conf(5)). With them, the kernel kills a process of the step.
 _MEMORY = re.compile(r"(?:slurmstepd|srun)\S*: error: .*(?:[Ee]xceeded .*memory limit|oom-kill event|Out Of Memory)")
 
 
 def note_submission(job: JobFolder, attempt: int, number: int) -> None:
-    """Remember which Slurm job was made of the attempt. Raises OSError."""
+    """Record which Slurm job was submitted for the attempt. Raises OSError."""
     with job.made() as folder:
         folder.touch(layout.attempt_dir(Path(), attempt) / f"{_SUBMITTED}{number}")
 
 
 def noted_at(job: JobFolder, attempt: int, number: int) -> float | None:
-    """When the submission was noted, by the file system's clock; None: it was not. Raises OSError."""
+    """Return when the submission was recorded, by the file system's clock, or None. Raises OSError."""
     with rundir.open_attempt(job, attempt) as folder:
         status = folder.status(Path(f"{_SUBMITTED}{number}"))
         return None if status is None else status.st_mtime
 
 
 def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
-    """What costs one listing, and a reading of what is in it. Raises OSError."""
+    """List the attempt's folder and read the traces in it. Raises OSError."""
     with rundir.open_attempt(job, key.number) as attempt:
         found = _Found()
         for name in sorted(attempt.names(limit=_MOST_NAMES + 8 * replicas)):
@@ -61,7 +61,7 @@ def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
 
 @dataclass(slots=True)
 class _Found:
-    """What the names in an attempt's folder lead to. A job can make any number of them: only so many are read."""
+    """Collects the traces in an attempt's folder. A job can create any number of files, so only some are read."""
 
     submitted: set[int] = field(default_factory=set)
     allocations: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class _Found:
 
 
 def look_closely(traces: Traces, job: JobFolder, key: AttemptKey, number: int) -> Traces:
-    """The same for a Slurm job that is over: all records, and what was printed last. Raises OSError."""
+    """Add all exit records and the last output of a Slurm job that is over. Raises OSError."""
     with rundir.open_attempt(job, key.number) as attempt:
         recorded, memory_words = _recorded(attempt, traces.replicas), ""
         own_log = Path(_LOG.format(number))
@@ -100,7 +100,7 @@ def look_closely(traces: Traces, job: JobFolder, key: AttemptKey, number: int) -
 
 
 def last_sign(job: JobFolder, key: AttemptKey, replicas: int) -> float | None:
-    """When any of the attempt's agents or workers wrote last, by the file system's clock; None: never."""
+    """Return when an agent or worker of the attempt last wrote, by the file system's clock. None if never."""
     moments = []
     with rundir.open_attempt(job, key.number) as attempt:
         for life in rundir.incarnations(attempt, range(replicas)):
@@ -121,7 +121,7 @@ def _recorded(attempt: Folder, replicas: int) -> frozenset[int]:
 
 
 def _refresh(attempt: Folder, replicas: int) -> None:
-    """Have a network file system look again: its client drops what it remembers of a folder that it changes itself."""
+    """Refresh a network file system's view. Its client drops the cache of a folder that it changes itself."""
     lives = [life.path for life in rundir.incarnations(attempt, range(replicas))]
     for folder in (Path(), *{path.parent for path in lives}, *lives):
         with suppress(OSError):
@@ -130,7 +130,7 @@ def _refresh(attempt: Folder, replicas: int) -> None:
 
 
 def _allocation(attempt: Folder, name: str, *, most: int) -> tuple[str, ...]:
-    """`<how many> <hostlist>`, as the batch script wrote it."""
+    """Parse the batch script's `<count> <hostlist>`."""
     with suppress(ValueError):
         return parse_hostlist((_text(attempt, name) or "").partition(" ")[2].strip(), most=most)
     return ()
@@ -149,7 +149,7 @@ def _text(attempt: Folder, name: str) -> str | None:
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    """What the script printed last, and not Slurm's own remarks on its end."""
+    """Return the script's last line of output, without Slurm's own remarks on the job's end."""
     ours = [line.removeprefix("orchestrator: ") for line in lines if line.startswith("orchestrator: ")]
     return ([*lines[-1:], *ours] or [""])[-1][:300]
 

@@ -1,4 +1,4 @@
-"""The Backend port on Slurm. Glue: client asks, traces read, sight judges."""
+"""The Backend port on Slurm: `client` runs commands, `traces` reads the folder, `sight` judges."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ from orchestrator.jobfolder.folder import JobFolder
 from trainer.contract import env, layout
 from trainer.contract.node import render_node_launch as render_document
 
-_CAPACITY_S = 15.0  # how old an answer about nodes may be
-_REPEAT_S = 10.0  # between two cancellations of one Slurm job
-_MOST_ASKED = 5  # single questions in one pass
+_CAPACITY_S = 15.0  # maximum age of a cached answer about nodes
+_REPEAT_S = 10.0  # minimum time between two cancellations of one Slurm job
+_MOST_ASKED = 5  # maximum number of single-job queries in one pass
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What may be forgotten at any time: it saves calls and keeps sentences right."""
+    """A cache that may be lost at any time. It saves calls and remembers which jobs the service ended."""
 
     listed_at: float = float("-inf")
     jobs: dict[str, list[SlurmJob]] = field(default_factory=dict)  # by name
     nodes_at: float = float("-inf")
     nodes: list[SlurmNode] = field(default_factory=list)
     asked: dict[AttemptKey, tuple[float, Sighting]] = field(default_factory=dict)
-    cancelled: dict[str, dict[int, float]] = field(default_factory=dict)  # by name and id: when we last ended it
-    silent: str | None = None  # why it did not answer the last time
+    cancelled: dict[str, dict[int, float]] = field(default_factory=dict)  # by name and id: last cancelled at
+    silent: str | None = None  # why the last listing failed
 
 
 class SlurmBackend:
-    """Jobs outlive the service; the next one finds them by their names."""
+    """Jobs outlive the service. A restarted service finds them by name."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class SlurmBackend:
         return render_native(render_request(plan, self._site))
 
     def submit(self, plan: LaunchPlan) -> str:
-        """Of two Slurm jobs for one attempt the second's agents are refused: the claim is the Slurm job's id."""
+        """Submit a job. The Slurm job's id is the claim, so the agents of a second job for the attempt exit."""
         plan = self._fit(plan)
         try:
             self._prepare(plan)
         except OSError as error:
-            raise BackendUnavailable(f"the run directory of {plan.key} cannot be written: {error}") from error
+            raise BackendUnavailable(f"cannot write the run directory of {plan.key}: {error}") from error
         number = self._submit(plan)
-        with suppress(OSError):  # it is found by its name as well
+        with suppress(OSError):  # the job's name finds it too
             note_submission(self._job(plan.key), plan.key.number, number)
         self._memory.listed_at = float("-inf")
         return str(number)
@@ -113,7 +113,7 @@ class SlurmBackend:
             try:
                 traces = self._read(key, jobs.get(str(key), ()), replicas)
             except OSError as error:
-                words = f"the run directory cannot be read: {error}"
+                words = f"cannot read the run directory: {error}"
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
                 continue
             if traces is None:
@@ -125,19 +125,19 @@ class SlurmBackend:
         return seen | self._sight_missing(missing)
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Politely: the agents get SIGTERM and have their time; what only waits leaves the queue."""
+        """Send SIGTERM to running agents and cancel waiting jobs. With `force`, cancel running jobs too."""
         for job in self._list().get(str(key), ()):
             standing = meaning(job).standing
             if standing in (Standing.OVER, Standing.ENDS):
-                continue  # whoever ends it already: that it was not us is the cause of its end
+                continue  # if somebody else is ending it, that must stay the recorded cause
             if force or standing is Standing.WAITS:
                 self._cancel(job)
             else:
                 self._client.signal(job.id, "TERM")
 
     def avoid_only(self, plan: LaunchPlan) -> None:
-        """By scontrol: the job keeps its place in the queue."""
-        with suppress(LaunchRefused):  # that its partition has shrunk meanwhile is for the queue to tell
+        """Update the excluded nodes through scontrol. The job keeps its position in the queue."""
+        with suppress(LaunchRefused):  # if the partition has shrunk, the queue's own reason says so
             plan = self._fit(plan)
         for job in self._list().get(str(plan.key), ()):
             if meaning(job).standing is Standing.WAITS:
@@ -145,16 +145,16 @@ class SlurmBackend:
         self._memory.listed_at = float("-inf")
 
     def slots(self) -> None:
-        """Slurm has a queue of its own. Raises BackendUnavailable where it did not answer the last time."""
+        """Return no limit, since Slurm has its own queue. Raises BackendUnavailable if the last listing failed."""
         if self._memory.silent is not None:
             raise BackendUnavailable(self._memory.silent)
 
     def partitions(self) -> Sequence[Partition]:
-        """What there is to run on, as Slurm said a moment ago. Raises BackendUnavailable."""
+        """Return the cluster's partitions, at most a few seconds old. Raises BackendUnavailable."""
         return summarise(self._nodes())
 
     def _prepare(self, plan: LaunchPlan) -> None:
-        """Write what the nodes need. The document with the job's environment is for its owner's eyes alone."""
+        """Write what the nodes need. Only the job's user can read the document with its environment."""
         site, job = self._site, self._job(plan.key)
         ship.ship_agent(self._package, site.service_root)
         document = render_node_launch(plan, site, workdir=self._workdir(plan, job))
@@ -170,8 +170,11 @@ class SlurmBackend:
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _fit(self, plan: LaunchPlan) -> LaunchPlan:
-        """The plan with as many nodes avoided as can be. Raises LaunchRefused where there are not enough at all, or
-        none so large: 22.05 and 26.05 take such a job, and let it wait for good."""
+        """Return the plan with as many avoided nodes as possible.
+
+        Raises LaunchRefused if the partition has too few nodes or no large ones. Slurm 22.05 and 26.05 accept such a
+        job and let it wait forever.
+        """
         try:
             place = effective_placement(plan, self._site)
             members = in_partition(self._nodes(), place.partition)
@@ -184,7 +187,7 @@ class SlurmBackend:
         return replace(plan, excluded_nodes=avoided)
 
     def _submit(self, plan: LaunchPlan) -> int:
-        """Nodes with a record are avoided by preference: a job that fits nowhere else waits for them."""
+        """Submit with the avoided nodes excluded. If Slurm refuses that, submit without the exclusion."""
         request = render_request(plan, self._site)
         try:
             return self._client.submit(request.arguments, request.script)
@@ -195,7 +198,7 @@ class SlurmBackend:
         return self._client.submit(request.arguments, request.script)
 
     def _list(self) -> dict[str, list[SlurmJob]]:
-        """All jobs of ours by name. Passes that follow each other at once share one answer."""
+        """Return our jobs by name. Passes in quick succession share one listing."""
         if self._monotonic() - self._memory.listed_at < self._site.listing_s:
             return self._memory.jobs
         try:
@@ -211,7 +214,7 @@ class SlurmBackend:
         return self._memory.jobs
 
     def _read(self, key: AttemptKey, jobs: Sequence[SlurmJob], replicas: int) -> Traces | None:
-        """None: nothing needs to be read, since it only waits."""
+        """Read an attempt's traces. None for a job that only waits."""
         if len(jobs) == 1 and meaning(jobs[0]).standing is Standing.WAITS and jobs[0].restarts == 0:
             return None
         return read_traces(self._job(key), key, replicas)
@@ -234,7 +237,7 @@ class SlurmBackend:
         return sighting
 
     def _judge(self, key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
-        """Where an agent ended without a word, or may have been cut off, its node is asked after."""
+        """Judge an attempt. If an agent left no record or may have been cut off, also check its node."""
         sighting = sight(key, job, traces, self._terms(key))
         recorded = traces.recorded | traces.departures.keys()
         ended_well = job.state == "COMPLETED" and all(one.replica in recorded for one in sighting.replicas)
@@ -243,7 +246,7 @@ class SlurmBackend:
         return sighting
 
     def _sight_missing(self, missing: Mapping[AttemptKey, Traces]) -> dict[AttemptKey, Sighting]:
-        """Attempts that Slurm does not list. Those of which there was a job are asked for, a few in one pass."""
+        """Judge attempts that Slurm does not list. Query the once submitted ones by id, a few in each pass."""
         seen = {
             key: Sighting(key=key, presence=Presence.ABSENT, evidence="Slurm has no job of this name")
             for key, traces in missing.items()
@@ -263,7 +266,7 @@ class SlurmBackend:
             self._memory.asked[key] = (now, seen[key])
         for key in lost.keys() - seen.keys():
             seen[key] = Sighting(
-                key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it; it is looked up by its id later"
+                key=key, presence=Presence.UNKNOWN, evidence="Slurm does not list it; a later pass queries its id"
             )
         return seen
 
@@ -273,7 +276,7 @@ class SlurmBackend:
         noted = noted_at(job, key.number, number)
         made = Submission(name=str(key), user=self._client.user, noted_at=noted)
         if found is not None and matches_submission(found, made):
-            words = f"Slurm knows job {number}, though its listing does not show it"
+            words = f"Slurm knows job {number}, but its listing does not show it"
             return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
         traces = look_closely(traces, job, key, number)
         booked = [one for one in books if one.id == number and matches_submission(one, made)]
@@ -285,7 +288,7 @@ class SlurmBackend:
         return sight_forgotten(key, traces, quiet=quiet, reused=found is not None)
 
     def _books(self, numbers: Collection[int]) -> list[SlurmJob]:
-        with suppress(BackendUnavailable):  # the books are a help; the controller's word is needed
+        with suppress(BackendUnavailable):  # accounting is optional; only the controller's answer is required
             return self._client.books(numbers)
         return []
 
@@ -296,7 +299,7 @@ class SlurmBackend:
         return self._memory.nodes
 
     def _broken(self) -> Mapping[str, str]:
-        """With Slurm's words, of this very pass: a moment ago the node may have been well."""
+        """Return the broken nodes with Slurm's words, listed anew: a cached answer may predate the failure."""
         with suppress(BackendUnavailable):
             nodes = self._nodes(at_most_s=self._site.listing_s)
             return {node.name: node.trouble for node in nodes if node.broken}

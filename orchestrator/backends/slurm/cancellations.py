@@ -1,4 +1,4 @@
-"""Who cancelled a job that we did not cancel. Only accounting knows, and it hears of an end later than the listing."""
+"""Find who cancelled a job, if not the service. Only accounting knows, and it learns of an end later than squeue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.backends.slurm.listing import SlurmJob
 from orchestrator.backends.slurm.sight import Submission, matches_submission
 from orchestrator.backends.slurm.states import Standing, explain_canceller, meaning
 
-Books = Callable[[Collection[int]], Sequence[SlurmJob]]  # what accounting has of jobs with these numbers
+Books = Callable[[Collection[int]], Sequence[SlurmJob]]  # returns accounting's rows for these job ids
 
 
 class Cancellations:
-    """The rows of cancelled jobs in accounting, by the jobs' names, for as long as these are observed."""
+    """Accounting's rows of cancelled jobs, by job name, kept while the jobs are observed."""
 
     def __init__(self, books: Books, *, user: int) -> None:
         self._books = books
@@ -21,7 +21,7 @@ class Cancellations:
         self._rows: dict[str, SlurmJob] = {}
 
     def ask(self, jobs: Mapping[str, Sequence[SlurmJob]], *, ours: Mapping[str, Container[int]]) -> None:
-        """Ask accounting once about each cancelled job, all of them in one call. `ours`: those that we ended."""
+        """Query accounting for all cancelled jobs in one call, each once. `ours` are jobs that the service ended."""
         self._rows = {name: row for name, row in self._rows.items() if name in jobs}
         cancelled = {
             job.id: job
@@ -40,7 +40,7 @@ class Cancellations:
         self._rows[name] = row
 
     def awaits_accounting(self, job: SlurmJob, *, now: float, settle_s: float) -> bool:
-        """Whether a job that ran and was cancelled is known to accounting, but not its end."""
+        """Whether accounting knows a cancelled job that ran, but does not know its end yet."""
         if job.state != "CANCELLED" or not job.nodes or job.name not in self._rows or self._knows(job.name):
             return False
         return job.ended_at is not None and now - job.ended_at < settle_s

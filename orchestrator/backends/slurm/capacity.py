@@ -1,4 +1,4 @@
-"""What the cluster has: nodes by partition, idle or not and why, with their GPUs. Pure."""
+"""Read the cluster's nodes, their state and GPUs, and sum them up by partition. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _BROKEN = ("down", "drained", "draining", "fail", "error", "inval", "unknown", "
 class SlurmNode:
     name: str
     partition: str
-    is_default: bool  # that partition is the cluster's default
-    state: str  # in small letters, without its flags
+    is_default: bool  # the partition is the cluster's default
+    state: str  # lower case, without flags
     responds: bool
     cpus: int
     memory_mb: int
-    gpus: tuple[tuple[str, int], ...]  # (type, how many); the type may be empty
+    gpus: tuple[tuple[str, int], ...]  # (type, count); the type may be empty
     reason: str | None
 
     @property
@@ -37,7 +37,7 @@ class SlurmNode:
 
     @property
     def has_room(self) -> bool:
-        """Whether anything of it may be free: jobs can share a node."""
+        """Whether part of the node may be free. Jobs can share a node."""
         return self.state in ("idle", "mixed") and self.responds
 
     @property
@@ -50,7 +50,7 @@ class SlurmNode:
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
-    """The nodes of `sinfo -h -N -O`, once for each of their partitions; a line that is none is passed over."""
+    """Parse `sinfo -h -N -O`. A node appears once per partition. Malformed lines are skipped."""
     found = []
     for line in text.splitlines():
         values = [
@@ -76,14 +76,17 @@ def parse_nodes(text: str) -> list[SlurmNode]:
 
 
 def in_partition(nodes: Iterable[SlurmNode], partition: str | None) -> list[SlurmNode]:
-    """The nodes of a partition, or of several with commas; None: of the default one."""
+    """Return the nodes of one or more partitions, separated by commas. None means the default partition."""
     wanted = None if partition is None else set(partition.split(","))
     chosen = {node.name: node for node in nodes if (node.is_default if wanted is None else node.partition in wanted)}
     return list(chosen.values())
 
 
 def explain_shortage(members: Sequence[SlurmNode], *, needed: int, cpus: int) -> str | None:
-    """Why a partition, broken nodes included, can never give `needed` nodes with `cpus` CPUs; None if it might."""
+    """Explain why a partition can never provide `needed` nodes with `cpus` CPUs. None if it might.
+
+    Broken nodes count, since they may return.
+    """
     large = [node for node in members if node.cpus >= cpus]
     if not members or len(large) >= needed:
         return None
@@ -97,10 +100,10 @@ def explain_shortage(members: Sequence[SlurmNode], *, needed: int, cpus: int) ->
 def choose_avoided(
     avoided: Iterable[str], members: Sequence[SlurmNode], place: Placement, *, needed: int
 ) -> tuple[str, ...]:
-    """Which of the nodes that should be avoided can be, so that `needed` others of the partition are left.
+    """Choose which of the `avoided` nodes to exclude, so that `needed` other nodes of the partition remain.
 
-    Slurm refuses a job that excludes a node which it does not know, or too many, or one that the job names. A node that
-    it calls broken is none of the others: a job would wait for it, so its place is left to one with a record.
+    Slurm refuses a job that excludes an unknown node, a node that the job names, or too many nodes. A broken node does
+    not count as remaining, because the job would wait for it. The job may then get a working node to avoid.
     """
     known = {node.name: node for node in members}
     if not known:
@@ -119,7 +122,7 @@ def _expand(lists: Iterable[str]) -> set[str]:
 
 
 def summarise(nodes: Iterable[SlurmNode]) -> list[Partition]:
-    """One line for each partition, the default one first."""
+    """Summarize each partition, the default one first."""
     by_name: dict[str, list[SlurmNode]] = {}
     for node in nodes:
         by_name.setdefault(node.partition, []).append(node)

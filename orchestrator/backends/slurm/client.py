@@ -1,7 +1,7 @@
-"""Slurm's commands, each with a time-out. Their answers go through listing and capacity; nothing is judged here.
+"""Run Slurm's commands, each with a timeout, and parse their answers. Nothing is judged here.
 
-A command that does not answer in time, or cannot reach the controller, raises BackendUnavailable: a submission may have
-been accepted all the same (seen in every version), and a listing says nothing.
+A command that times out or cannot reach the controller raises BackendUnavailable. Slurm may have accepted the
+submission all the same (seen in every version), and a missing listing proves nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.backends.slurm.listing import (
 )
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 
-# Whatever the service was started with must not change what its commands mean.
+# Variables that would change what the commands do. They are not passed on.
 _MEANINGFUL = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_", "SACCT_", "SRUN_", "ORCHESTRATOR_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 _UNREACHABLE = (
@@ -52,16 +52,16 @@ _WAITS_NO_MORE = (_UNKNOWN_JOB, "no longer pending", "already finished")
 
 
 class SlurmClient:
-    """`timeout_s` is of each command. `bin_dir`: where the commands are, if not on the path."""
+    """`timeout_s` limits each command. `bin_dir` holds the commands if they are not on PATH."""
 
     def __init__(self, *, timeout_s: float, bin_dir: str | None = None, conf: str | None = None) -> None:
         self._timeout_s = timeout_s
         self._environment = _environment(os.environ, bin_dir, conf)
-        self.user = os.getuid()  # as Slurm sees us, whatever USER and LOGNAME say
+        self.user = os.getuid()  # Slurm ignores USER and LOGNAME
         self._keeps_books = True
 
     def submit(self, arguments: Sequence[str], script: str) -> int:
-        """The new job's id. Raises LaunchRefused, BackendBusy, BackendUnavailable."""
+        """Submit a job and return its id. Raises LaunchRefused, BackendBusy, BackendUnavailable."""
         done = self._run(["sbatch", *arguments], script)
         if done.returncode == 0:
             # `ID`, or `ID;cluster`
@@ -69,23 +69,23 @@ class SlurmClient:
         _require_answer(done)
         complaint = _complaint(done)
         if any(words in done.stderr for words in _FULL):
-            raise BackendBusy(f"Slurm takes no more now: {complaint}")
-        raise LaunchRefused(f"Slurm refuses the job: {complaint}")
+            raise BackendBusy(f"Slurm accepts no more jobs now: {complaint}")
+        raise LaunchRefused(f"Slurm refused the job: {complaint}")
 
     def jobs(self) -> list[SlurmJob]:
-        """All attempts of this user that Slurm knows, ended ones too: one call, which the controller itself filters."""
+        """Return all attempts of this user, including ended ones, in one call that the controller filters."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-u", str(self.user), "-O", FORMAT])
         return _listed(done, named=NAME_OF_ATTEMPT)
 
     def job(self, number: int) -> SlurmJob | None:
-        """The job that has this id now, whoever submitted it; None if the controller says that it knows none."""
+        """Return the job that now has this id, from any user. None if the controller says that there is none."""
         done = self._run(["squeue", "-h", "-a", "-t", "all", "-j", str(number), "-O", FORMAT])
         if done.returncode != 0 and _UNKNOWN_JOB in done.stderr:
             return None
         return next((job for job in _listed(done) if job.id == number), None)
 
     def books(self, numbers: Collection[int]) -> list[SlurmJob]:
-        """What accounting has of jobs with these numbers; nothing where there is no accounting."""
+        """Return accounting's rows for these job ids. Empty if the cluster has no accounting."""
         if not self._keeps_books or not numbers:
             return []
         wanted = ",".join(map(str, sorted(numbers)))
@@ -97,35 +97,35 @@ class SlurmClient:
         return parse_books(done.stdout)
 
     def signal(self, number: int, name: str) -> None:
-        """Signal the processes of the job's steps, not its script. A job that is over is no error."""
+        """Signal the processes of the job's steps, not its script. Does nothing if the job is over."""
         self._cancel(["--quiet", f"--signal={name}", str(number)])
 
     def cancel(self, number: int) -> None:
-        """End the job, waiting or running. A job that is over is no error."""
+        """End a waiting or running job. Does nothing if the job is over."""
         self._cancel(["--quiet", str(number)])
 
     def exclude(self, number: int, nodes: str) -> None:
-        """Replace the list of nodes that a waiting job must not get. A job that no longer waits is no error."""
+        """Replace the nodes that a waiting job excludes. Does nothing if the job no longer waits."""
         done = self._run(["scontrol", "update", f"JobId={number}", f"ExcNodeList={nodes}"])
         _require_answer(done)
         if done.returncode != 0 and not any(words in done.stderr + done.stdout for words in _WAITS_NO_MORE):
             raise BackendUnavailable(_complaint(done))
 
     def nodes(self) -> list[SlurmNode]:
-        """Every node, once for each of its partitions."""
+        """Return every node, once per partition."""
         done = self._run(["sinfo", "-h", "-a", "-N", "-O", NODE_FORMAT])
         _require_success(done)
         return parse_nodes(done.stdout)
 
     def settings(self) -> dict[str, str]:
-        """Slurm's own configuration, by name."""
+        """Return Slurm's own configuration by name."""
         done = self._run(["scontrol", "show", "config"])
         _require_success(done)
         pairs = (line.partition("=") for line in done.stdout.splitlines())
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
     def run_on_a_node(self, arguments: Sequence[str], command: Sequence[str], *, timeout_s: float) -> str:
-        """What a command prints on some compute node. Raises BackendUnavailable, LaunchRefused."""
+        """Run a command on a compute node and return its output. Raises BackendUnavailable, LaunchRefused."""
         done = self._run(["srun", *arguments, *command], timeout_s=timeout_s)
         _require_answer(done)
         if done.returncode != 0:
@@ -134,14 +134,14 @@ class SlurmClient:
 
     def _cancel(self, arguments: Sequence[str]) -> None:
         done = self._run(["scancel", *arguments])
-        _require_answer(done)  # its exit status says little: an ended job is 0 or not
+        _require_answer(done)  # the exit status says little: for an ended job it varies
 
     def _run(
         self, command: Sequence[str], text: str = "", *, timeout_s: float | None = None
     ) -> subprocess.CompletedProcess[str]:
         program = shutil.which(command[0], path=self._environment["PATH"])
         if program is None:
-            raise BackendUnavailable(f"{command[0]} is not on this machine: is Slurm's client installed?")
+            raise BackendUnavailable(f"{command[0]} was not found on this machine; install Slurm's client commands")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             return subprocess.run(
@@ -157,7 +157,7 @@ class SlurmClient:
         except subprocess.TimeoutExpired as error:
             raise BackendUnavailable(f"{command[0]} did not answer within {limit_s:g} s") from error
         except OSError as error:
-            raise BackendUnavailable(f"{command[0]} cannot be run: {error}") from error
+            raise BackendUnavailable(f"cannot run {command[0]}: {error}") from error
 
 
 def _environment(environ: Mapping[str, str], bin_dir: str | None, conf: str | None) -> dict[str, str]:
@@ -173,7 +173,7 @@ def _require_answer(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def _require_success(done: subprocess.CompletedProcess[str]) -> None:
-    """Whatever else is wrong: an answer that is none says nothing of any job."""
+    """Treat any failure as unavailable, since a failed answer proves nothing about any job."""
     if done.returncode != 0:
         raise BackendUnavailable(_complaint(done))
     _require_answer(done)

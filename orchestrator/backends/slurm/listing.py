@@ -1,7 +1,7 @@
-"""What Slurm's commands print, as values: the listing of jobs and the books of accounting, in every dialect. Pure.
+"""Parse what Slurm's commands print: squeue's list of jobs and sacct's accounting rows. Pure.
 
-Recorded from 22.05, 24.11 and 26.05. One query reads alike in all of them: `-O` with a separator behind each field is
-neither padded nor cut, where the field's default is cut at 20 characters.
+One query works for 22.05, 24.11 and 26.05: `-O` with a separator after each field neither pads nor cuts it, while the
+default cuts fields at 20 characters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from re import Pattern
 from orchestrator.backends.slurm.hostlist import parse_hostlist
 
 SEPARATOR = "\x1f"
-# Name and comment last: they alone may hold anything.
+# Name and comment come last, because only they may contain any text.
 FIELDS = (
     "JobID",
     "State",
@@ -41,35 +41,35 @@ _ABSENT = frozenset({"", "n/a", "N/A", "NONE", "None assigned", "Unknown", "(nul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """A job as Slurm sees it. Times are seconds since the epoch; those of a job that has not ended may be guesses."""
+    """A job as Slurm lists it. Times are seconds since the epoch; before the job ends, Slurm may only estimate them."""
 
     id: int
     name: str
-    state: str  # without what follows the first word, as in "CANCELLED by 0"
+    state: str  # the first word only, as of "CANCELLED by 0"
     reason: str = ""
-    comment: str = ""  # in accounting, the administrator's
+    comment: str = ""  # in accounting: the administrator's comment
     user: int | None = None
-    submitted_at: float | None = None  # or, of one that was requeued, when it was
+    submitted_at: float | None = None  # for a requeued job: when it was requeued
     priority: int | None = None
     partition: str | None = None
     batch_host: str | None = None
     nodes: tuple[str, ...] = ()
-    cancelled_by: int | None = None  # the user's id, which accounting alone tells
+    cancelled_by: int | None = None  # the user's id, known only to accounting
     restarts: int = 0
     exit_code: int = 0
     exit_signal: int = 0
     started_at: float | None = None
     ended_at: float | None = None
-    time_limit_s: float | None = None  # None: there is none
+    time_limit_s: float | None = None  # None means no limit
 
 
 def parse_listing(
     text: str, *, fields: Sequence[str] = FIELDS, separator: str = SEPARATOR, named: Pattern[str] | None = None
 ) -> list[SlurmJob]:
-    """The jobs of `squeue -h -O`. Raises ValueError for an answer with other columns: it says nothing of any job.
+    """Parse `squeue -h -O`. Raises ValueError for other columns, since such an answer proves nothing about any job.
 
-    A value that is none reads as absent: that a line is passed over must not look as if there were no such job. Jobs
-    with other names than `named` are passed over: there may be fifty thousand of them.
+    A malformed value reads as absent. The line still counts, so that no job seems to be missing. Jobs whose names do
+    not match `named` are skipped; a cluster may list fifty thousand of them.
     """
     found, id_at, name_at = [], fields.index("JobID"), fields.index("Name")
     for line in text.splitlines():
@@ -77,7 +77,7 @@ def parse_listing(
         if len(values) == 1:
             continue  # the rest of somebody's comment
         if len(values) != len(fields) or not values[id_at].strip().isdecimal():
-            raise ValueError(f"Slurm's listing has a line that is none: {line[:200]!r}")
+            raise ValueError(f"cannot parse a line of Slurm's listing: {line[:200]!r}")
         if named is None or named.search(values[name_at].strip()):
             found.append(_job(dict(zip(fields, map(str.strip, values), strict=True))))
     return found
@@ -107,8 +107,10 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
 
 
 def parse_books(text: str, *, fields: Sequence[str] = BOOK_FIELDS) -> list[SlurmJob]:
-    """The jobs of `sacct -n -P -X -D -o` BOOK_FIELDS, oldest first: one line for each run, and for each job of a number
-    that Slurm has given more than once."""
+    """Parse `sacct -n -P -X -D -o` BOOK_FIELDS, oldest first.
+
+    A requeued job has one line per run. An id that Slurm has reused has lines for each of its jobs.
+    """
     found: list[SlurmJob] = []
     for line in text.splitlines():
         values = line.split("|", len(fields) - 1)  # a comment may hold anything
@@ -138,17 +140,17 @@ def parse_books(text: str, *, fields: Sequence[str] = BOOK_FIELDS) -> list[Slurm
 
 
 def parse_exit_code(text: str) -> tuple[int, int]:
-    """(exit code, signal): `3:0` since 23.02, before it the raw status of wait(2), as 768."""
+    """Return (exit code, signal). Slurm prints `3:0` since 23.02, and before that wait(2)'s raw status, such as 768."""
     code, colon, number = text.partition(":")
     if colon and code.isdecimal() and number.isdecimal():
         return int(code), int(number)
     status = int(text) if text.isdecimal() else 0
-    # An inner error of Slurm's is above 4000; its low seven bits are what later versions call the signal.
+    # Slurm's internal errors are above 4000. Later versions print their low seven bits as the signal.
     return (0, status & 0x7F) if status & 0x7F else ((status >> 8) & 0xFF, 0)
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds of `[days-]hours:minutes:seconds` and its short forms; None for no limit, or none that can be read."""
+    """Return the seconds of `[days-]hours:minutes:seconds` or a short form. None for no limit or a malformed one."""
     days, dash, rest = text.rpartition("-")
     try:
         parts = [int(part) for part in rest.split(":")]
@@ -174,5 +176,5 @@ def _number(text: str) -> int | None:
 
 
 def _moment(text: str) -> float | None:
-    """Seconds since the epoch, as SLURM_TIME_FORMAT=%s has them."""
+    """Parse seconds since the epoch, as SLURM_TIME_FORMAT=%s prints them."""
     return float(text) if text.isdecimal() else None

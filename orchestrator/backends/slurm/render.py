@@ -1,7 +1,7 @@
-"""LaunchPlan -> what sbatch is told: its arguments and the script, and the document for the nodes. Pure.
+"""Render a LaunchPlan as sbatch's arguments, its script, and the document for the nodes. Pure.
 
-Nothing of the user's is in the script, and every option is an argument of its own, so that no value passes a shell or
-the parser of #SBATCH lines (sbatch(1)).
+The script contains no user input, and each option is a separate argument, so no value passes through a shell or the
+parser of #SBATCH lines (sbatch(1)).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMMENT = "orchestrator:"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    arguments: tuple[str, ...]  # of sbatch
+    arguments: tuple[str, ...]  # for sbatch
     script: str
 
 
@@ -36,7 +36,7 @@ def render_request(plan: LaunchPlan, site: SlurmSite) -> Request:
 
 
 def render_native(request: Request) -> NativeRequest:
-    """A text that a shell would run to the same effect."""
+    """Render the request as an equivalent shell command."""
     end = _END
     while end in request.script:
         end += "_"
@@ -59,12 +59,12 @@ def render_node_launch(plan: LaunchPlan, site: SlurmSite, *, workdir: str) -> No
 
 
 def render_name(plan: LaunchPlan) -> str:
-    """What the attempt is found by in Slurm."""
+    """Return the job name by which Slurm finds the attempt."""
     return str(plan.key)
 
 
 def effective_placement(plan: LaunchPlan, site: SlurmSite) -> Placement:
-    """The job's placement over the cluster's defaults."""
+    """Merge the job's placement over the cluster's defaults."""
     neutral = Placement()
     given = {
         name: value
@@ -76,13 +76,13 @@ def effective_placement(plan: LaunchPlan, site: SlurmSite) -> Placement:
 
 
 def least_cpus(plan: LaunchPlan, site: SlurmSite) -> int:
-    """How many CPUs a node must have to hold a replica; 0 where none are asked for."""
+    """Return how many CPUs a node needs for one replica, or 0 if the job requests none."""
     whole = effective_placement(plan, site).exclusive and plan.resources.cpus is None
     return 0 if whole else _cpus(plan)
 
 
 def render_exclude(plan: LaunchPlan, site: SlurmSite) -> str:
-    """The nodes that the job must not get: its owner's demand, and those with a record."""
+    """List the nodes to exclude: those that the owner excludes and those that the service avoids."""
     return ",".join(dict.fromkeys((*effective_placement(plan, site).exclude, *plan.excluded_nodes)))
 
 
@@ -93,7 +93,7 @@ def _options(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> list[str]:
         "job-name": render_name(plan),
         "comment": _COMMENT + plan.rendezvous_id,
         "nodes": f"{plan.min_nodes}-{plan.max_nodes}" if elastic else str(plan.max_nodes),
-        # With it Slurm 22.05 gives the least of a range, without it as many nodes as are free.
+        # With this option Slurm 22.05 allocates the minimum of a range, without it as many nodes as are free.
         "ntasks-per-node": None if elastic else "1",
         "cpus-per-task": None if place.exclusive and plan.resources.cpus is None else str(_cpus(plan)),
         "mem": None if plan.resources.memory_gb is None else f"{math.ceil(plan.resources.memory_gb * 1000)}M",
@@ -122,7 +122,7 @@ def _options(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> list[str]:
 
 
 def _cpus(plan: LaunchPlan) -> int:
-    """Of one node: as asked for, or one per worker."""
+    """Return the CPUs per node: the requested number, or one per worker."""
     return max(1, plan.workers_per_node if plan.resources.cpus is None else math.ceil(plan.resources.cpus))
 
 
@@ -153,7 +153,7 @@ def _script(plan: LaunchPlan, site: SlurmSite, attempt_dir: Path) -> str:
 
 
 def _srun(plan: LaunchPlan, site: SlurmSite) -> str:
-    """The step. It no longer inherits sbatch's --cpus-per-task (Slurm 22.05), and must outlive a task that fails."""
+    """Render the step. It does not inherit sbatch's --cpus-per-task (Slurm 22.05) and must outlive a failed task."""
     words = [
         "srun",
         "--ntasks-per-node=1",

@@ -1,4 +1,4 @@
-"""What Slurm's word and the traces in an attempt's folder mean together, three-valued. Pure."""
+"""Judge an attempt from Slurm's answer and the traces in its folder: alive, dead or unknown. Pure."""
 
 from __future__ import annotations
 
@@ -12,59 +12,57 @@ from orchestrator.domain.observation.observation import Liveness, Presence, Repl
 from trainer.contract.failure import Failure, FailureKind, signal_name
 from trainer.contract.node import Departure
 
-_CLOCKS_S = 600.0  # two clocks differ by: munge(7) takes no credential that is 300 s off, and sbatch takes its time
-_UNNAMED = "allocation"  # in the books of 22.05, a job whose beginning slurmdbd has not heard of (yet)
+_CLOCKS_S = 600.0  # maximum clock difference: munge(7) refuses credentials that are 300 s off, and sbatch adds a delay
+_UNNAMED = "allocation"  # in accounting of 22.05, the name of a job whose start slurmdbd does not know (yet)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What an attempt's folder shows. `recorded`: the replicas whose agents left an exit record."""
+    """What an attempt's folder shows. `recorded` holds the replicas whose agents left an exit record."""
 
-    replicas: int  # that were to be launched
-    claim: str | None = None  # which Slurm job is at work
-    submitted: frozenset[int] = frozenset()  # the Slurm jobs that we know of
-    allocations: Mapping[int, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # by Slurm job: the nodes that it was given
+    replicas: int  # the number that was to be launched
+    claim: str | None = None  # names the Slurm job that claimed the attempt
+    submitted: frozenset[int] = frozenset()  # ids of the Slurm jobs that the service submitted
+    allocations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by Slurm job: its allocated nodes
     departures: Mapping[int, Departure] = field(default_factory=dict)  # by replica
     recorded: frozenset[int] = frozenset()
-    last_words: str = ""  # of the batch script
-    memory_words: str = ""  # of Slurm, where it killed a step for its memory
+    last_words: str = ""  # the batch script's last line of output
+    memory_words: str = ""  # Slurm's message when it killed a step for its memory
 
     @property
     def known(self) -> frozenset[int]:
-        """Slurm jobs that left any trace."""
+        """Ids of the Slurm jobs that left any trace."""
         holder = set() if self.holder is None else {self.holder}
         return self.submitted | frozenset(self.allocations) | holder
 
     @property
     def holder(self) -> int | None:
-        """The Slurm job that holds the claim."""
+        """The id of the Slurm job that holds the claim."""
         number = (self.claim or "").rpartition("-")[2]
         return int(number) if self.claim and self.claim.startswith("slurm-") and number.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    now: float  # seconds since the epoch, by the service's clock
+    now: float  # seconds since the epoch on the service's clock
     settle_s: float
     notice_s: float
-    ours: frozenset[int] = frozenset()  # Slurm jobs that we ended ourselves
-    canceller: str = ""  # who cancelled it, where it was cancelled by others
-    broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, and its words
+    ours: frozenset[int] = frozenset()  # ids of the Slurm jobs that the service ended
+    canceller: str = ""  # who cancelled the job, if not the service
+    broken: Mapping[str, str] = field(default_factory=dict)  # nodes that Slurm calls down or failing, with its words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is known of the Slurm job that was submitted for an attempt, besides its id."""
+    """Identifies the Slurm job that was submitted for an attempt, together with its id."""
 
     name: str
     user: int
-    noted_at: float | None  # when its id was written down, by the file system's clock; None: it was not
+    noted_at: float | None  # when its id was recorded, by the file system's clock; None if it was not
 
 
 def matches_submission(job: SlurmJob, made: Submission) -> bool:
-    """Whether the job that has the id now is the one that was submitted: a Slurm that lost its state gives ids again.
+    """Whether the job with this id is the submitted one. Slurm reuses ids after it loses its state.
 
     A requeue makes the submit time later. Nothing makes it earlier.
     """
@@ -79,9 +77,9 @@ def matches_submission(job: SlurmJob, made: Submission) -> bool:
 
 
 def choose(jobs: Sequence[SlurmJob], traces: Traces) -> SlurmJob:
-    """Of several submissions of one attempt, that which is at work: the claim's, else one that is not over.
+    """Choose the job that counts among an attempt's submissions: the claim's holder, else one that is not over.
 
-    Slurm may keep a failed job of what it has refused: of those that are over, one that was taken counts.
+    Slurm may list a refused submission as a failed job. Among jobs that are over, an accepted one counts.
     """
 
     def rank(job: SlurmJob) -> tuple[bool, bool, bool, int]:
@@ -111,9 +109,9 @@ def sight(key: AttemptKey, job: SlurmJob, traces: Traces, terms: Terms) -> Sight
 
 
 def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: bool = False) -> Sighting:
-    """Judge an attempt of which Slurm knows nothing any more, although there was a job of it.
+    """Judge an attempt whose Slurm job existed but is no longer known to Slurm.
 
-    `reused`: another job has its id now.
+    `reused` means that another job now has its id.
     """
     evidence = f"Slurm no longer knows job {max(traces.known)}"
     if reused:
@@ -122,7 +120,7 @@ def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: boo
         words = f"{evidence}; its agents wrote recently and may still run"
         return Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
     if traces.claim is None:
-        return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and no agent of it ever came up")
+        return Sighting(key=key, presence=Presence.ABSENT, evidence=f"{evidence}, and none of its agents ever started")
     nodes = traces.allocations.get(max(traces.known), ())
     replicas = tuple(
         _dead(replica, f"replica {replica}'s agent: {evidence}") for replica in range(len(nodes) or traces.replicas)
@@ -131,12 +129,12 @@ def sight_forgotten(key: AttemptKey, traces: Traces, *, quiet: bool, reused: boo
 
 
 def _given(job: SlurmJob, traces: Traces) -> tuple[str, ...]:
-    """The nodes by replica, as they were given: where its script has not told (yet), as Slurm has them now."""
+    """Return the nodes by replica: the recorded allocation, or Slurm's current list if nothing is recorded yet."""
     return traces.allocations.get(job.id) or job.nodes
 
 
 def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
-    """Ours do not ask for that. What runs or waits of it is no attempt of ours any more."""
+    """Judge a requeued job as gone. The service forbids requeues, so its second run is not part of the attempt."""
     cause = _by_somebody_else(job)
     words = cause.message
     replicas = tuple(
@@ -149,14 +147,14 @@ def _requeued(key: AttemptKey, job: SlurmJob, traces: Traces) -> Sighting:
 
 
 def _by_somebody_else(job: SlurmJob) -> Failure:
-    return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by somebody else (job {job.id})")
+    return Failure(kind=FailureKind.PREEMPTED, message=f"somebody else requeued it in Slurm (job {job.id})")
 
 
 def _zombie(sighting: Sighting, job: SlurmJob, nodes: Sequence[str]) -> Sighting | None:
-    """A job that lost its first node and was told to live on: nobody runs its script, and Slurm keeps its place."""
+    """Judge a --no-kill job that lost its first node. Its script is dead, but Slurm keeps the allocation."""
     if meaning(job).standing is not Standing.RUNS or not nodes or not job.nodes or nodes[0] in job.nodes:
         return None
-    words = f"Slurm job {job.id} has lost {nodes[0]}, where its script and its rendezvous were"
+    words = f"Slurm job {job.id} lost {nodes[0]}, where its script and its rendezvous ran"
     replicas = (
         replace(_dead(0, words), node=nodes[0], leftovers=True),
         *(replace(each, liveness=Liveness.DEAD, leftovers=True, node=None) for each in sighting.replicas[1:]),
@@ -170,21 +168,21 @@ def _at_work(replica: int, node: str, job: SlurmJob, traces: Traces) -> ReplicaS
     if departure is not None:
         return _departed(departure, traces)
     if meaning(job).standing is Standing.RUNS and node not in job.nodes:
-        words = f"replica {replica} was on {node}, which Slurm job {job.id} has lost"
+        words = f"replica {replica} was on {node}, which Slurm job {job.id} lost"
         return replace(_dead(replica, words), node=node)
     words = f"replica {replica} is on {node} in Slurm job {job.id}, which is {job.state}"
     return ReplicaSighting(replica=replica, liveness=Liveness.ALIVE, evidence=words, node=node)
 
 
 def _departed(departure: Departure, traces: Traces) -> ReplicaSighting:
-    """An agent that is gone. The record that it left may not be seen here yet."""
+    """Judge an agent that has left. Its exit record may not be visible to the service yet."""
     replica, code = departure.replica, departure.exit_code
     if departure.recorded and replica not in traces.recorded:
-        words = f"replica {replica}'s agent has ended, and its record is still to come"
+        words = f"replica {replica}'s agent has ended; its exit record is not visible yet"
         return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words, node=departure.node)
     how = f"was killed by {signal_name(code) or -code}" if code < 0 else f"ended with exit code {code}"
     words = f"replica {replica}'s agent on {departure.node} {how}"
-    # Its job is not over: others of it may run, unless all has gone well.
+    # The Slurm job is not over, so other processes of it may run, unless the agent succeeded.
     return ReplicaSighting(replica=replica, liveness=Liveness.DEAD, evidence=words, leftovers=code != 0)
 
 
@@ -210,8 +208,8 @@ def _ended(key: AttemptKey, job: SlurmJob, nodes: Sequence[str], traces: Traces,
 
 
 def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str], *, settled: bool) -> Failure | None:
-    """What Slurm's words and the state of its nodes say; None where the agents' own records must tell."""
-    if job.restarts > 0:  # also where we have ended its second run since
+    """Return the cause that Slurm or its nodes show. None if only the agents' own records can name it."""
+    if job.restarts > 0:  # even if the service has ended the second run
         return _by_somebody_else(job)
     ours, began = job.id in terms.ours, traces.claim is not None or bool(traces.recorded)
     if settled and not ours and not began and job.id not in traces.allocations and down:
@@ -231,9 +229,9 @@ def _cause(job: SlurmJob, traces: Traces, terms: Terms, down: Mapping[str, str],
 def _end_of(
     replica: int, node: str | None, evidence: str, traces: Traces, terms: Terms, *, settled: bool
 ) -> ReplicaSighting:
-    """A record of its end may still be on its way through a network file system."""
+    """Judge a replica of an ended job. A network file system may show its exit record late."""
     trouble = "" if node is None else terms.broken.get(node, "")
-    if replica in traces.recorded and trouble.startswith("down"):  # its record may only say that it lost its peers
+    if replica in traces.recorded and trouble.startswith("down"):  # its record may only report lost peers
         return replace(_dead(replica, f"Slurm calls {node} {trouble}"), node=node, node_unreachable=True)
     if replica in traces.recorded:
         return _dead(replica, f"replica {replica}'s agent left its record; {evidence}")
@@ -241,7 +239,7 @@ def _end_of(
     if departure is not None and not departure.recorded:
         return replace(_departed(departure, traces), leftovers=False)
     if not settled:
-        words = f"{evidence}; the record of replica {replica} may still come"
+        words = f"{evidence}; the exit record of replica {replica} may still appear"
         return ReplicaSighting(replica=replica, liveness=Liveness.UNKNOWN, evidence=words)
     blamed = node if node in terms.broken else None
     where = "" if node is None else f" on {node}"
@@ -249,9 +247,9 @@ def _end_of(
 
 
 def _unprepared(job: SlurmJob, down: Mapping[str, str]) -> Failure:
-    """Its script never told of itself: what Slurm does before it, its own prolog above all, failed on a node.
+    """Explain a job whose script never started: a step before it failed on a node, most often Slurm's own prolog.
 
-    Slurm 22.05 cancels such a job by itself, since it must not requeue it.
+    Slurm 22.05 then cancels the job, because it may not requeue it.
     """
     words = f"Slurm job {job.id} ended {job.state} before its script began; Slurm calls {_list_nodes(down)}"
     return Failure(kind=FailureKind.INFRASTRUCTURE, message=words)
@@ -259,7 +257,7 @@ def _unprepared(job: SlurmJob, down: Mapping[str, str]) -> Failure:
 
 def _never_began(job: SlurmJob, traces: Traces) -> Failure:
     why = traces.last_words or f"exit code {job.exit_code}, signal {job.exit_signal}"
-    message = f"Slurm job {job.id} ended {job.state} before any agent came up: {why}"
+    message = f"Slurm job {job.id} ended {job.state} before any agent started: {why}"
     return Failure(kind=FailureKind.INFRASTRUCTURE, message=message)
 
 

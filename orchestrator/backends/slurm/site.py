@@ -1,4 +1,4 @@
-"""What is configured of one Slurm cluster, as the adapter goes by it."""
+"""The adapter's configuration of one Slurm cluster."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from orchestrator.domain.specs.workdir import WorkdirPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """Times in seconds. Paths are as the nodes see them, but for `service_root`."""
+    """Times are in seconds. Paths are the nodes' paths, except `service_root`."""
 
     root: Path  # the run directory
-    service_root: Path  # the same as the service sees it
-    agent_dir: Path  # below the root: the package that the jobs bring with them
-    python: str = "python3"  # on the nodes, after modules and prolog
+    service_root: Path  # the run directory's path on the service's machine
+    agent_dir: Path  # the agent's package, below the root
+    python: str = "python3"  # on the nodes, found after modules and prolog have run
     defaults: Placement = field(default_factory=Placement)
-    options: tuple[str, ...] = ()  # of sbatch, whole words, for every job
-    interface: str | None = None  # of the network between the nodes
+    options: tuple[str, ...] = ()  # sbatch options for every job, one argument each
+    interface: str | None = None  # the network interface between the nodes
     modules: tuple[str, ...] = ()
-    prolog: str = ""  # lines of bash that prepare a node
-    container_options: tuple[str, ...] | None = None  # of srun; None: no pyxis here
-    shared_paths: tuple[Path, ...] = ()  # that nodes see as the service does
+    prolog: str = ""  # bash lines that prepare a node
+    container_options: tuple[str, ...] | None = None  # srun options; None means that pyxis is not installed
+    shared_paths: tuple[Path, ...] = ()  # mounted at the same path on nodes and service
     policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # which folders may be copied to the nodes
-    notice_s: int = 60  # before the time limit
+    notice_s: int = 60  # Slurm signals the job this long before its time limit
     gpus_per_node: int = 0
-    listing_s: float = 1.0  # how old a listing may be
-    settle_s: float = 30.0  # how late a network file system may show a record
-    forget_s: float = 60.0  # between two questions about a job that Slurm does not list
+    listing_s: float = 1.0  # maximum age of a cached listing
+    settle_s: float = 30.0  # maximum delay of a record on a network file system
+    forget_s: float = 60.0  # time between two queries for a job that Slurm does not list
 
     @property
     def workdirs(self) -> Workdirs:

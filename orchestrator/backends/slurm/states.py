@@ -1,4 +1,4 @@
-"""What Slurm's words mean: one table of its job states (squeue(1)), one of the reasons for which a job waits. Pure."""
+"""Translate Slurm's job states (squeue(1)) and its reasons for waiting, one table each. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.contract.failure import Failure, FailureKind
 class Standing(StrEnum):
     WAITS = "waits"
     RUNS = "runs"
-    ENDS = "ends"  # its processes are being ended, or its end is being tidied up
+    ENDS = "ends"  # Slurm is ending its processes or cleaning up after them
     UNKNOWN = "unknown"
     OVER = "over"
 
@@ -22,7 +22,7 @@ class Standing(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Meaning:
     standing: Standing
-    kind: FailureKind | None = None  # of an end that Slurm made or saw
+    kind: FailureKind | None = None  # set where Slurm itself ended the job or saw why it ended
     words: str = ""
 
 
@@ -40,38 +40,38 @@ STATES: dict[str, Meaning] = {
     "EXPEDITING": Meaning(Standing.RUNS),
     "COMPLETING": Meaning(Standing.ENDS),
     "STAGE_OUT": Meaning(Standing.ENDS),
-    # Its silence is no hang.
+    # A paused job reports nothing and does not hang.
     "SUSPENDED": Meaning(Standing.UNKNOWN),
     "STOPPED": Meaning(Standing.UNKNOWN),
     "COMPLETED": Meaning(Standing.OVER),
     "FAILED": Meaning(Standing.OVER),
-    "TIMEOUT": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its time limit is over"),
+    "TIMEOUT": Meaning(Standing.OVER, FailureKind.TIMEOUT, "it reached its time limit"),
     "DEADLINE": Meaning(Standing.OVER, FailureKind.TIMEOUT, "its deadline has passed"),
-    "CANCELLED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was cancelled in Slurm by somebody else"),
-    "REVOKED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "it was revoked by Slurm"),
-    "PREEMPTED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "Slurm gave its place to another job"),
+    "CANCELLED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "somebody else cancelled it in Slurm"),
+    "REVOKED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "Slurm revoked it"),
+    "PREEMPTED": Meaning(Standing.OVER, FailureKind.PREEMPTED, "Slurm preempted it for another job"),
     "NODE_FAIL": Meaning(Standing.OVER, FailureKind.NODE, "Slurm lost one of its nodes"),
     "BOOT_FAIL": Meaning(Standing.OVER, FailureKind.NODE, "a node did not boot"),
     "LAUNCH_FAILED": Meaning(Standing.OVER, FailureKind.INFRASTRUCTURE, "Slurm could not start it on its nodes"),
-    "RECONFIG_FAIL": Meaning(Standing.OVER, FailureKind.INFRASTRUCTURE, "a node could not be reconfigured for it"),
-    "OUT_OF_MEMORY": Meaning(Standing.OVER, FailureKind.HOST_OOM, "it used more memory than Slurm gave it"),
+    "RECONFIG_FAIL": Meaning(Standing.OVER, FailureKind.INFRASTRUCTURE, "Slurm could not reconfigure a node for it"),
+    "OUT_OF_MEMORY": Meaning(Standing.OVER, FailureKind.HOST_OOM, "it used more memory than Slurm allocated to it"),
 }
 _UNHEARD = Meaning(Standing.UNKNOWN)
 
-# Why a job waits, by what the reason begins with; Slurm's own word always stands beside it.
+# Why a job waits, by the start of Slurm's reason. The message always contains Slurm's own word too.
 REASONS: tuple[tuple[str, str], ...] = (
-    ("JobHeldUser", "it is held; release it with `scontrol release {id}`"),
+    ("JobHeldUser", "its user holds it; release it with `scontrol release {id}`"),
     ("JobHeldAdmin", "an administrator holds it"),
-    ("Priority", "jobs of higher priority come first"),
+    ("Priority", "jobs with higher priority start first"),
     ("Resources", "no nodes are free for it"),
-    ("DependencyNeverSatisfied", "what it depends on can never be; cancel it"),
-    ("Dependency", "it waits for another job of Slurm's"),
-    ("BeginTime", "its time has not come"),
+    ("DependencyNeverSatisfied", "its dependency can never be satisfied; cancel it"),
+    ("Dependency", "it waits for another Slurm job"),
+    ("BeginTime", "its begin time is in the future"),
     ("ReqNodeNotAvail", "nodes that it needs are down, drained or reserved"),
     ("Nodes required for job are DOWN", "nodes that it needs are down, drained or reserved"),
     (
         "PartitionNodeLimit",
-        f"{CAN_NEVER_START} with more nodes than its partition has or allows; scale it or have the limit raised",
+        f"{CAN_NEVER_START} with more nodes than its partition has or allows; scale it down or raise the limit",
     ),
     ("PartitionTimeLimit", f"{CAN_NEVER_START} with a time limit above the partition's; lower placement.time_limit_s"),
     ("PartitionConfig", f"{CAN_NEVER_START}: its partition has no such node; change resources or partition"),
@@ -79,15 +79,15 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("PartitionInactive", "its partition is inactive"),
     ("BadConstraints", f"{CAN_NEVER_START}: no node satisfies its constraints"),
     ("Reservation", "it waits for its reservation"),
-    ("QOS", "a limit of its QOS is reached"),
-    ("MaxJobsPerAccount", "a limit of its account is reached"),
-    ("Assoc", "a limit of its account is reached"),
-    ("Licenses", "it waits for licences"),
+    ("QOS", "its QOS reached a limit"),
+    ("MaxJobsPerAccount", "its account reached a limit"),
+    ("Assoc", "its account reached a limit"),
+    ("Licenses", "it waits for licenses"),
     ("launch failed requeued held", "its launch failed and Slurm holds it; release it with `scontrol release {id}`"),
     ("user env retrieval failed", "Slurm cannot read the user's environment; ask its administrator"),
 )
-_FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN")  # which other nodes could end
-_SIGNAL_OF_LAUNCH = 53  # slurmstepd could not open the log or enter the folder; recorded in all versions
+_FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes required for job are DOWN")  # a wait that other nodes could end
+_SIGNAL_OF_LAUNCH = 53  # slurmstepd could not open the log or enter the folder (all recorded versions)
 _COMMENT_LETTERS = 200
 _ALMOST_S = 90.0  # Slurm sends its notice up to a minute early
 
@@ -97,49 +97,49 @@ def meaning(job: SlurmJob) -> Meaning:
 
 
 def waits_for_nodes(job: SlurmJob) -> bool:
-    """Whether a waiting job would start if there were another free node."""
+    """Whether a waiting job would start if another node were free."""
     return job.reason.startswith(_FOR_NODES)
 
 
 def explain_wait(job: SlurmJob) -> str:
-    """For what a job waits, in Slurm's word and ours."""
+    """Explain why a job waits, in Slurm's word and in ours."""
     words = next((words for begin, words in REASONS if job.reason.startswith(begin)), meaning(job).words)
     detail = f": {job.reason}" if job.reason else ""
     return f"waits in Slurm's queue as job {job.id}{detail}" + (f" ({words.format(id=job.id)})" if words else "")
 
 
 def explain_canceller(row: SlurmJob | None, user: str) -> str:
-    """Who cancelled a job, by its row in accounting. `user`: the name of the user whose id stands there."""
+    """Explain who cancelled a job, from its row in accounting. `user` is the name of the user in that row."""
     if row is None:
-        return "by somebody else; without accounting Slurm does not tell by whom"
+        return "by somebody else; without accounting, Slurm does not say who it was"
     if row.state != "CANCELLED":
-        return "by somebody else; accounting does not tell by whom"
-    who = "by Slurm itself: its accounting names no user" if row.cancelled_by is None else f"by {user}"
+        return "by somebody else; accounting does not say who it was"
+    who = "by Slurm itself (accounting names no user)" if row.cancelled_by is None else f"by {user}"
     return f"{who}; the administrator's comment: {row.comment[:_COMMENT_LETTERS]}" if row.comment else who
 
 
 def explain_pause(job: SlurmJob) -> str | None:
-    """Who or what paused a job; None if it is not paused."""
+    """Explain who or what paused a job. None if it is not paused."""
     if job.state == "STOPPED":
-        return f"SIGSTOP has stopped Slurm job {job.id}; `scancel --signal=CONT {job.id}` lets it go on"
+        return f"SIGSTOP stopped Slurm job {job.id}; continue it with `scancel --signal=CONT {job.id}`"
     if job.state != "SUSPENDED":
         return None
-    # _job_suspend() of slurmctld takes the priority of what `scontrol suspend` suspends, which is for administrators
-    # alone (scontrol(1)), so that no scheduler resumes it. 0 in all recorded versions.
+    # Only administrators may call `scontrol suspend` (scontrol(1)). slurmctld's _job_suspend() then sets the priority
+    # to 0, so that no scheduler resumes the job (all recorded versions).
     if job.priority is None:
         return f"Slurm job {job.id} is suspended"
     if job.priority == 0:
-        return f"an administrator has suspended Slurm job {job.id}; `scontrol resume {job.id}` lets it go on"
-    return f"Slurm has suspended job {job.id} to let another one run, and resumes it by itself"
+        return f"an administrator suspended Slurm job {job.id}; resume it with `scontrol resume {job.id}`"
+    return f"Slurm suspended job {job.id} to run another job, and will resume it"
 
 
 def find_cause(
     job: SlurmJob, *, notice_s: float, last_words: str, memory_words: str = "", canceller: str = ""
 ) -> Failure | None:
-    """Slurm's word on why a job is over; None where its agents' own records must tell.
+    """Return Slurm's cause for the end of a job. None if only the agents' own records can name the cause.
 
-    `memory_words`: what it printed where it killed a step for its memory, which the job's state does not tell.
-    `canceller`: who cancelled it, as explain_canceller says.
+    `memory_words` is what Slurm printed when it killed a step for its memory; the job's state does not show that.
+    `canceller` says who cancelled the job (see explain_canceller).
     """
     found, name = meaning(job), f"Slurm job {job.id}"
     if job.state == "CANCELLED" and found.kind is not None and canceller:
@@ -147,15 +147,15 @@ def find_cause(
     if found.kind is not None:
         return Failure(kind=found.kind, message=f"{found.words} ({name}, {job.state})")
     if job.exit_code == EXIT_REQUEUED:
-        return Failure(kind=FailureKind.PREEMPTED, message=f"it was requeued in Slurm by somebody else ({name})")
+        return Failure(kind=FailureKind.PREEMPTED, message=f"somebody else requeued it in Slurm ({name})")
     if job.state == "FAILED" and (job.exit_signal == _SIGNAL_OF_LAUNCH or job.exit_code in (126, 127, EXIT_UNPREPARED)):
-        why = last_words or f"its log or folder cannot be opened on {job.batch_host}"
-        return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not begin: {why}")
+        why = last_words or f"{job.batch_host} cannot open its log or folder"
+        return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not start: {why}")
     if job.reason.startswith("BadConstraints"):
-        return Failure(kind=FailureKind.LAUNCH, message=f"Slurm can never place it ({name}, {job.reason})")
+        return Failure(kind=FailureKind.LAUNCH, message=f"Slurm can never start it ({name}, {job.reason})")
     if _near_its_limit(job, notice_s):
         limit = f"{job.time_limit_s or 0:g} s"
-        return Failure(kind=FailureKind.TIMEOUT, message=f"its time limit of {limit} came near ({name})")
+        return Failure(kind=FailureKind.TIMEOUT, message=f"it ended near its time limit of {limit} ({name})")
     if memory_words and job.state == "FAILED":
         detail = f"{STATES['OUT_OF_MEMORY'].words} ({name}: {memory_words})"
         return Failure(kind=FailureKind.HOST_OOM, message=detail)

@@ -110,7 +110,7 @@ def test_a_limit_on_jobs_that_run_is_waited_for_with_its_words(lab: Lab) -> None
     change(lab.slurm, "user", "root", "MaxJobs=1")
     first, second = lab.submit(**sleeper()), lab.submit(**sleeper())
     seen = lab.until(second, lambda job: "AssocMaxJobsLimit" in job.reason or job.ended)
-    assert "AssocMaxJobsLimit (a limit of its account is reached)" in seen.reason
+    assert "AssocMaxJobsLimit (its account reached a limit)" in seen.reason
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
 
 
@@ -119,7 +119,7 @@ def test_a_limit_on_jobs_that_are_submitted_is_waited_for_and_fails_nobody(lab: 
     first = lab.submit(**sleeper())
     lab.until(first, lambda job: job.state == "RUNNING" or job.ended)
     second = lab.submit(**sleeper())
-    seen = lab.until(second, lambda job: "Slurm takes no more now" in job.reason or job.ended)
+    seen = lab.until(second, lambda job: "Slurm accepts no more jobs now" in job.reason or job.ended)
     assert not seen.ended, seen.reason
     assert "Job violates accounting/QOS policy" in seen.reason
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
@@ -132,7 +132,7 @@ def test_a_limit_of_a_qos_is_waited_for_with_its_words(lab: Lab) -> None:
     place = {"qos": "narrow", "account": ACCOUNT}
     first, second = (lab.submit(**sleeper(placement=place)) for _ in range(2))
     seen = lab.until(second, lambda job: "QOSGrpJobsLimit" in job.reason or job.ended)
-    assert "QOSGrpJobsLimit (a limit of its QOS is reached)" in seen.reason
+    assert "QOSGrpJobsLimit (its QOS reached a limit)" in seen.reason
     assert [lab.succeeded(each).attempts for each in (first, second)] == [1, 1]
 
 

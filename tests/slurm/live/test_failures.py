@@ -119,7 +119,7 @@ CASES = (
         spec=job_of(FOREVER),
         strike=cancel,
         kind="preempted",
-        says="it was cancelled in Slurm by somebody else; without accounting Slurm does not tell by whom "
+        says="it was cancelled in Slurm by somebody else; without accounting, Slurm does not say who it was "
         "(Slurm job {id}, CANCELLED)",
         remedy="cancelled in Slurm",
     ),
@@ -128,14 +128,14 @@ CASES = (
         spec=job_of(FOREVER),
         strike=requeue,
         kind="preempted",
-        says="it was requeued in Slurm by somebody else",
+        says="somebody else requeued it in Slurm",
         remedy="cancelled in Slurm",
     ),
     Case(
         name="a time limit",
         spec=job_of(FOREVER, placement={"time_limit_s": 60}),
         kind="timeout",
-        says="its time limit of 60 s came near (Slurm job {id})",
+        says="it ended near its time limit of 60 s (Slurm job {id})",
         remedy="time limit",
     ),
     Case(
@@ -175,7 +175,7 @@ CASES = (
         spec=job_of(FOREVER),
         cluster={"prolog": "echo 'no licence on this node' >&2\nexit 3"},
         kind="infrastructure",
-        says="Slurm job {id} ended FAILED before any agent came up: no licence on this node",
+        says="Slurm job {id} ended FAILED before any agent started: no licence on this node",
         remedy="node environment",
     ),
 )
@@ -236,7 +236,7 @@ GREEDY = Case(
     says="out of memory",
     remedy="host memory",
 )
-SWEPT = replace(GREEDY, rank=None, says="it used more memory than Slurm gave it")
+SWEPT = replace(GREEDY, rank=None, says="it used more memory than Slurm allocated to it")
 
 
 def run_out_of_memory(lab: Lab) -> WhyView:

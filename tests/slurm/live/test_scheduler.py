@@ -122,7 +122,7 @@ def test_a_job_that_an_administrator_requeues_is_trained_once(lab: Lab) -> None:
     lab.slurm.run("scontrol", "requeue", number)
     done = lab.succeeded(job)
     assert done.attempts == 2
-    assert "requeued in Slurm by somebody else" in lab.sentences(job)
+    assert "somebody else requeued it in Slurm" in lab.sentences(job)
     assert ("restored" in lab.kinds(job), sorted(set(lab.steps(job)))) == (True, list(range(1, 151)))
     # Its second run refuses to work; it is cancelled before that or just has.
     assert {state for number_, _, state in lab.slurm_jobs(job) if number_ == number} <= {"CANCELLED", "FAILED"}
@@ -205,7 +205,7 @@ def test_a_suspended_job_is_not_taken_for_a_hanging_one(lab: Lab) -> None:
     number = lab.slurm_id(job)
     lab.slurm.run("scontrol", "suspend", number)
     pause_reason = (
-        f"it is paused: an administrator has suspended Slurm job {number}; `scontrol resume {number}` lets it go on"
+        f"it is paused: an administrator suspended Slurm job {number}; resume it with `scontrol resume {number}`"
     )
     lab.until(job, lambda job: job.reason.startswith(f"{pause_reason}; last report 20"))
     assert lab.client.why(job).verdict.startswith(pause_reason)

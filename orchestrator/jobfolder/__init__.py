@@ -1,1 +1,1 @@
-"""Every access of the service to a job's folder. Nothing else in the service opens a path there."""
+"""All access of the service to a job's folder. No other package opens a path there."""

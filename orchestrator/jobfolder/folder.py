@@ -1,8 +1,8 @@
 """Folders that a job owns, opened by descriptors from the run directory downwards.
 
-A job may put a link, a pipe, a device or a file with a second name in any place. So each component of a path is opened
-relative to the one above it with O_NOFOLLOW, a file is judged before it is opened for reading, and a new file gets a
-random name before it is renamed to its own. The run directory itself is the operator's: links in its path are followed.
+A job may create a link, a pipe, a device or a hard link anywhere. So each component of a path is opened relative to its
+parent with O_NOFOLLOW, a file is checked before it is opened for reading, and a new file gets a random name before it
+is renamed. The run directory itself belongs to the operator, so links in its path are followed.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ import structlog
 log = structlog.get_logger()
 
 Status = os.stat_result
-MAX_ENTRIES = 20_000  # of one folder: more are not looked at
+MAX_ENTRIES = 20_000  # per folder; further entries are ignored
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _LOOK | os.O_DIRECTORY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-_DISPLACED = ".displaced-"  # what stood where the service needs a file or a folder of its own
+_DISPLACED = ".displaced-"  # prefix for entries that occupy a name that the service needs
 
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The folder of one job, which may not be there."""
+    """The folder of one job, which may not exist."""
 
     root: Path
     name: str
 
     def open(self) -> Folder:
-        """For reading. A folder that is not there, or is none, is an absent one. Raises OSError."""
+        """Open the folder for reading. If it does not exist or is no folder, it is absent. Raises OSError."""
         with Folder.of(self.root) as root:
             return root.within(Path(self.name))
 
     def made(self) -> Folder:
-        """For writing: it is made where it is not there. Raises OSError."""
+        """Open the folder for writing and create it if needed. Raises OSError."""
         with Folder.of(self.root, make=True) as root:
             return root.making(Path(self.name))
 
 
 class Folder:
-    """An open folder. Paths are relative to it. An absent one is empty, and cannot be written to.
+    """An open folder. Paths are relative to it. An absent folder is empty and cannot be written.
 
-    Every method raises OSError for a failing disk: that a thing cannot be read is no evidence that it is not there.
+    Every method raises OSError if the disk fails, because a failed read does not prove that an entry is missing.
     """
 
     __slots__ = ("_descriptor",)
@@ -62,7 +62,7 @@ class Folder:
 
     @classmethod
     def of(cls, path: Path, *, make: bool = False) -> Folder:
-        """A folder of the operator's: links in its path are followed. One that is not there is absent, or made."""
+        """Open a folder of the operator, following links. If missing, it is created with `make`, else absent."""
         if make:
             path.mkdir(parents=True, exist_ok=True)
         return _open_folder(str(path), None, _FOLDER & ~os.O_NOFOLLOW)
@@ -74,9 +74,9 @@ class Folder:
         self.close()
 
     def fileno(self) -> int:
-        """Raises FileNotFoundError for an absent folder."""
+        """Return the descriptor. Raises FileNotFoundError for an absent folder."""
         if self._descriptor is None:
-            raise FileNotFoundError(errno.ENOENT, "the folder is not there, or a link stands in its place")
+            raise FileNotFoundError(errno.ENOENT, "the folder does not exist or is a link")
         return self._descriptor
 
     def close(self) -> None:
@@ -89,35 +89,35 @@ class Folder:
         return self._descriptor is not None
 
     def within(self, path: Path) -> Folder:
-        """The folder at the path, absent where none can be reached without a link."""
+        """Open the folder at a path. It is absent if it cannot be reached without a link."""
         return self._descend(path.parts, _enter)
 
     def making(self, path: Path) -> Folder:
-        """The folder at the path, made where it is not there. What stands in its way is set aside."""
+        """Open the folder at a path and create it if needed. Anything else at the path is renamed."""
         return self._descend(path.parts, _make)
 
     def names(self, path: Path | None = None, *, limit: int = MAX_ENTRIES) -> list[str]:
-        """Names in the folder at the path, in no order and at most so many."""
+        """Return at most `limit` names in the folder at a path, unordered."""
         with self._listed(path) as entries:
             return [entry.name for entry in islice(entries, limit)]
 
     def folders(self, path: Path | None = None, *, limit: int = MAX_ENTRIES) -> list[str]:
-        """Names of folders there, of at most so many entries that are looked at."""
+        """Return the names of the subfolders among the first `limit` entries."""
         with self._listed(path) as entries:
             return [entry.name for entry in islice(entries, limit) if entry.is_dir(follow_symlinks=False)]
 
     def status(self, path: Path) -> Status | None:
-        """Of what stands there itself; None for nothing, and for what cannot be reached without a link."""
+        """Return an entry's own status. None if it does not exist or cannot be reached without a link."""
         with self.within(path.parent) as folder:
             return _status(folder._descriptor, path.name)
 
     def open(self, path: Path) -> BinaryIO | None:
-        """Open a regular file for reading; None when it is not there or is anything else, which is never opened."""
+        """Open a regular file for reading. None if it does not exist or is anything else, which is never opened."""
         with self.within(path.parent) as folder:
             return None if folder._descriptor is None else _open_file(folder._descriptor, path.name)
 
     def read(self, path: Path, *, limit: int) -> bytes | None:
-        """At most so many bytes of a regular file, or None when there is none."""
+        """Read at most `limit` bytes of a regular file. None if there is none."""
         file = self.open(path)
         if file is None:
             return None
@@ -125,7 +125,7 @@ class Folder:
             return file.read(limit)
 
     def last_lines(self, path: Path, *, size: int) -> list[str]:
-        """Of the last so many bytes of a regular file; none where there is none."""
+        """Return the lines in the last `size` bytes of a regular file, or an empty list."""
         file = self.open(path)
         if file is None:
             return []
@@ -134,12 +134,12 @@ class Folder:
             return file.read(size).decode(errors="replace").strip().splitlines()
 
     def write(self, path: Path, content: bytes, *, private: bool = False, sync: bool = True) -> None:
-        """Readers see the old file or the whole new one; a `private` one is its owner's alone."""
+        """Replace a file atomically. Only the owner can read a `private` file."""
         with self.making(path.parent) as folder, folder._draft(content, private=private, sync=sync) as draft:
             folder._move(draft, path.name)
 
     def create(self, path: Path, content: bytes) -> bool:
-        """Write a file that is not there yet, whole or not at all; False where a file has that name."""
+        """Create a new file atomically. Returns False if a file has that name."""
         with self.making(path.parent) as folder, folder._draft(content, private=False, sync=False) as draft:
             here = folder.fileno()
             found = _status(here, path.name)
@@ -152,20 +152,20 @@ class Folder:
             return True
 
     def touch(self, path: Path) -> None:
-        """An empty file, where there is no file of that name. What else stands there is set aside."""
+        """Create an empty file unless one exists. Anything else with that name is renamed."""
         with self.making(path.parent) as folder:
             found = _status(folder._descriptor, path.name)
             if found is None or not _is_plain_file(found):  # another user's, or one that nobody may write, is there too
                 os.close(folder._own(path.name, os.O_WRONLY))
 
     def append(self, path: Path, *, lock: bool = False) -> BinaryIO:
-        """Open a file of ours to append to, or to hold a lock on. What else stands there is set aside."""
+        """Open one of our files to append, or to lock. Anything else with that name is renamed."""
         with self.making(path.parent) as folder:
             flags = os.O_RDWR if lock else os.O_WRONLY | os.O_APPEND
             return os.fdopen(folder._own(path.name, flags), "rb+" if lock else "ab", buffering=0)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file of ours that is longer."""
+        """Cut one of our files if it is longer."""
         found = self.status(path)
         if found is not None and stat.S_ISREG(found.st_mode) and found.st_size > size:
             with self.append(path) as file:
@@ -307,7 +307,7 @@ def _open_folder(name: str, above: int | None, flags: int) -> Folder:
 
 
 def _permit(descriptor: int, wanted: int) -> None:
-    """A job that runs as the service's user may take the owner's own permissions away; they are given back."""
+    """Restore the owner's permissions, which a job that runs as the service's user may have removed."""
     if os.geteuid() == 0:
         return  # needs none
     status = os.fstat(descriptor)
@@ -327,7 +327,7 @@ def _status(above: int | None, name: str) -> os.stat_result | None:
 
 
 def _open_file(above: int, name: str) -> BinaryIO | None:
-    """By a descriptor that opens nothing yet: to open a device or a pipe may already do something."""
+    """Check an O_PATH descriptor before opening the file, since opening a device or pipe can have effects."""
     try:
         found = os.open(require_name(name), _LOOK, dir_fd=above)
     except OSError as error:
@@ -338,7 +338,7 @@ def _open_file(above: int, name: str) -> BinaryIO | None:
         if not stat.S_ISREG(os.fstat(found).st_mode):
             return None
         _permit(found, stat.S_IRUSR)
-        # O_NONBLOCK: whoever has a lease on it (fcntl(2), F_SETLEASE) could keep us waiting for 45 seconds.
+        # O_NONBLOCK: a process with a lease on the file (fcntl(2), F_SETLEASE) could block us for 45 seconds.
         return os.fdopen(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     finally:
         os.close(found)
@@ -349,20 +349,20 @@ def _is_plain_file(status: os.stat_result) -> bool:
 
 
 def _set_aside(above: int, name: str) -> None:
-    """Give what stands in the service's way another name. It is the job's, so it is kept."""
+    """Rename an entry that occupies a name the service needs. It belongs to the job, so it is kept."""
     aside = f"{_DISPLACED}{secrets.token_hex(8)}"
-    log.warning("set aside what stands in the way in a job's folder", name=name, now=aside)
+    log.warning("renamed an entry in a job's folder", name=name, now=aside)
     with suppress(FileNotFoundError):
         os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
 
 
 def status_of(file: BinaryIO) -> Status:
-    """Of an open file, whatever its name leads to by now. Raises OSError."""
+    """Return the status of an open file, even if its name now refers to another. Raises OSError."""
     return os.fstat(file.fileno())
 
 
 def require_name(name: str) -> str:
-    """A name of one entry: never a path, and never a way upwards. Raises OSError."""
+    """Return the name if it names one entry, not a path. Raises OSError."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise OSError(errno.EINVAL, "is no name of a file or folder", name)
+        raise OSError(errno.EINVAL, "is not a name of a file or folder", name)
     return name

@@ -1,4 +1,4 @@
-"""Removing what a job has left: never anything outside it, however deep or wide, and from wherever it was cut off."""
+"""Remove a job's folder of any depth and size, and nothing outside it. An interrupted removal can continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.jobfolder.folder import Folder, JobFolder, require_name
 from trainer.contract.location import is_url
 
-GOING = ".deleted-"  # before a folder's name, from the moment at which it is to go
+GOING = ".deleted-"  # the prefix of a folder that is being removed
 _AT_ONCE = 1000  # names in memory
 
 GoOn = Callable[[], bool]
@@ -26,8 +26,10 @@ class JobFolders:
     root: Path
 
     def remove(self, job_id: str, snapshot_dir: str | None, go_on: GoOn) -> bool:
-        """Remove a deleted job's folder, and the one that it had in `snapshot_dir`, for as long as `go_on` says so;
-        whether all is gone. Raises OSError. Idempotent; what was cut off is gone on with by the next call."""
+        """Remove a deleted job's folder, and its folder in `snapshot_dir`, while `go_on` returns True.
+
+        Returns whether all is gone. The next call continues an interrupted removal. Idempotent. Raises OSError.
+        """
         parents = [self.root]
         if snapshot_dir is not None and not is_url(snapshot_dir):
             parents.append(Path(snapshot_dir))
@@ -35,30 +37,30 @@ class JobFolders:
 
 
 def remove_folder(path: Path, name: str, go_on: GoOn) -> bool:
-    """Remove what has this name in a folder, with all that is in it, until `go_on` says no; whether it is gone.
+    """Remove an entry of a folder with all its content, while `go_on` returns True. Returns whether it is gone.
 
-    It gets another name first, so that nobody finds half of it. Raises OSError.
+    The entry is renamed first, so that nobody sees a half-removed one. Raises OSError.
     """
     going = f"{GOING}{require_name(name)}"
     with Folder.of(path) as parent:
         if not parent.exists:
             return True
-        if not remove(parent, going, go_on):  # what an earlier call has left
+        if not remove(parent, going, go_on):  # left by an earlier call
             return False
         parent.hand_over(Path(name), parent, going)
         return remove(parent, going, go_on)
 
 
 def drop(job: JobFolder) -> None:
-    """Remove a folder of the service's own as well as it can be."""
+    """Remove one of the service's own folders. Ignores errors."""
     with suppress(OSError):
         remove_folder(job.root, job.name, lambda: True)
 
 
 def remove(parent: Folder, name: str, go_on: GoOn) -> bool:
-    """The same at once, under its own name. Raises OSError.
+    """Remove an entry as remove_folder does, but without renaming it first. Raises OSError.
 
-    Folders below it are moved up to it before they are emptied, so that their depth costs nothing.
+    Nested folders are moved up to it before they are emptied, so that depth costs nothing.
     """
     if _unlink(parent, name):
         return True
@@ -73,7 +75,7 @@ def remove(parent: Folder, name: str, go_on: GoOn) -> bool:
 
 
 def _lift(top: Folder, name: str, go_on: GoOn) -> bool:
-    """Empty a folder in `top`: files go, folders move up."""
+    """Empty and remove a folder in `top`: delete its files and move its folders up."""
     with top.within(Path(name)) as folder:
         while names := folder.names(limit=_AT_ONCE):
             for each in names:
@@ -86,12 +88,12 @@ def _lift(top: Folder, name: str, go_on: GoOn) -> bool:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        return False  # somebody still writes there: a later call goes on
+        return False  # a process still writes there; a later call continues
     return True
 
 
 def _unlink(folder: Folder, name: str) -> bool:
-    """False for a folder."""
+    """Delete a file. Returns False for a folder."""
     try:
         os.unlink(name, dir_fd=folder.fileno())
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""What workers printed: found, cut, masked, followed."""
+"""Find, cut, mask and follow workers' output."""

@@ -1,4 +1,4 @@
-"""One log, read once for all who follow it: a hundred who look at one job cost the disk and the store what one does."""
+"""Read a followed log once for all its listeners, so that a hundred cost the disk and the store as much as one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from orchestrator.logs.follow import Follower
 from orchestrator.logs.reader import LogRequest, Logs
 
 EVERY_S = 0.25
-_KEPT_BYTES = 2 * 1024 * 1024  # for those who take lines more slowly than others of the same feed
-_READERS = 16  # a slow disk holds these threads, and not those that answer requests
+_KEPT_BYTES = 2 * 1024 * 1024  # kept for slow listeners
+_READERS = 16  # a slow disk blocks these threads, not those that answer requests
 _LEFT_OUT = b"[lines are missing here: they came faster than they were taken]\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """The last pieces, and how many there were before them. Never changed: who reads it needs no lock."""
+    """The last pieces and the number of earlier ones. Immutable, so readers need no lock."""
 
     dropped: int = 0
     pieces: tuple[bytes, ...] = ()
     ended: bool = False
-    fresh_until: float = float("-inf")  # by the monotonic clock: before that nobody need look again
+    fresh_until: float = float("-inf")  # on the monotonic clock: no read is needed before then
 
     @property
     def count(self) -> int:
@@ -35,7 +35,7 @@ class _Sent:
 
 
 class Feeds:
-    """The logs that are followed now. A feed ends with its last listener."""
+    """The logs that are followed now. A feed lives as long as its last listener."""
 
     def __init__(self, logs: Logs, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._logs = logs
@@ -45,17 +45,17 @@ class Feeds:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="log-reader")
 
     def listen(self, job_id: str, request: LogRequest) -> Listener:
-        wanted = replace(request, tail=0)  # each has last lines of his own
+        wanted = replace(request, tail=0)  # each listener has its own last lines
         with self._guard:
             feed = self._feeds.get((job_id, wanted))
-            if feed is None or feed.sent.ended:  # a retry may have begun since
+            if feed is None or feed.sent.ended:  # a retry may have started since
                 feed = Feed(Follower(self._logs, job_id, wanted), self._monotonic)
                 self._feeds[job_id, wanted] = feed
             return Listener(feed, request.tail, self._readers)
 
 
 class Feed:
-    """What a follower has read, for several listeners in several threads. Made by Feeds."""
+    """Shares one follower's lines among listeners in several threads. Created by Feeds."""
 
     def __init__(self, follower: Follower, monotonic: Callable[[], float]) -> None:
         self._follower = follower
@@ -68,7 +68,7 @@ class Feed:
         return self.sent.ended or self._monotonic() < self.sent.fresh_until
 
     def begin(self, listener: Listener, tail: int) -> bytes | None:
-        """The last lines of the log so far; what comes then is for `listener` to hear. None: another reads just now."""
+        """Return the last lines so far and add the listener for later ones. None if another thread is reading."""
         if not self._turn.acquire(blocking=False):
             return None
         try:
@@ -78,10 +78,10 @@ class Feed:
             self._listeners.add(listener)
         finally:
             self._turn.release()
-        return _render(last_lines(tail))  # others need not wait for it
+        return _render(last_lines(tail))  # outside the lock, so that others do not wait
 
     def look(self) -> None:
-        """Read what is new; of several that look at one time, one does."""
+        """Read new lines. Of several concurrent calls, one reads."""
         if self._turn.acquire(blocking=False):
             try:
                 if not self.is_fresh():
@@ -96,14 +96,14 @@ class Feed:
             lines = follower.poll()
         except NotFound:
             gone = True
-        finally:  # in an outage too: the others need not find that out one by one
+        finally:  # also in an outage, so that the other listeners do not each retry
             pieces = (*sent.pieces, _render(lines)) if lines else sent.pieces
             dropped = self._count_heard(sent, pieces)
             fresh_until = float("-inf") if follower.behind else self._monotonic() + EVERY_S
             self.sent = _Sent(sent.dropped + dropped, pieces[dropped:], follower.ended or gone, fresh_until)
 
     def _count_heard(self, sent: _Sent, pieces: Sequence[bytes]) -> int:
-        """How many of the pieces nobody waits for, or are too much to be kept for the slowest."""
+        """Count the pieces that every listener has, or that are too many to keep for the slowest."""
         count = min((listener.heard for listener in self._listeners), default=sent.count) - sent.dropped
         count, kept = max(0, count), sum(map(len, pieces[max(0, count) :]))
         while kept > _KEPT_BYTES and count < len(pieces) - 1:
@@ -113,24 +113,24 @@ class Feed:
 
 
 class Listener:
-    """One of those who follow a log. Not for several threads at once."""
+    """One follower of a log. Not thread-safe."""
 
     def __init__(self, feed: Feed, tail: int, readers: Executor) -> None:
         self._feed = feed
         self._tail = tail
         self._readers = readers
-        self.heard = -1  # pieces; -1: it has not begun
+        self.heard = -1  # number of pieces; -1 before the start
         self.ended = False
 
     async def hear(self) -> bytes:
-        """What came since the last time: from memory, or read now. Raises StoreUnavailable."""
+        """Return what is new since the last call, from memory or the disk. Raises StoreUnavailable."""
         text = self.recall()
         if text is not None:
             return text
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.look)
 
     def recall(self) -> bytes | None:
-        """None: somebody has to look."""
+        """Return what is new in memory. None if the log must be read."""
         sent = self._feed.sent
         if self.heard < 0 or (sent.count == self.heard and not self._feed.is_fresh()):
             return None

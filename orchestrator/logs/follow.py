@@ -1,4 +1,4 @@
-"""Following logs: each poll gives the lines that came since the last one."""
+"""Follow logs. Each poll returns the lines since the last one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.jobfolder.folder import JobFolder, status_of
 from orchestrator.logs.log_files import MAX_LINE_BYTES, LineCutter, Source, end_of_lines, look_at_log, open_log
 from orchestrator.logs.reader import LogRequest, Logs, Selection, matches, tail
 
-MAX_POLL_BYTES = 1024 * 1024  # of one file in one poll
-_ALL_POLL_BYTES = 4 * MAX_POLL_BYTES  # of all, where they are many
-_ALL_POLL_LINES = 64 * 1024  # a line that is empty in the file is not in memory
-_ALL_UNENDED_BYTES = 8 * 1024 * 1024  # of lines that have no end yet
-_LEAST_BYTES, _LEAST_LINES = 1024, 16  # of one file
-_LAST_POLLS = 256  # of an ended job: a process that it left behind may write for ever
-_LOOK_EVERY = 4  # polls between two looks for new files and the job's end
+MAX_POLL_BYTES = 1024 * 1024  # per file and poll
+_ALL_POLL_BYTES = 4 * MAX_POLL_BYTES  # all files of one poll together
+_ALL_POLL_LINES = 64 * 1024  # an empty line still takes memory
+_ALL_UNENDED_BYTES = 8 * 1024 * 1024  # all unfinished lines together
+_LEAST_BYTES, _LEAST_LINES = 1024, 16  # per file
+_LAST_POLLS = 256  # after the job's end, since a leftover process may write forever
+_LOOK_EVERY = 4  # polls between two checks for new files and the job's end
 
 
 @dataclass(slots=True)
@@ -28,24 +28,24 @@ class _Reading:
     offset: int
     inode: int | None = None
     cutter: LineCutter = field(default_factory=LineCutter)
-    is_behind: bool = False  # there was more than was read at once
+    is_behind: bool = False  # the file had more than one read takes
 
     @property
     def whole(self) -> int:
-        """Where the last line begins that was not given yet."""
+        """The offset of the first line that was not returned yet."""
         return self.offset - self.cutter.pending
 
     def is_stale(self, folder: JobFolder, path: Path) -> bool:
-        """Whether there may be more than was read, or something else in its place."""
+        """Whether the file may have grown or been replaced since the last read."""
         status = look_at_log(folder, path)
         return status is not None and (status.st_ino, status.st_size) != (self.inode, self.offset)
 
 
 class Follower:
-    """A stream of lines of one job, for one Feed. Not for several threads at once.
+    """Streams a job's lines to one Feed. Not thread-safe.
 
-    Starts behind the last whole line and goes on through rotation, vanished files, new generations and new attempts.
-    What a worker wrote between the last poll and a cut of its log is not shown, and the cut is.
+    Starts after the last whole line and continues through rotation, deleted files, new generations and new attempts.
+    Lines written between the last poll and a cut of the log are lost; a line marks the cut.
     """
 
     def __init__(self, logs: Logs, job_id: str, request: LogRequest) -> None:
@@ -59,11 +59,10 @@ class Follower:
         self._last_polls = _LAST_POLLS
         self._finishing = False
         self.ended = False
-        self.behind = False  # there was more to read than one poll reads
+        self.behind = False  # there was more to read than one poll takes
 
     def poll(self) -> list[str]:
-        """New lines, none while there are none. Sets `ended` with the last ones, and `behind`. Raises NotFound,
-        StoreUnavailable."""
+        """Return new lines. Sets `behind`, and `ended` with the last ones. Raises NotFound, StoreUnavailable."""
         if self.ended:
             return []
         looks = self._finishing or self._polls % _LOOK_EVERY == 0
@@ -73,12 +72,12 @@ class Follower:
         except StoreUnavailable:
             if not lines:
                 raise
-            return lines  # the next poll looks
+            return lines  # the next poll checks again
         self._polls += 1
         return lines
 
     def last_lines(self) -> Callable[[int], list[str]]:
-        """So many, of what polls have read until now, as far as it can still be read when they are asked for."""
+        """Return a function that reads the last lines up to the current position, as far as they still exist."""
         selection, request = self._selection, self._request
         if selection is None:
             return lambda _: []
@@ -86,7 +85,7 @@ class Follower:
         return lambda count: tail(selection, replace(request, tail=count), ends=ends)
 
     def _look(self) -> list[str]:
-        """Look for new files and for the job's end."""
+        """Check for new files and for the job's end."""
         lines: list[str] = []
         found = self._logs.select(self._job_id, self._request)
         over = self._logs.rests(self._job_id) if found is None else found.over
@@ -114,8 +113,10 @@ class Follower:
                     self._readings[source] = _Reading(end_of_lines(file), status_of(file).st_ino)
 
     def _finish(self) -> list[str]:
-        """What is left of the selection, lines without an end included. What is too much for one poll goes on in the
-        next ones: then it is `_finishing` still."""
+        """Return the rest of the selection, including unfinished lines.
+
+        If that is too much for one poll, `_finishing` stays set and the next polls continue.
+        """
         lines: list[str] = []
         self._finishing, size = True, 0
         while self._last_polls > 0:
@@ -133,7 +134,7 @@ class Follower:
         return lines
 
     def _read_all(self, *, thorough: bool) -> list[str]:
-        """`thorough`: from files too that look as they were. On NFS a look may be a minute old, and opening is not."""
+        """Read new lines. `thorough` also opens unchanged files: NFS may show a status that is a minute old."""
         if self._selection is None:
             return []
         folder, lines = self._selection.folder, list[str]()
@@ -159,13 +160,13 @@ class Follower:
 
 
 def _read(folder: JobFolder, source: Source, reading: _Reading, limit: int, most: int) -> list[str]:
-    """At most so many bytes and lines."""
+    """Read at most `limit` bytes and `most` lines."""
     reading.is_behind = False
     file = open_log(folder, source.path)
     if file is None:
         return []
     lines: list[str] = []
-    with file, contextlib.suppress(OSError):  # a stale handle, a sick disk: another log's readers shall not suffer
+    with file, contextlib.suppress(OSError):  # a stale handle or failing disk must not affect other logs
         status = status_of(file)
         if reading.inode not in (None, status.st_ino) or status.st_size < reading.offset:
             lines.extend([*reading.cutter.flush(), f"[the log was cut here; older lines are in {source.older.name}]"])

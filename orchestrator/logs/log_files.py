@@ -1,7 +1,7 @@
-"""Log files of a run directory: finding them, opening them safely, and lines that are safe to show.
+"""Find the log files of a run directory, open them safely, and render lines that are safe to show.
 
-A job's processes own these files, so nothing in them is trusted: endless lines and control characters are met here.
-Paths are made of whole numbers only, and are relative to the job's folder.
+A job's processes own these files, so nothing in them is trusted. Endless lines and control characters are handled here.
+Paths consist of whole numbers and are relative to the job's folder.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from trainer.contract import layout
 
 MAX_LINE_BYTES = 64 * 1024
 BLOCK_BYTES = 64 * 1024
-_MAX_UNENDED_BYTES = 16 * MAX_LINE_BYTES  # of a line without an end that are looked through
-# C0 and C1 controls but tab, and the characters that reorder or break a line for the eye.
+_MAX_UNENDED_BYTES = 16 * MAX_LINE_BYTES  # how much of an unfinished line is searched
+# C0 and C1 controls except tab, and the characters that visibly reorder or break a line.
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _OLDER = ".1"
 _HERE = Path()  # names of a layout below the job's folder
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _MOST_LOGS = 10_000  # the newest
-_FEWEST_LOGS = 64  # of a replica, however many there are
+_FEWEST_LOGS = 64  # per replica, however many replicas there are
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """One log. `local_rank` None is the agent's own. Sorts by age."""
+    """One log. The agent's own log has no `local_rank`. Sorts by age."""
 
     generation: int
     incarnation: int
@@ -52,7 +52,7 @@ class Source:
 def find_worker_logs(
     job: JobFolder, attempt: int, *, replica: int | None = None, local_rank: int | None = None
 ) -> list[Source]:
-    """Logs of the attempt's workers, all or of one replica or local rank, oldest first."""
+    """Find the logs of an attempt's workers, optionally of one replica or local rank, oldest first."""
     try:
         with job.open() as folder:
             return sorted(_worker_logs(folder, attempt, replica, local_rank))[-_MOST_LOGS:]
@@ -61,7 +61,7 @@ def find_worker_logs(
 
 
 def _worker_logs(folder: Folder, attempt: int, replica: int | None, local_rank: int | None) -> Iterator[Source]:
-    """Of each replica an even share of the newest: a job can make more folders than there is time to list."""
+    """Yield an even share of the newest logs of each replica. A job can create too many folders to list."""
     replicas = _replicas(folder, attempt, replica)
     share = max(_FEWEST_LOGS, 2 * _MOST_LOGS // max(1, len(replicas)))
     for number in replicas:
@@ -70,7 +70,7 @@ def _worker_logs(folder: Folder, attempt: int, replica: int | None, local_rank: 
 
 
 def _formations(folder: Folder, replica: Path) -> Iterator[tuple[int, int, Path] | None]:
-    """Of a replica: incarnation, generation and the folder of both, the newest first; None for an empty life."""
+    """Yield a replica's incarnations, generations and folders, newest first. None for an empty incarnation."""
     for incarnation, life in reversed(numbered(folder, replica, "")):
         formed = numbered(folder, life, "g")
         yield from ((incarnation, generation, path) for generation, path in reversed(formed))
@@ -99,7 +99,7 @@ def find_agent_logs(job: JobFolder, attempt: int, *, replica: int | None = None)
 
 
 def open_log(job: JobFolder, path: Path) -> BinaryIO | None:
-    """Open a regular file of the job's; None when it is not there, cannot be read or is anything else."""
+    """Open a regular file of the job. None if it does not exist, cannot be read, or is anything else."""
     try:
         with job.open() as folder:
             return folder.open(path)
@@ -108,7 +108,7 @@ def open_log(job: JobFolder, path: Path) -> BinaryIO | None:
 
 
 def look_at_log(job: JobFolder, path: Path) -> Status | None:
-    """None for a log that is not there or cannot be looked at."""
+    """Return a log's status. None if it does not exist or cannot be read."""
     try:
         with job.open() as folder:
             return folder.status(path)
@@ -117,7 +117,7 @@ def look_at_log(job: JobFolder, path: Path) -> Status | None:
 
 
 def end_of_lines(file: BinaryIO) -> int:
-    """Where the last whole line ends: behind the file's last newline, which is not sought for ever."""
+    """Return the offset after the last newline. The search backwards is limited."""
     position = file.seek(0, io.SEEK_END)
     least = max(0, position - _MAX_UNENDED_BYTES)
     while position > least:
@@ -131,13 +131,13 @@ def end_of_lines(file: BinaryIO) -> int:
 
 
 def start_of_last_lines(file: BinaryIO, count: int, end: int, *, least: int = 0) -> int:
-    """Where the last `count` lines before `end` begin, found from there in blocks, or `least` if that comes first."""
+    """Return the offset of the last `count` lines before `end`, but no less than `least`. Reads blocks backwards."""
     position, missing = end, count
     while position > least:
         start = max(least, position - BLOCK_BYTES)
         file.seek(start)
         block = file.read(position - start)
-        # The newline that ends the last line begins none.
+        # The newline at the end of the last line does not start another.
         limit = len(block) - 1 if position == end and block.endswith(b"\n") else len(block)
         while (newline := block.rfind(b"\n", 0, limit)) >= 0:
             missing -= 1
@@ -149,7 +149,7 @@ def start_of_last_lines(file: BinaryIO, count: int, end: int, *, least: int = 0)
 
 
 def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[str]:
-    """Lines between two offsets, each safe to show."""
+    """Yield the lines between two offsets, each safe to show."""
     left = end - start
     file.seek(start)
     cutter = LineCutter()
@@ -160,7 +160,7 @@ def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[str]:
 
 
 class LineCutter:
-    """Bytes in, whole lines out. Keeps at most `limit` bytes of a line, however long it is."""
+    """Splits bytes into whole lines. Keeps at most `limit` bytes of each line."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self.limit = limit
@@ -169,7 +169,7 @@ class LineCutter:
 
     @property
     def pending(self) -> int:
-        """Bytes of the line that has not ended."""
+        """The number of bytes of the unfinished line."""
         return len(self._kept) + self._dropped
 
     def feed(self, block: bytes) -> list[str]:
@@ -182,7 +182,7 @@ class LineCutter:
         return lines
 
     def flush(self) -> list[str]:
-        """The line that no newline has ended yet, if any."""
+        """Return the unfinished line, if any."""
         return [self._take()] if self._kept else []
 
     def _add(self, part: bytes) -> None:
@@ -199,7 +199,7 @@ class LineCutter:
 
 
 def render_line(raw: bytes) -> str:
-    """Text of a line: bytes that are no UTF-8 are replaced, control characters shown as \\x1b."""
+    """Render a line as text. Replaces bytes that are not UTF-8 and shows control characters as \\x1b."""
     text = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
     return _UNSAFE.sub(lambda match: _escape(ord(match[0])), text)
 
@@ -215,12 +215,12 @@ def _replicas(folder: Folder, attempt: int, replica: int | None) -> list[int]:
 
 
 def older_of(log: Path) -> Path:
-    """The file with the older part of a log."""
+    """Return the file with the older part of a log."""
     return log.with_name(log.name + _OLDER)
 
 
 def numbered(folder: Folder, path: Path, prefix: str, *, limit: int = MAX_ENTRIES) -> list[tuple[int, Path]]:
-    """Sub-folders named by the prefix and a whole number, those with the highest ones where they are many."""
+    """Return the subfolders named by the prefix and a whole number. If there are too many, the highest numbers."""
     numbers = [name.removeprefix(prefix) for name in folder.folders(path, limit=limit) if name.startswith(prefix)]
     found = sorted(int(number) for number in numbers if _NUMBER.fullmatch(number))
     return [(number, path / f"{prefix}{number}") for number in found[-_MOST_LOGS:]]

@@ -1,4 +1,4 @@
-"""Where a rank's worker is, as its agent reported when the generation started. Pure."""
+"""Find a rank's worker from the agents' reports at the start of a generation. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Place:
 
 
 def find_places(started: Sequence[Event], rank: int) -> Iterator[Place]:
-    """The places of a rank by events of kind `generation.started`, those of the newest generation first.
+    """Yield a rank's places from `generation.started` events, newest generation first.
 
-    Each agent reports the ranks of its own workers, which rise with the local rank. torchrun's agent reports none.
+    Each agent reports the ranks of its own workers, which increase with the local rank. torchrun's agent reports none.
     """
     for event in sorted(started, key=lambda event: event.generation or 0, reverse=True):
         pids = event.evidence.get("pids")

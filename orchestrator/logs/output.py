@@ -1,6 +1,6 @@
-"""When the workers of an attempt printed last, by the times of their log files. No log is opened.
+"""Find when an attempt's workers last printed, from the times of their log files. No log is opened.
 
-The job can put any name into the folder. So the launch gives the number of replicas, and links are not followed.
+The job can create any name in the folder, so the number of replicas comes from the launch, and links are not followed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from orchestrator.jobfolder.folder import MAX_ENTRIES, Folder, JobFolder
 from orchestrator.logs.log_files import numbered, older_of
 from trainer.contract import layout
 
-MOST_LOOKED_AT = 1024  # workers, those of the first replicas: usually the first ranks print
-_ALL_ENTRIES = 200_000  # in all folders together
-_FEWEST_ENTRIES = 1000  # in each folder, however many there are
+MOST_LOOKED_AT = 1024  # workers of the first replicas, since the first ranks usually print
+_ALL_ENTRIES = 200_000  # all folders together
+_FEWEST_ENTRIES = 1000  # per folder, however many folders there are
 
 
 def find_last_output(job: JobFolder, attempt: int, replicas: int) -> Output | None:
-    """The last output of the newest generation of each replica. None: there is no log. Raises OSError."""
+    """Return the last output of the replicas' newest generations. None if there is no log. Raises OSError."""
     with job.open() as folder:
         newest: tuple[datetime, str] | None = None
         found_any = False
@@ -36,7 +36,7 @@ def find_last_output(job: JobFolder, attempt: int, replicas: int) -> Output | No
 
 
 def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path, str]]:
-    """The log and the name of each worker."""
+    """Yield the log and the name of each worker."""
     left = MOST_LOOKED_AT
     limit = min(MAX_ENTRIES, max(_FEWEST_ENTRIES, _ALL_ENTRIES // max(1, replicas)))
     for replica in range(min(replicas, MOST_LOOKED_AT)):
@@ -51,7 +51,7 @@ def _workers(folder: Folder, attempt: int, replicas: int) -> Iterator[tuple[Path
 
 
 def _last_written(folder: Folder, log: Path) -> datetime | None:
-    """The later time of a log and of its older part: a log that was just shortened may be empty."""
+    """Return the later time of a log and its older part. A log that was just rotated may be empty."""
     moments = [
         read_moment(status.st_mtime)
         for each in (log, older_of(log))
@@ -61,7 +61,7 @@ def _last_written(folder: Folder, log: Path) -> datetime | None:
 
 
 def read_moment(seconds: float) -> datetime | None:
-    """A file may have any time. None for one that datetime cannot hold."""
+    """Convert a file's time, which may be any number. None if datetime cannot represent it."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

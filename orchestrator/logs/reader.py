@@ -1,4 +1,4 @@
-"""Reading a job's logs from its run directory: the last lines, or a stream that goes on while the job does."""
+"""Read a job's logs from its run directory: the last lines, or the files to follow."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from trainer.contract import layout
 from trainer.contract.exit_record import EventKind
 
 MAX_TAIL = 10_000
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # newest first: what is above it is left out
-MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # of one file, from its end
-_ALL_SEARCHED_BYTES = 8 * MAX_SEARCHED_BYTES  # of all; then little of each
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # the oldest lines beyond it are dropped
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024  # per file, from its end
+_ALL_SEARCHED_BYTES = 8 * MAX_SEARCHED_BYTES  # all files together; beyond it, little of each
 _WORKERS_PAGE = 200
-_FEW_GENERATIONS, _MOST_GENERATIONS = 100, 10_000  # events, one of each replica for each generation
+_FEW_GENERATIONS, _MOST_GENERATIONS = 100, 10_000  # events, one per replica and generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest:
-    """`attempt` None is the newest; `rank` is the global one; `grep` a plain piece of text that a line must hold.
-    `since`: only logs that were written to since then; their lines carry no time of their own."""
+    """`attempt` None means the newest. `rank` is the global rank. `grep` is plain text that a line must contain.
+
+    `since` selects logs that were written since then, because single lines carry no time.
+    """
 
     attempt: int | None = None
     replica: int | None = None
@@ -59,24 +61,22 @@ class LogRequest:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The logs that a request is about, as they are now."""
+    """The logs that a request currently selects."""
 
     folder: JobFolder
     attempt: int
     sources: Sequence[Source]
     over: bool  # nothing more will be written
-    mask: Mask = (
-        NOTHING  # hides the project's secrets: before a line is searched, so that a search tells nothing of them
-    )
+    mask: Mask = NOTHING  # hides the project's secrets before a line is searched, so that a search reveals nothing
 
     @property
     def prefixed(self) -> bool:
-        """Whether each line says whose it is: only when there is more than one it could be."""
+        """Whether each line names its worker: only if there are several."""
         return len({(source.replica, source.local_rank) for source in self.sources}) > 1
 
 
 class Logs:
-    """`mask_of`: by project, what hides its secrets."""
+    """`mask_of` returns the mask that hides a project's secrets."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class Logs:
         self._clusters = clusters
 
     def tail(self, job_id: str, request: LogRequest) -> list[str]:
-        """The last lines, oldest first. Raises NotFound for an unknown job or attempt."""
+        """Return the last lines, oldest first. Raises NotFound for an unknown job or attempt."""
         selection = self.select(job_id, request)
         return [] if selection is None else tail(selection, request)
 
     def select(self, job_id: str, request: LogRequest) -> Selection | None:
-        """None while the job has no attempt. Raises NotFound."""
+        """Select the logs of a request. None while the job has no attempt. Raises NotFound."""
         course = self._jobs.course(job_id)
         newest = course.newest
         if request.attempt is not None and (newest is None or request.attempt > newest):
@@ -111,10 +111,10 @@ class Logs:
         return Selection(folder, attempt, sources, over, self._mask_of(course.project))
 
     def last_output(self, cluster_name: str, attempt: Attempt) -> Output | None:
-        """When the workers of an attempt printed last; None where that cannot be known. Raises OSError."""
+        """Return when an attempt's workers last printed. None if unknown. Raises OSError."""
         cluster = self._clusters.get(cluster_name)
         if cluster is None or not cluster.shares_files:
-            return None  # a log that was fetched from a node has the time of the fetch
+            return None  # a fetched log has the time of the fetch
         return find_last_output(cluster.folder(attempt.key.job_id), attempt.key.number, attempt.max_nodes)
 
     def rests(self, job_id: str) -> bool:
@@ -136,7 +136,7 @@ class Logs:
             raise NotFound(f"attempt {attempt} of job {job_id} has no log of rank {request.rank}")
         if request.stream == "stacks":
             return _newest_stacks(folder, workers)
-        # Before the first worker has started, what there is to read is the agent's.
+        # Before the first worker starts, only the agent's log exists.
         return workers or find_agent_logs(folder, attempt, replica=replica)
 
     def _place(self, job_id: str, attempt: int, request: LogRequest) -> tuple[int | None, int | None]:
@@ -148,7 +148,7 @@ class Logs:
         return request.replica or 0, request.rank
 
     def _places(self, job_id: str, attempt: int, rank: int) -> Iterator[Place]:
-        """Where a rank is, by the newest generation that had it; where no agent tells, by what workers report."""
+        """Yield a rank's places, newest generation first. If no agent reports ranks, use the workers' reports."""
         for limit in (_FEW_GENERATIONS, _MOST_GENERATIONS):
             page = self._history.newest_of_kind(
                 job_id, EventKind.GENERATION_STARTED.value, limit=limit, attempt=attempt
@@ -176,7 +176,7 @@ def _written_since(folder: JobFolder, sources: list[Source], since: datetime | N
 
 
 def _newest_stacks(folder: JobFolder, workers: Sequence[Source]) -> list[Source]:
-    """Where each worker's newest stacks lie, of those that have some."""
+    """Return the newest stacks of each worker that has some."""
     saved = [replace(source, path=source.path.with_name(layout.STACKS)) for source in workers]
     newest = {(source.replica, source.local_rank): source for source in saved if _has_content(folder, source.path)}
     return sorted(newest.values())
@@ -188,7 +188,7 @@ def _has_content(folder: JobFolder, path: Path) -> bool:
 
 
 def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int] | None = None) -> list[str]:
-    """The last lines of a selection, up to `ends` or all there is. Newer generations go first when room is short."""
+    """Return the last lines of a selection, up to `ends`. Newer generations have priority if room is short."""
     kept: deque[str] = deque()
     patience = _Patience()
     newest_first = sorted(selection.sources, reverse=True)
@@ -198,7 +198,7 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
         if room <= 0 or sum(map(_weigh, kept)) > MAX_ANSWER_BYTES:
             break
         found = _read_fairly(selection, sources, room, request, ends, patience)
-        # The worker that wrote last comes last: that is where the reader looks.
+        # The worker that wrote last comes last, where readers look first.
         written = {source: _last_written(selection.folder, source) for source in sources}
         for source in sorted(sources, key=written.__getitem__, reverse=True):
             label = source.label(selection.attempt) if selection.prefixed else ""
@@ -208,7 +208,7 @@ def tail(selection: Selection, request: LogRequest, *, ends: Mapping[Source, int
 
 @dataclass(slots=True)
 class _Patience:
-    """How many bytes are read yet for one answer: of the files that come first the most."""
+    """How many bytes one answer may still read. The first files get the most."""
 
     left: int = _ALL_SEARCHED_BYTES
 
@@ -228,7 +228,7 @@ def _read_fairly(
     ends: Mapping[Source, int] | None,
     patience: _Patience,
 ) -> dict[Source, Sequence[str]]:
-    """The last lines of each source, `room` in all: an even share each, then more of those that have more."""
+    """Return the last lines of each source, `room` in total: an even share each, then the rest to longer ones."""
     sizes: dict[Source, int] = {}
 
     def read(source: Source, count: int) -> Sequence[str]:
@@ -301,5 +301,5 @@ def _keep_last(lines: Iterable[str], count: int) -> deque[str]:
 
 
 def _weigh(line: str) -> int:
-    """Bytes of memory, about: a line with one character beyond ASCII takes up to four for each."""
+    """Estimate a line's bytes of memory. One character beyond ASCII makes each take up to four bytes."""
     return len(line) if line.isascii() else 4 * len(line)

@@ -71,7 +71,7 @@ def test_what_does_not_come_to_an_end_is_ended_and_told(place: Place, tmp_path: 
 
 def test_an_interpreter_that_is_not_there_is_told(place: Place) -> None:
     _, verdict, sentence = try_group(place.cluster, replace(place.site, python="/opt/none/python3"))
-    assert (verdict, "/opt/none/python3 is no program" in sentence) == (Verdict.FAILED, True)
+    assert (verdict, "/opt/none/python3 is not an executable program" in sentence) == (Verdict.FAILED, True)
 
 
 @pytest.mark.long

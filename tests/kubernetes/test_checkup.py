@@ -33,7 +33,7 @@ def test_a_cluster_that_grants_all_is_good_and_nothing_is_made_there(
     told = {word.check: word.sentence for word in words}
     assert set(told) > {right.resource for right in RIGHTS}
     assert "1.36" in told["api server"]
-    assert "2 pods ran on node-1: nothing is known of the way" in told["pods"]
+    assert "2 pods ran on node-1; the network between two nodes was not tested" in told["pods"]
     assert "share" in told["run directory"]
     assert look.url is not None
     assert look.url in told["reports"]

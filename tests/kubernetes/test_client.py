@@ -48,7 +48,7 @@ def a_manifest(name: str = "train") -> dict[str, Any]:
         ("unauthorised: a bearer token nobody issued", BackendUnavailable, "credentials"),
         ("forbidden: a service account without a role, create", Forbidden, "no right"),
         ("quota on jobs exceeded", BackendBusy, "quota"),
-        ("namespace that does not exist", BackendUnavailable, "namespace is not there"),
+        ("namespace that does not exist", BackendUnavailable, "namespace does not exist"),
         ("negative parallelism", LaunchRefused, "must be greater than or equal to 0"),
         ("name too long for an Indexed Job", LaunchRefused, "metadata.name"),
         ("unknown field, fieldValidation=Strict", LaunchRefused, "unknown field"),
@@ -185,7 +185,7 @@ def test_a_copy_of_which_nothing_was_heard_for_long_is_no_evidence(api: FakeApi,
     watcher.step()
     assert watcher.problem() is None
     clock[0] += 6
-    assert "nothing was heard" in (watcher.problem() or "")
+    assert "no news about" in (watcher.problem() or "")
 
 
 def test_pauses_grow_to_half_a_minute() -> None:
@@ -370,7 +370,7 @@ def test_a_dry_run_tells_what_the_cluster_would_say_and_makes_nothing(api: FakeA
     assert "was not asked" in told
     api.store.next_refusal["jobs", "create"] = recorded("quota on jobs exceeded")
     (told,) = backend.check(PLAN)
-    assert told.startswith("it would wait: a quota")
+    assert told.startswith("the job would wait: a quota")
 
 
 def test_a_job_without_an_image_is_refused(client: KubernetesClient, own: Any) -> None:

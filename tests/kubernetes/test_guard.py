@@ -89,7 +89,7 @@ def secret(name: str) -> dict[str, Any]:
 def test_what_makes_a_pod_more_than_a_job_s_is_refused_by_its_name(overlay: dict[str, Any], excess: str) -> None:
     assert excess_of(overlay) == excess
     plan = plan_of({"placement": {"overlay": overlay}}, {})
-    with pytest.raises(LaunchRefused, match="is not a job's to set") as raised:
+    with pytest.raises(LaunchRefused, match="cannot be set by a job") as raised:
         render_manifests(plan, OWN, workdir="/")
     assert excess in str(raised.value)
 
@@ -120,7 +120,7 @@ def test_what_a_job_may_need_of_its_own_is_taken() -> None:
 def test_a_name_that_is_no_text_is_refused_with_a_sentence(name: object) -> None:
     for patch in (of_pod(containers=[{"name": name}]), of_agent(volumeMounts=[{"name": name, "mountPath": "/x"}])):
         assert excess_of(patch, of_pod(containers=[{"name": "side"}], volumes=[{"name": "v"}])) is None
-    with pytest.raises(LaunchRefused, match="no list of containers with names"):
+    with pytest.raises(LaunchRefused, match="not a list of containers with names"):
         render_manifests(plan_of({"placement": {"overlay": of_pod(containers=[{"name": name}])}}, {}), OWN, workdir="/")
 
 

@@ -72,7 +72,7 @@ def test_where_nothing_is_wrong_all_is_good() -> None:
 @pytest.mark.parametrize(
     ("second", "check", "good", "sentence"),
     [
-        ({"enough": False}, "python", False, "3.10 is needed"),
+        ({"enough": False}, "python", False, "3.10 or newer is required"),
         ({"missing": {"xxhash": "ModuleNotFoundError: x"}}, "torch", False, "xxhash: ModuleNotFoundError"),
         (
             {"unwritten": "PermissionError: 13"},
@@ -82,12 +82,12 @@ def test_where_nothing_is_wrong_all_is_good() -> None:
         ),
         ({"unseen": True}, "run directory", False, "do not see each other's files"),
         ({"asked": ""}, "run directory", False, "is not /run/orchestrator here"),
-        ({"unmet": "doctor-0: no name"}, "network", False, "do not reach each other: doctor-0: no name"),
-        ({"unreached": "timed out"}, "reports", None, "timed out): while that is so, its agents report through"),
+        ({"unmet": "doctor-0: no name"}, "network", False, "cannot reach each other: doctor-0: no name"),
+        ({"unreached": "timed out"}, "reports", None, "timed out); until they can, agents report through"),
         ({"at": 97.0}, "clock", None, "3.0 s"),
         ({"at": 114.5}, "clock", None, "4.5 s"),
         ({"at": 111.5}, "clock", True, "agree"),
-        ({"node": "n1"}, "pods", True, "nothing is known of the way"),
+        ({"node": "n1"}, "pods", True, "the network between two nodes was not tested"),
     ],
 )
 def test_what_a_pod_finds_becomes_a_word(second: dict[str, Any], check: str, good: bool | None, sentence: str) -> None:
@@ -100,7 +100,7 @@ def test_pods_without_a_folder_in_common_are_a_warning_and_need_the_service() ->
     apart = replace(OWN, claim=None, shared=False)
     words = judged(apart, unseen=True, asked="", unreached="timed out")
     assert (words["run directory"].good, "object store" in words["run directory"].sentence) == (None, True)
-    assert "its agents cannot report" in words["reports"].sentence
+    assert "agents cannot report" in words["reports"].sentence
     assert judged(replace(OWN, shared=False), asked="")["run directory"].good is True
     assert judged(url=None)["reports"].good is True
 

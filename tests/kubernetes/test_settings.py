@@ -133,11 +133,11 @@ def test_slurm_s_words_are_refused_and_kubernetes_own_are_taken() -> None:
 @pytest.mark.parametrize(
     ("cluster", "overlay", "why"),
     [
-        (GKE, {"hostNetwork": True}, "spec.template.spec.hostNetwork is not a job's to set"),
+        (GKE, {"hostNetwork": True}, "spec.template.spec.hostNetwork cannot be set by a job"),
         (
             f"{GKE}free_overlays = true\n",
             {"containers": [{"name": "agent", "$patch": "delete"}]},
-            "leaves no Job that can be run",
+            "breaks the Job",
         ),
         (f"{GKE}free_overlays = true\n", {"hostNetwork": True}, None),
         (GKE, {"nodeSelector": {"zone": "b"}}, None),

@@ -60,7 +60,7 @@ def test_a_fixed_group_waits_until_all_have_begun_and_an_elastic_one_until_enoug
     assert told(see(a_job(), *pods(RUNNING, WAITS)))[0] == "pending"
     assert told(see(a_job("1:2"), *pods(RUNNING, WAITS))) == ("running", "A@n1 D+", None)
     assert told(see(a_job("2:3"), *pods(RUNNING, WAITS)))[0] == "pending"
-    assert "1 of 2 pods have begun" in see(a_job(), *pods(RUNNING, WAITS)).evidence
+    assert "1 of 2 pods have started" in see(a_job(), *pods(RUNNING, WAITS)).evidence
 
 
 def test_a_pod_that_died_while_another_waits_is_not_hidden_by_the_waiting() -> None:
@@ -215,7 +215,7 @@ def test_pods_that_are_not_let_in_end_the_attempt_once_that_has_lasted() -> None
     lasting = see(a_job(), warnings=refusals(NOT_LET_IN, NOT_LET_IN))
     assert told(lasting) == ("gone", "D+ D+", "launch")
     assert lasting.cause is not None
-    assert "lets no pod of Job train-a1 in (FailedCreate: Error creating" in lasting.cause.message
+    assert "refuses the pods of Job train-a1 (FailedCreate: Error creating" in lasting.cause.message
     repeated = see(a_job(), warnings=(refusal(NOT_LET_IN, since=NOW - 301, at=NOW),))  # one event for equal words
     assert told(repeated) == ("gone", "D+ D+", "launch")
     early = see(a_job(), warnings=refusals(NOT_LET_IN, at=NOW - 299))

@@ -266,7 +266,7 @@ def test_a_node_that_does_not_answer_hides_its_pods_until_the_cluster_gives_them
 def test_a_pod_that_ends_slowly_on_a_node_that_answers_still_runs() -> None:
     seen = word(a_pod(container=RUNNING, deletes_at=NOW - 600))
     assert seen.standing is Standing.RUNS
-    assert "being ended" in seen.evidence
+    assert "being deleted" in seen.evidence
 
 
 def test_without_a_look_at_nodes_only_their_controller_s_word_hides_a_pod() -> None:

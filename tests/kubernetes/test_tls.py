@@ -96,7 +96,7 @@ def test_a_plug_in_that_prints_neither_token_nor_certificate_is_named(cluster: C
     (tmp_path / "answer").write_text('{"status": {"clientCertificateData": "s3cr3t"}}')
     with (
         connect(cluster, tmp_path, user) as client,
-        pytest.raises(BackendUnavailable, match="plugin gave no token or certificate") as raised,
+        pytest.raises(BackendUnavailable, match="plugin printed no token or certificate") as raised,
     ):
         client.version()
     assert "s3cr3t" not in str(raised.value)

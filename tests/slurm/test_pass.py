@@ -70,7 +70,7 @@ def test_jobs_that_disappear_together_raise_no_storm(tmp_path: Path) -> None:
 def test_an_answer_that_is_none_raises_and_says_nothing_of_any_job(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path, foreign=0)
     crowd.slurm.list_ours(["garbage" + SEPARATOR + "more"])
-    with pytest.raises(BackendUnavailable, match="is none"):
+    with pytest.raises(BackendUnavailable, match="cannot parse"):
         crowd.backend.observe(dict.fromkeys(KEYS, 1))
     with pytest.raises(BackendUnavailable):
         crowd.backend.slots()

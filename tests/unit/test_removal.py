@@ -68,7 +68,7 @@ def test_a_folder_that_is_a_link_goes_alone(tmp_path: Path) -> None:
 def test_a_name_that_leads_elsewhere_removes_nothing(tmp_path: Path, name: str) -> None:
     folder = a_job(tmp_path / "root")
     a_job(tmp_path)
-    with pytest.raises(OSError, match="is no name of a file or folder"):
+    with pytest.raises(OSError, match="is not a name of a file or folder"):
         remove_folder(tmp_path / "root", name, always)
     assert (folder / "fence/x").exists()
     assert (tmp_path / "job-1/fence/x").exists()

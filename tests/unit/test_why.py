@@ -319,10 +319,10 @@ SAID = {
     "permission": Failure(kind=FailureKind.APPLICATION, message="PermissionError: [Errno 13] Permission denied"),
     "image": Failure(kind=FailureKind.LAUNCH, message="ImagePullBackOff: pull access denied for trainer"),
     "refused by the scheduler": Failure(
-        kind=FailureKind.LAUNCH, message="Slurm refused the job: Batch job submission failed: Invalid partition name"
+        kind=FailureKind.LAUNCH, message="Slurm refuses the job: Batch job submission failed: Invalid partition name"
     ),
     "node environment": Failure(
-        kind=FailureKind.LAUNCH, message="Slurm job 7 could not begin: module torch/99 cannot be loaded"
+        kind=FailureKind.LAUNCH, message="Slurm job 7 could not start: module torch/99 cannot be loaded"
     ),
     "missing file or command": Failure(kind=FailureKind.LAUNCH, message="the script 'train.py' does not exist"),
     "not a number": Failure(kind=FailureKind.NUMERIC, message="loss is nan"),

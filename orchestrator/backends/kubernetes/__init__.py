@@ -1,1 +1,1 @@
-"""Kubernetes: an attempt is an Indexed Job. Needs rights in one namespace and nothing installed in the cluster."""
+"""Run attempts as Indexed Jobs. Needs rights in one namespace and installs nothing in the cluster."""

@@ -1,7 +1,7 @@
-"""How this project's package comes into a pod whose image lacks it. Pure.
+"""Provide this project's package to a pod whose image lacks it. Pure.
 
-It lies in the run directory that the service shares; or in a ConfigMap, from which the container unpacks it; or an init
-container copies it from an image of ours. One of the three is always there.
+The package comes from the shared run directory, from a ConfigMap that the container unpacks, or from an init container
+that copies it out of our own image. One of the three is always configured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.backends.kubernetes.security import secure_container
 from orchestrator.backends.kubernetes.site import CONTAINER, MANAGER, MANAGER_LABEL, KubernetesSite
 
-_AGENT_DIR = "/opt/elastic-orchestrator/agent"  # where the package is put that is not in the run directory
+_AGENT_DIR = "/opt/elastic-orchestrator/agent"  # for a package that is not in the run directory
 _PACKED_DIR, _PACKED_FILE = "/opt/elastic-orchestrator/packed", "agent.zip"
 _UNPACK = (
     "import os, sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2]); "
@@ -24,12 +24,12 @@ Manifest = dict[str, Any]
 
 
 def agent_path(site: KubernetesSite) -> Path | None:
-    """Where the pods find the package `trainer`, if the job brings it with it."""
+    """Return the package's path in the pods. None if the image contains it."""
     return Path(_AGENT_DIR) if site.agent_image or site.agent_map else site.agent_dir
 
 
 def render_agent(name: str, namespace: str, packed: bytes) -> Manifest:
-    """The ConfigMap that all jobs of this version of the service share. Jobs do not own it."""
+    """Render the ConfigMap that all jobs of this service version share. Jobs do not own it."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -40,7 +40,7 @@ def render_agent(name: str, namespace: str, packed: bytes) -> Manifest:
 
 
 def start_agent(site: KubernetesSite, launch: str) -> list[str]:
-    """Python's arguments in the container. `launch` is the document to begin with."""
+    """Return Python's arguments in the container. `launch` is the path of the launch document."""
     if site.agent_map is None:
         return ["-m", "trainer.elastic.pod", launch]
     return ["-c", _UNPACK, f"{_PACKED_DIR}/{_PACKED_FILE}", _AGENT_DIR, launch]
@@ -61,7 +61,7 @@ def agent_volumes(site: KubernetesSite) -> list[Manifest]:
 
 
 def render_unpacking(site: KubernetesSite) -> Manifest:
-    """Our own image: it puts the agent where an image of anybody's with torch finds it."""
+    """Render the init container that copies the agent from our image to where the user's image finds it."""
     return {
         "name": "unpack-agent",
         "image": site.agent_image,
@@ -73,9 +73,9 @@ def render_unpacking(site: KubernetesSite) -> Manifest:
 
 
 def find_agent(job: Manifest, site: KubernetesSite) -> Manifest:
-    """The Job whose container finds the package.
+    """Add the package to the container's PYTHONPATH and return the Job.
 
-    An overlay may set PYTHONPATH, for a torch that is mounted, say: the agent's place comes before it.
+    An overlay may set PYTHONPATH, for example for a mounted torch. The agent's path comes first.
     """
     agent = agent_path(site)
     if agent is None:

@@ -1,4 +1,4 @@
-"""What the service's folder of an attempt shows of it, and what the cluster's words add to it."""
+"""Read an attempt's traces from the service's folder, and record there what the cluster shows."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from trainer.contract.exit_record import render_exit_record
 from trainer.contract.pod import LastWords
 
 _SUBMITTED, _BEGAN, _CANCELLED = "submitted-", "began", "cancelled"
-_MOST_NAMES = 1000  # in an attempt's folder, where a job can create any number
+_MOST_NAMES = 1000  # limit, since a job can create any number of files in its folder
 
 
 def note_submission(job: JobFolder, attempt: int, uid: str) -> None:
-    """Remember that there was a Job of the attempt. Raises OSError."""
+    """Record that the attempt's Job was created. Raises OSError."""
     _note(job, attempt, f"{_SUBMITTED}{uid}")
 
 
 def note_beginning(job: JobFolder, attempt: int) -> None:
-    """Remember that a pod of the attempt was seen at work. Raises OSError."""
+    """Record that a pod of the attempt was seen running. Raises OSError."""
     _note(job, attempt, _BEGAN)
 
 
 def note_cancellation(job: JobFolder, attempt: int) -> None:
-    """Remember that this service deletes the attempt's Job, whichever process looks next. Raises OSError."""
+    """Record for every service process that this service deletes the attempt's Job. Raises OSError."""
     _note(job, attempt, _CANCELLED)
 
 
 def keep_last_words(job: JobFolder, attempt: int, words: LastWords) -> None:
-    """Put a pod's exit record where an agent that shares this folder would have put it. Idempotent. Raises OSError."""
+    """Write a pod's exit record where an agent with a shared folder would write it. Idempotent. Raises OSError."""
     path = layout.replica_dir(Path(), attempt, words.replica) / str(words.incarnation) / layout.EXIT
     with job.made() as folder:
         if folder.status(path) is None:
@@ -40,7 +40,7 @@ def keep_last_words(job: JobFolder, attempt: int, words: LastWords) -> None:
 
 
 def read_traces(job: JobFolder, key: AttemptKey, replicas: int) -> Traces:
-    """Raises OSError."""
+    """List the attempt's folder and read the traces in it. Raises OSError."""
     with rundir.open_attempt(job, key.number) as attempt:
         names = attempt.names(limit=_MOST_NAMES + 8 * replicas)
         lives = list(rundir.incarnations(attempt, range(replicas))) if attempt.exists else []

@@ -1,4 +1,4 @@
-"""The Backend port on Kubernetes. Glue: watchers keep copies of the cluster's objects, traces read, sight judges."""
+"""The Backend port on Kubernetes: watchers cache the cluster's objects, `traces` reads the folder, `sight` judges."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ from trainer.contract import layout
 from trainer.contract.pod import parse_last_words
 
 _OURS = f"{MANAGER_LABEL}={MANAGER}"
-_FORCE_GRACE_S = 1  # what a pod gets that was asked before; 0 would forget it instead of ending it
+_FORCE_GRACE_S = 1  # for a forced deletion; 0 would drop the pod's object without ending the pod
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What may be forgotten at any time: it saves calls and keeps sentences right."""
+    """A cache that may be lost at any time. It saves calls and remembers which Jobs the service deleted."""
 
-    cancelled: set[AttemptKey] = field(default_factory=set)  # whose Jobs we deleted, though the disk may not say so
+    cancelled: set[AttemptKey] = field(default_factory=set)  # whose Jobs we deleted, even if the disk does not say so
     began: set[AttemptKey] = field(default_factory=set)
 
 
 class KubernetesBackend:
-    """Jobs outlive the service; the next one finds them by their names. Threads start with the first look."""
+    """Jobs outlive the service. A restarted service finds them by name. Threads start with the first `observe`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class KubernetesBackend:
         self._started = False
 
     def close(self) -> None:
-        """End the watches and the streams of logs."""
+        """Close the watches and the log streams."""
         self._logs.close()
         for watcher in self._watchers.values():
             watcher.close()
@@ -109,7 +109,7 @@ class KubernetesBackend:
         return render_native(render_manifests(plan, self._site, workdir=plan.workdir))
 
     def check(self, plan: LaunchPlan) -> Sequence[str]:
-        """What the cluster says of a Job that it is not to make; nothing: it would take it."""
+        """Return the cluster's objections from a dry run. Empty if it would accept the Job."""
         try:
             require_fitting(plan, self._site, self._client)
             manifests = render_manifests(plan, self._site, workdir=plan.workdir)
@@ -117,15 +117,15 @@ class KubernetesBackend:
         except FileExistsError:
             return ()
         except LaunchRefused as error:
-            return (f"the cluster would refuse it: {error}",)
+            return (f"the cluster would refuse the job: {error}",)
         except BackendBusy as error:
-            return (f"it would wait: {error}",)
+            return (f"the job would wait: {error}",)
         except BackendUnavailable as error:
-            return (f"the cluster was not asked whether it takes this: {error}",)
+            return (f"could not ask the cluster whether it accepts the job: {error}",)
         return tuple(f"the cluster warns: {each}" for each in warnings)
 
     def submit(self, plan: LaunchPlan) -> str:
-        """Idempotent: the Job's name is the attempt's, and what a submission that was cut off left is made whole."""
+        """Create the Job. Idempotent: the attempt names it, and an interrupted submission is completed."""
         job = self._submitter.submit(plan)
         self._jobs.put(job)
         return f"{self._site.namespace}/{job['metadata']['name']}"
@@ -135,7 +135,7 @@ class KubernetesBackend:
         if not launched:
             return {}
         self._require_fresh()
-        jobs = {job.name: job for job in self._jobs.objects()}  # before the pods: no Job without what its pods did
+        jobs = {job.name: job for job in self._jobs.objects()}  # read before the pods, so that no Job lacks its pods
         pods = self._pods_by_job()
         nodes = self._nodes_now()
         warnings = tuple(self._warnings.objects()) if self._watchers["warnings"].problem() is None else ()
@@ -146,20 +146,20 @@ class KubernetesBackend:
             try:
                 seen[key] = self._sight(key, replicas, view)
             except OSError as error:
-                words = f"the run directory cannot be written or read: {error}"
+                words = f"cannot read or write the run directory: {error}"
                 seen[key] = Sighting(key=key, presence=Presence.UNKNOWN, evidence=words)
         self._forget(launched.keys(), pods)
         return seen
 
     def cancel(self, key: AttemptKey, *, force: bool) -> None:
-        """Delete the Job: its pods get SIGTERM and have their grace period. By force they have a second, and so have
-        those on a node that does not answer, where no kubelet would honour a longer one.
+        """Delete the Job. Its pods get SIGTERM and their grace period.
 
-        A Job that the copy does not show is deleted as well: it may have come a moment ago.
+        With `force`, and on nodes that do not answer, the grace period is one second, since no kubelet would honor a
+        longer one there. A Job that the cache does not show is deleted too, because it may be new.
         """
         name = render_name(key)
         self._memory.cancelled.add(key)
-        with suppress(OSError):  # an attempt can be ended while the disk fails
+        with suppress(OSError):  # an attempt can be cancelled while the disk fails
             note_cancellation(JobFolder(self._site.service_root, key.job_id), key.number)
         self._client.delete_job(name)
         self._start()
@@ -169,7 +169,7 @@ class KubernetesBackend:
                 self._client.delete_pod(pod.name, grace_s=_FORCE_GRACE_S)
 
     def slots(self) -> None:
-        """The cluster queues by itself. Raises BackendUnavailable while the API server is known not to answer."""
+        """Return no limit, since the cluster queues. Raises BackendUnavailable while the API server is silent."""
         if self._started:
             self._require_fresh()
 
@@ -181,7 +181,7 @@ class KubernetesBackend:
             watcher.start()
 
     def _require_fresh(self) -> None:
-        """Raises BackendUnavailable while the copies of Jobs and pods say nothing."""
+        """Raise BackendUnavailable while the cached Jobs and pods are not fresh."""
         deadline = time.monotonic() + self._first_answer_s
         for watcher in self._watchers.values():
             watcher.first_answer.wait(max(0.0, deadline - time.monotonic()))
@@ -205,7 +205,7 @@ class KubernetesBackend:
         return pods
 
     def _nodes_now(self) -> dict[str, NodeObject] | None:
-        """None where nobody can tell: then the pods' own conditions must."""
+        """Return the nodes by name. None if they cannot be read; the pods' own conditions then decide."""
         if self._watchers["nodes"].problem() is not None:
             return None
         return {node.name: node for node in self._nodes.objects()}
@@ -223,7 +223,7 @@ class KubernetesBackend:
         return sighting
 
     def _keep(self, key: AttemptKey, job: JobFolder, pods: Sequence[PodObject]) -> None:
-        """Where the pods share no folder with the service: the last words of those that have ended, and all logs."""
+        """Keep the logs and exit records of pods that share no folder with the service."""
         for pod in pods:
             container = pod.container
             if pod.index is None or container is None or not (container.running or container.terminated is not None):
@@ -236,7 +236,7 @@ class KubernetesBackend:
             self._logs.want(Followed(pod.uid, pod.name, job, place, ended=over))
 
     def _forget(self, wanted: Collection[AttemptKey], pods: Mapping[str, Sequence[PodObject]]) -> None:
-        """Of attempts that have ended nobody asks again."""
+        """Drop what is cached for attempts that are no longer observed."""
         names = {render_name(key) for key in wanted}
         self._pods.forget([pod.uid for name, each in pods.items() if name not in names for pod in each if pod.removed])
         self._memory.cancelled.intersection_update(wanted)
@@ -251,6 +251,6 @@ class KubernetesBackend:
 
 
 def render_moment(at: float, now: float) -> str:
-    """In UTC; with its date, where that is not today's. Both in seconds since the epoch."""
+    """Render a time in UTC, with the date unless it is today. Both arguments are seconds since the epoch."""
     then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
     return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"

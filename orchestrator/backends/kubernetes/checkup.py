@@ -1,4 +1,4 @@
-"""Whether a cluster can carry jobs: what answers, which rights are missing, and what two pods find there."""
+"""Check whether a cluster can run jobs: the API server, the service's rights, and what two test pods find."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from orchestrator.backends.kubernetes.rights import RIGHTS, Right
 from orchestrator.backends.kubernetes.site import KubernetesSite
 from orchestrator.domain.errors import BackendBusy, BackendUnavailable, LaunchRefused
 
-_OLDEST = (1, 31)  # elastic Indexed Jobs and backoffLimitPerIndex are settled there
+_OLDEST = (1, 31)  # the first version with stable elastic Indexed Jobs and backoffLimitPerIndex
 
 
 def examine(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterator[Word]:
-    """Ends with the first thing without which the rest cannot be asked. It leaves nothing behind."""
+    """Run the checks in order. Stop at the first failure that blocks the rest. Leaves nothing behind."""
     try:
         found = client.version()
     except (BackendUnavailable, LaunchRefused) as error:
@@ -35,7 +35,7 @@ def examine(client: KubernetesClient, site: KubernetesSite, look: Look) -> Itera
     taken = _dry_run(client, site)
     yield taken
     if site.image is None:
-        yield Word("pods", None, "no pod was tried: the cluster has no `image` of its own")
+        yield Word("pods", None, "no test pods were started, because the cluster sets no `image`")
     elif taken.good:
         yield from probe(client, site, look)
 
@@ -45,18 +45,18 @@ def _version(found: dict[str, Any]) -> Word:
     numbers = tuple(int("".join(filter(str.isdecimal, str(found.get(name, "")))) or 0) for name in ("major", "minor"))
     if numbers >= _OLDEST:
         return Word("api server", True, f"Kubernetes {text}")
-    return Word("api server", None, f"Kubernetes {text or 'of an unknown version'}; tried is 1.36, needed 1.31")
+    return Word("api server", None, f"Kubernetes {text or 'of an unknown version'}; 1.31 is required, 1.36 is tested")
 
 
 def _users(site: KubernetesSite, own: int) -> Word:
-    """Pods have no capabilities: not even root among them writes what is another user's."""
+    """Compare users. Pods have no capabilities, so not even root in a pod can write another user's files."""
     if site.user is None:
         return Word(
-            "users", None, f"pods run as their images say, the service as {own}: both must write the same files"
+            "users", None, f"pods run as their image's user and the service as {own}; both must write the same files"
         )
     if site.user != own:
-        words = f"pods run as user {site.user} and the service as {own}, and share files: set run_as = {own}"
-        return Word("users", None, f"{words}, or see that each may write what the other makes")
+        words = f"pods run as user {site.user} and the service as {own}, but they share files; set run_as = {own}"
+        return Word("users", None, f"{words}, or let each user write the other's files")
     return Word("users", True, f"pods and service run as user {own}")
 
 
@@ -65,7 +65,7 @@ def _right(client: KubernetesClient, right: Right) -> Word:
     try:
         missing = [verb for verb in right.verbs if not client.may(right, verb)]
     except (BackendUnavailable, LaunchRefused) as error:
-        return Word(right.resource, None, f"whether there is the right to {name} cannot be told: {error}")
+        return Word(right.resource, None, f"could not check the right to {name}: {error}")
     if not missing:
         return Word(right.resource, True, name)
     sentence = f"no right to {', '.join(missing)} {right.resource}: {right.why}"
@@ -73,7 +73,7 @@ def _right(client: KubernetesClient, right: Right) -> Word:
 
 
 def _dry_run(client: KubernetesClient, site: KubernetesSite) -> Word:
-    """What admission says of a Job of one pod."""
+    """Check by a dry run whether admission accepts a Job of one pod."""
     pod = {
         "restartPolicy": "Never",
         "containers": [{"name": "agent", "image": site.image or "image", "command": ["true"]}],
@@ -84,4 +84,4 @@ def _dry_run(client: KubernetesClient, site: KubernetesSite) -> Word:
         client.create("jobs", {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}, dry_run=True)
     except (LaunchRefused, BackendBusy, BackendUnavailable) as error:
         return Word("dry run", False, str(error))
-    return Word("dry run", True, f"namespace {site.namespace} takes a Job")
+    return Word("dry run", True, f"namespace {site.namespace} accepts a Job")

@@ -29,20 +29,20 @@ _QUOTA = "exceeded quota"
 _NO_RIGHT = ("cannot create resource", "cannot patch resource", "cannot get resource", "cannot delete resource")
 _MOST_OF_A_LINE = 16 * 1024 * 1024
 SILENT = "the Kubernetes API server does not answer"
-_QUIET_S = 600.0  # a log's stream in which nothing came for so long may be none any more: it is begun anew
+_QUIET_S = 600.0  # a log stream that is quiet for this long may be dead, so it is reopened
 
 
 class Expired(Exception):
-    """The resource version is too old to go on from: list again (410)."""
+    """The resource version is too old to watch from (410). List again."""
 
 
 class Forbidden(NotPermitted):
-    """There is no right to ask for this."""
+    """The service has no right to make this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What of a resource is listed and watched."""
+    """Selects the objects of a resource to list and watch."""
 
     resource: str
     labels: str | None = None
@@ -50,7 +50,7 @@ class Selection:
 
 
 class LogStream:
-    """Lines of a log as they come, those that came together in one list. Read in one thread."""
+    """Yields a log's lines in lists, as they arrive. Read it in one thread."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._answer = answer
@@ -67,7 +67,7 @@ class LogStream:
             yield [rest]
 
     def break_off(self) -> None:
-        """From another thread: whoever reads hears of an end."""
+        """End the stream for its reader. Call this from another thread."""
         stream = self._answer.extensions.get("network_stream")
         connection = None if stream is None else stream.get_extra_info("socket")
         if connection is not None:
@@ -76,7 +76,7 @@ class LogStream:
 
 
 class KubernetesClient:
-    """Of one namespace. Safe in several threads."""
+    """A client for one namespace. Thread-safe."""
 
     def __init__(
         self, access: Access, *, namespace: str, timeout_s: float, transport: httpx.BaseTransport | None = None
@@ -89,8 +89,10 @@ class KubernetesClient:
         self._http.close()
 
     def create(self, resource: str, manifest: Mapping[str, Any], *, dry_run: bool = False) -> tuple[Json, list[str]]:
-        """The created object and the server's warnings. Raises FileExistsError for a name that is taken, LaunchRefused,
-        BackendBusy, BackendUnavailable."""
+        """Create an object; return it and the server's warnings.
+
+        Raises FileExistsError if the name is taken, LaunchRefused, BackendBusy, BackendUnavailable.
+        """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         answer = self._ask("POST", self._path(resource), params=query, content=json.dumps(manifest))
         if answer.status_code == httpx.codes.CONFLICT and _reason(answer) == "AlreadyExists":
@@ -99,7 +101,7 @@ class KubernetesClient:
         return _document(answer), answer.headers.get_list("warning")
 
     def job(self, name: str) -> Json | None:
-        """None where the server says that there is none."""
+        """Return the Job. None if the server says that it does not exist."""
         answer = self._ask("GET", f"{self._path('jobs')}/{name}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
@@ -107,34 +109,34 @@ class KubernetesClient:
         return _document(answer)
 
     def patch_job(self, name: str, patch: Mapping[str, Any]) -> Json:
-        """A JSON merge patch (RFC 7396); idempotent."""
+        """Apply a JSON merge patch (RFC 7396). Idempotent."""
         answer = self._ask("PATCH", f"{self._path('jobs')}/{name}", content=json.dumps(patch), headers=_MERGE)
         _require(answer)
         return _document(answer)
 
     def delete_job(self, name: str) -> bool:
-        """Delete the Job and, behind it, all that it owns; False where there was none.
+        """Delete the Job and, in the background, all that it owns. Returns False if there was no Job.
 
-        Without a propagation policy a raw DELETE leaves running pods behind as orphans (seen).
+        Without a propagation policy, a raw DELETE leaves running pods as orphans (seen).
         """
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         return self._delete(f"{self._path('jobs')}/{name}", body)
 
     def delete_pod(self, name: str, *, grace_s: int) -> bool:
-        """`grace_s` of 0 is refused: it forgets a pod that may still run."""
+        """Delete a pod. Raises ValueError if `grace_s` is 0, since that drops the object of a pod that may run."""
         if grace_s < 1:
-            raise ValueError("a pod needs at least a second, else it is forgotten and not ended")
+            raise ValueError("grace_s must be at least 1; with 0 the pod's object is removed but the pod may still run")
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s}
         return self._delete(f"{self._path('pods')}/{name}", body)
 
     def version(self) -> Json:
-        """The server's; everybody may ask."""
+        """Return the server's version. Needs no right."""
         answer = self._ask("GET", "/version")
         _require(answer)
         return _document(answer)
 
     def serves(self, group: str) -> bool:
-        """Whether there is such an API group; everybody may ask (the cluster role system:discovery)."""
+        """Whether the server has this API group. Needs no right beyond the cluster role system:discovery."""
         answer = self._ask("GET", f"/apis/{group}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return False
@@ -142,7 +144,7 @@ class KubernetesClient:
         return True
 
     def may(self, right: Right, verb: str) -> bool:
-        """Whether this is granted; everybody may ask that of himself."""
+        """Whether the service has this right. Every user may ask for its own rights."""
         resource, _, subresource = right.resource.partition("/")
         asked: Json = {"group": right.api_group, "resource": resource, "subresource": subresource, "verb": verb}
         asked |= {"namespace": self.namespace} if right.namespaced else {}
@@ -158,9 +160,9 @@ class KubernetesClient:
 
     @contextmanager
     def follow_log(self, pod: str, container: str, *, since: str | None) -> Iterator[LogStream]:
-        """What the container prints, each line with its time, until it ends; `since`: a second, of which all comes.
+        """Stream the container's output until it ends, each line with its time, from the whole second `since` on.
 
-        Raises BackendUnavailable, here and while it is read, LaunchRefused where there is no such pod any more.
+        Raises BackendUnavailable (also while reading), and LaunchRefused if the pod no longer exists.
         """
         query = {"container": container, "follow": "true", "timestamps": "true"}
         query |= {} if since is None else {"sinceTime": since}
@@ -174,10 +176,10 @@ class KubernetesClient:
                     _require(answer)
                 yield LogStream(answer)
         except httpx.HTTPError as error:
-            raise BackendUnavailable(f"the API server's log broke off: {_said(error)}") from error
+            raise BackendUnavailable(f"the API server's log stream failed: {_said(error)}") from error
 
     def list(self, selection: Selection) -> tuple[list[Json], str]:
-        """All objects, and the resource version from which to watch. Raises Expired, Forbidden, BackendUnavailable."""
+        """Return all objects and the version to watch from. Raises Expired, Forbidden, BackendUnavailable."""
         items: list[Json] = []
         going_on: str | None = None
         while True:
@@ -194,9 +196,9 @@ class KubernetesClient:
                 return items, str(meta.get("resourceVersion", ""))
 
     def watch(self, selection: Selection, version: str, *, watch_s: float) -> Iterator[Json]:
-        """Events from that version on, until the server ends the stream, which it does after `watch_s`.
+        """Yield events from `version` on. The server ends the stream after `watch_s`.
 
-        The first item is an empty one: the server has answered. Raises Expired, Forbidden, BackendUnavailable.
+        The first item is empty and means that the server answered. Raises Expired, Forbidden, BackendUnavailable.
         """
         query = _query(selection) | {
             "watch": "1",
@@ -215,7 +217,7 @@ class KubernetesClient:
                 yield {}
                 yield from _lines(answer)
         except httpx.HTTPError as error:
-            raise BackendUnavailable(f"the API server's watch broke off: {_said(error)}") from error
+            raise BackendUnavailable(f"the API server's watch failed: {_said(error)}") from error
 
     def _delete(self, path: str, body: Mapping[str, Any]) -> bool:
         answer = self._ask("DELETE", path, content=json.dumps(body))
@@ -256,7 +258,7 @@ def _query(selection: Selection) -> dict[str, str]:
 
 
 def _lines(answer: httpx.Response) -> Iterator[Json]:
-    """One JSON object a line. An expired watch is answered 200, with a line of type ERROR (seen)."""
+    """Parse one JSON object per line. The server answers an expired watch with 200 and an ERROR line (seen)."""
     for line in answer.iter_lines():
         if not line.strip():
             continue
@@ -265,17 +267,17 @@ def _lines(answer: httpx.Response) -> Iterator[Json]:
         try:
             event = json.loads(line)
         except ValueError as error:
-            raise BackendUnavailable("the API server's watch sent a line that is no JSON") from error
+            raise BackendUnavailable("the API server's watch sent a line that is not JSON") from error
         if event.get("type") == "ERROR":
             status = event.get("object") or {}
             if status.get("code") == httpx.codes.GONE:
                 raise Expired(str(status.get("message", "")))
-            raise BackendUnavailable(f"the API server's watch ended: {status.get('message', 'no reason is given')}")
+            raise BackendUnavailable(f"the API server's watch ended: {status.get('message', 'no reason given')}")
         yield event
 
 
 def _require(answer: httpx.Response) -> None:
-    """Raise what an answer without success means."""
+    """Raise the error that an unsuccessful answer means."""
     code, message = answer.status_code, _message(answer)
     if answer.is_success:
         return
@@ -286,19 +288,19 @@ def _require(answer: httpx.Response) -> None:
     if code == httpx.codes.UNAUTHORIZED:
         raise BackendUnavailable(f"the API server does not accept the service's credentials: {message}")
     if code == httpx.codes.NOT_FOUND and "namespaces" in message:
-        raise BackendUnavailable(f"the namespace is not there: {message}")
+        raise BackendUnavailable(f"the namespace does not exist: {message}")
     if code in (httpx.codes.NOT_FOUND, httpx.codes.CONFLICT, httpx.codes.TOO_MANY_REQUESTS) or code >= 500:
-        raise BackendUnavailable(f"the API server answers {code}: {message}")
-    raise LaunchRefused(f"Kubernetes refuses it: {message}")
+        raise BackendUnavailable(f"the API server answered {code}: {message}")
+    raise LaunchRefused(f"Kubernetes refused it: {message}")
 
 
 def _document(answer: httpx.Response) -> Json:
     try:
         document = answer.json()
     except ValueError as error:
-        raise BackendUnavailable("the API server's answer is no JSON") from error
+        raise BackendUnavailable("the API server's answer is not JSON") from error
     if not isinstance(document, dict):
-        raise BackendUnavailable("the API server's answer is no object")
+        raise BackendUnavailable("the API server's answer is not an object")
     return document
 
 

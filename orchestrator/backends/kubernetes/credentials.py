@@ -1,7 +1,7 @@
-"""What tells the API server who asks: tokens, and programs that print one or a certificate. Safe in several threads.
+"""Authenticate to the API server by a token, or by a program that prints a token or certificate. Thread-safe.
 
-Format: client.authentication.k8s.io/v1 (Kubernetes, "Authenticating", client-go credential plugins). What is read here
-is in no error's text.
+Format: client.authentication.k8s.io/v1 (Kubernetes, "Authenticating", client-go credential plugins). No error message
+contains a secret that is read here.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import httpx
 from orchestrator.domain.errors import BackendUnavailable
 
 _EXEC_S = 60.0  # an exec plug-in may have to ask an identity provider
-_REREAD_S = 60.0  # tokens of service accounts are rotated well before their end
+_REREAD_S = 60.0  # service account tokens are rotated well before they expire
 _EARLY_S = 30.0
 
 
 def load_certificate(verify: ssl.SSLContext, certificate: bytes | None, key: bytes | None) -> None:
-    """For the connections that are made from now on."""
+    """Use the certificate for new connections."""
     if certificate is None or key is None:
         return
-    with tempfile.TemporaryDirectory() as private:  # ssl reads files alone; the folder is this user's only
+    with tempfile.TemporaryDirectory() as private:  # ssl reads only files; the folder is private to this user
         path = Path(private) / "both.pem"
         path.write_bytes(certificate + b"\n" + key)
         verify.load_cert_chain(path)
@@ -47,9 +47,9 @@ class Token(httpx.Auth):
 
 
 class _Renewed(httpx.Auth, ABC):
-    """A token that has an end: fetched again when it is near, and when the server no longer takes it.
+    """A token that is fetched again when it is about to expire, or when the server rejects it.
 
-    An empty one is not sent: then a certificate tells who asks.
+    An empty token is not sent; a certificate then identifies the service.
     """
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ class _Renewed(httpx.Auth, ABC):
         response = yield request
         if response.status_code == httpx.codes.UNAUTHORIZED:
             self._show(request, refused=number)
-            request.headers["Connection"] = "close"  # one that was opened with an older certificate stays with it
+            request.headers["Connection"] = "close"  # an open connection keeps its old certificate
             yield request
 
     def _show(self, request: httpx.Request, *, refused: int | None) -> int:
-        """Put the token into the request; `refused`: the number of one that the server did not take."""
+        """Add the token to the request. `refused` is the number of a token that the server rejected."""
         with self._lock:
             now = datetime.now(UTC).timestamp()
             if now >= self._until or refused == self._number:
@@ -77,11 +77,11 @@ class _Renewed(httpx.Auth, ABC):
 
     @abstractmethod
     def _fetch(self, now: float) -> tuple[str, float]:
-        """The token, and until when it is used. Raises BackendUnavailable."""
+        """Return the token and when to fetch it again, in epoch seconds. Raises BackendUnavailable."""
 
 
 class TokenFile(_Renewed):
-    """A file that somebody else keeps fresh."""
+    """A token from a file that another program renews."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ class TokenFile(_Renewed):
         try:
             return self._path.read_text().strip(), now + _REREAD_S
         except OSError as error:
-            raise BackendUnavailable(f"the token of the API server cannot be read: {error}") from error
+            raise BackendUnavailable(f"cannot read the token for the API server: {error}") from error
 
 
 class Exec(_Renewed):
-    """A program that prints a token, as managed clusters use, or a certificate, which `verify` shows from then on.
+    """A program that prints a token, as managed clusters use, or a certificate, which is loaded into `verify`.
 
-    `cluster`: what the program is told of it.
+    `cluster` is the cluster information that the program receives.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Exec(_Renewed):
             if not token or status.get("clientCertificateData"):
                 self._show_certificate(status)
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError) as error:
-            # The error's own text may hold what the program printed, which may be a token.
-            words = f"{program} gave no token or certificate for the API server"
+            # The error's own text may contain the program's output, and so a token.
+            words = f"{program} printed no token or certificate for the API server"
             raise BackendUnavailable(f"{words}: {type(error).__name__}") from None
         ends = status.get("expirationTimestamp")
         until = datetime.fromisoformat(ends.replace("Z", "+00:00")).timestamp() - _EARLY_S if ends else float("inf")
@@ -136,7 +136,7 @@ class Exec(_Renewed):
         done = subprocess.run(
             [program, *map(str, self._given.get("args") or ())],
             env={**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(asked), **extra},
-            stdin=subprocess.DEVNULL,  # nobody is there to be asked
+            stdin=subprocess.DEVNULL,  # nobody can answer a prompt
             capture_output=True,
             timeout=_EXEC_S,
             check=True,

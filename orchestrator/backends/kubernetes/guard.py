@@ -1,9 +1,9 @@
-"""What a job's own overlay may patch: nothing that makes its pods more than a job's. Pure.
+"""Limit what a job's own overlay may patch, so that its pods gain no further rights. Pure.
 
-Whoever may submit a job acts through the service, which may make any pod: without this a submitter could mount the
-Secrets of the namespace (the service's own token among them) or the node's files, take another service account, or
-answer in the service's place by its labels. Lists of what is allowed: what Kubernetes adds later is not in them. What
-the cluster's own overlay brings is not a job's to change, or its command would run with what was meant for another.
+The service may create any pod, and a submitter acts through it. Without this limit, a submitter could mount the
+namespace's Secrets (including the service's own token) or the node's files, use another service account, or receive
+the service's traffic through its labels. The lists name allowed fields, so fields that Kubernetes adds later are
+refused. A job may not change what the cluster's own overlay adds, or its command could use another container's mounts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "metadata": frozenset({"annotations", "labels"}),
     "spec": frozenset({"activeDeadlineSeconds", "template"}),
     "spec.template": frozenset({"metadata", "spec"}),
-    # By their labels Services and policies know pods; by annotations a cluster gives them roles, networks, containers.
+    # Services and policies select pods by labels. Clusters grant roles, networks and containers by annotations.
     "spec.template.metadata": frozenset(),
 }
 _POD = frozenset(
@@ -31,17 +31,21 @@ _CONTAINER = frozenset(
 _VOLUME = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "name", "persistentVolumeClaim"})
 _SOURCE = frozenset({"configMapKeyRef", "fieldRef", "resourceFieldRef"})
 _PORT = frozenset({"containerPort", "name", "protocol"})
-_CLAIM = frozenset({"accessModes", "resources", "storageClassName", "volumeMode"})  # no copy of another's data
-_RESERVED = ("elastic-orchestrator/", "kueue.x-k8s.io/")  # labels and annotations by which Jobs are run
+_CLAIM = frozenset(
+    {"accessModes", "resources", "storageClassName", "volumeMode"}
+)  # excludes dataSource, which copies another volume
+_RESERVED = ("elastic-orchestrator/", "kueue.x-k8s.io/")  # labels and annotations that control Jobs
 _NAMED = ("containers", "initContainers", "volumes")
-_SHARED = frozenset({*_NAMED, "hostAliases", "imagePullSecrets", "tolerations"})  # to which both may bring their own
-_PATCH = "$patch"  # what is not merged but replaced or removed would lose what the service has set
+_SHARED = frozenset(
+    {*_NAMED, "hostAliases", "imagePullSecrets", "tolerations"}
+)  # both overlays may add entries to these
+_PATCH = "$patch"  # replacing or deleting instead of merging would drop what the service sets
 
 
 def find_excess(overlay: Mapping[str, Any], *, theirs: Mapping[str, Any], agent: str) -> str | None:
-    """The first field that is not a job's to set, by its path; None: there is none.
+    """Return the path of the first field that a job may not set, or None.
 
-    `theirs` is the cluster's own overlay, `agent` the name of the container in which the job runs.
+    `theirs` is the cluster's own overlay. `agent` is the name of the container that runs the job.
     """
     return next(_excess(overlay, theirs, agent), None)
 
@@ -87,7 +91,7 @@ def _beyond(given: Mapping[str, Any], allowed: frozenset[str], path: str) -> Ite
 
 
 def _at(overlay: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """What stands there; what is no object is nobody's harm: the Job is refused for it."""
+    """Return the object at a path. Anything else counts as empty; the Job is refused for it later."""
     found: Any = overlay
     for name in path.split(".") if path else ():
         found = found.get(name)
@@ -97,7 +101,7 @@ def _at(overlay: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def _name_of(given: Mapping[str, Any]) -> str | None:
-    """What is no text names nothing: the Job is refused for it."""
+    """Return the name. Anything but text counts as no name; the Job is refused for it later."""
     name = given.get("name")
     return name if isinstance(name, str) else None
 

@@ -1,7 +1,7 @@
-"""Where an API server is and by what right it is asked: kubeconfig files, or the service account of this pod.
+"""Find the API server and the credentials, from kubeconfig files or from this pod's service account.
 
-Format: "Organizing Cluster Access Using kubeconfig Files" (Kubernetes). The secrets that are read here are in no
-error's text.
+Format: "Organizing Cluster Access Using kubeconfig Files" (Kubernetes). No error message contains a secret that is read
+here.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """`verify` and `auth` as httpx takes them."""
+    """An API server and its credentials. `verify` and `auth` are httpx's arguments."""
 
     server: str
     namespace: str | None
     verify: ssl.SSLContext | bool
     auth: httpx.Auth | None
     proxy: str | None = None
-    server_name: str | None = None  # that its certificate must have, where it is not the address's
+    server_name: str | None = None  # the name in its certificate, if it differs from the address
 
     def connect(self, *, timeout_s: float, transport: httpx.BaseTransport | None = None) -> httpx.Client:
-        """Nothing is asked yet. The process's own proxies do not count. Raises ConfigurationError."""
+        """Create the client without a request. Ignores the process's proxy settings. Raises ConfigurationError."""
 
         def name_server(request: httpx.Request) -> None:
             if self.server_name is not None:
@@ -53,13 +53,13 @@ class Access:
                 headers={"User-Agent": "elastic-orchestrator", "Accept": "application/json"},
                 event_hooks={"request": [name_server]},
             )
-        except (ValueError, ImportError, httpx.InvalidURL) as error:  # a scheme that httpx knows not, or without help
-            raise ConfigurationError(f"kubeconfig: server or proxy-url cannot be used: {error}") from None
+        except (ValueError, ImportError, httpx.InvalidURL) as error:  # an unknown scheme, or a missing extra
+            raise ConfigurationError(f"kubeconfig: cannot use server or proxy-url: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What kubeconfig files say of one context. Paths in a section are as seen from its folder."""
+    """One context of the kubeconfig files. Paths in a section are relative to its file's folder."""
 
     cluster_name: str
     cluster: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Context:
 
 
 def load_access(kubeconfig: Path | None, context: str | None) -> Access:
-    """The named context of a kubeconfig; where nothing names either, this pod's service account if there is one.
+    """Load a kubeconfig's named context. If neither is named, use this pod's service account, if any.
 
     Raises ConfigurationError.
     """
@@ -81,7 +81,7 @@ def load_access(kubeconfig: Path | None, context: str | None) -> Access:
 
 
 def kubeconfigs() -> list[Path]:
-    """The files that kubectl would read."""
+    """Return the files that kubectl would read."""
     named = os.environ.get("KUBECONFIG")
     return [Path(each) for each in named.split(os.pathsep) if each] if named else [Path.home() / ".kube" / "config"]
 
@@ -99,7 +99,7 @@ def _in_cluster(host: str, port: str) -> Access:
 
 
 def find_context(paths: Sequence[Path], context: str | None) -> Context:
-    """The named one, else the current one, of all files together. Raises ConfigurationError."""
+    """Find the named or else the current context in the merged files. Raises ConfigurationError."""
     clusters: dict[str, tuple[Mapping[str, Any], Path]] = {}
     users: dict[str, tuple[Mapping[str, Any], Path]] = {}
     contexts: dict[str, Mapping[str, Any]] = {}
@@ -107,7 +107,7 @@ def find_context(paths: Sequence[Path], context: str | None) -> Context:
     for path in paths:
         document = _read(path)
         for name, value in _named(document, "clusters", "cluster"):
-            clusters.setdefault(name, (value, path.parent))  # of two of one name the first counts
+            clusters.setdefault(name, (value, path.parent))  # the first of a name wins
         for name, value in _named(document, "users", "user"):
             users.setdefault(name, (value, path.parent))
         for name, value in _named(document, "contexts", "context"):
@@ -117,11 +117,11 @@ def find_context(paths: Sequence[Path], context: str | None) -> Context:
     chosen = contexts.get(context or current or "")
     if chosen is None:
         known = ", ".join(sorted(contexts)) or "none"
-        raise ConfigurationError(f"{where}: no context {context or current or '(none is current)'}; it has {known}")
+        raise ConfigurationError(f"{where}: no context {context or current or '(none is current)'}; known: {known}")
     if chosen.get("cluster") not in clusters:
-        raise ConfigurationError(f"{where}: context names cluster {chosen.get('cluster')!r}, which is not there")
+        raise ConfigurationError(f"{where}: context names cluster {chosen.get('cluster')!r}, which is not defined")
     if chosen.get("user") and chosen["user"] not in users:
-        raise ConfigurationError(f"{where}: context names user {chosen['user']!r}, who is not there")
+        raise ConfigurationError(f"{where}: context names user {chosen['user']!r}, which is not defined")
     cluster, of_cluster = clusters[chosen["cluster"]]
     user, of_user = users.get(chosen.get("user", ""), ({}, Path()))
     return Context(
@@ -140,7 +140,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"kubeconfig {path} cannot be read: {type(error).__name__}") from None
+        raise ConfigurationError(f"cannot read kubeconfig {path}: {type(error).__name__}") from None
     return document if isinstance(document, Mapping) else {}
 
 
@@ -157,7 +157,7 @@ def _access(context: Context) -> Access:
             verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
         load_certificate(verify, *(_content(user, name, of_user) for name in ("client-certificate", "client-key")))
     except (ssl.SSLError, ValueError, OSError) as error:
-        raise ConfigurationError(f"kubeconfig: a certificate cannot be used: {error}") from None
+        raise ConfigurationError(f"kubeconfig: cannot use a certificate: {error}") from None
     server = str(cluster.get("server", "")).rstrip("/")
     return Access(
         server=server if "://" in server else f"https://{server}",
@@ -170,14 +170,14 @@ def _access(context: Context) -> Access:
 
 
 def _trust(*, cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
-    """Whom kubectl trusts: from 3.13 on Python refuses certificates without key identifiers, as many clusters have."""
+    """Trust what kubectl trusts. Since 3.13 Python rejects certificates without key identifiers, which are common."""
     context = ssl.create_default_context(cafile=cafile, cadata=cadata)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def _content(section: Mapping[str, Any], name: str, folder: Path) -> bytes | None:
-    """What stands in the file, or in the section itself. Raises ConfigurationError."""
+    """Return the content of the file, or of the section's own data field. Raises ConfigurationError."""
     if section.get(f"{name}-data"):
         return b64decode(str(section[f"{name}-data"]))
     if not section.get(name):
@@ -185,7 +185,7 @@ def _content(section: Mapping[str, Any], name: str, folder: Path) -> bytes | Non
     try:
         return (folder / str(section[name])).read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"kubeconfig: {name} cannot be read: {error}") from None
+        raise ConfigurationError(f"kubeconfig: cannot read {name}: {error}") from None
 
 
 def _auth(context: Context, verify: ssl.SSLContext) -> httpx.Auth | None:
@@ -203,7 +203,7 @@ def _auth(context: Context, verify: ssl.SSLContext) -> httpx.Auth | None:
 
 
 def _cluster_info(context: Context) -> Mapping[str, Any]:
-    """What a plug-in that asks for it is told of the cluster (client.authentication.k8s.io/v1, Cluster)."""
+    """Build the cluster information for a plug-in that requests it (client.authentication.k8s.io/v1, Cluster)."""
     cluster = context.cluster
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     info = {name: cluster[name] for name in names if cluster.get(name)}

@@ -1,7 +1,7 @@
-"""Keeps what pods print while they live: one stream for each, which the API server holds open; nothing is asked twice.
+"""Store the output of pods that share no files with the service, through one open log stream per pod.
 
-For pods that share no files with the service. A stream that breaks off is begun anew where it stood, also by the next
-service. Of more pods than there may be streams, the others are read when one is free, or when they have ended.
+A stream that breaks off continues where it stopped, even after a restart of the service. Pods beyond the maximum
+number of streams wait for a free one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from orchestrator.jobfolder.folder import JobFolder
 log = structlog.get_logger()
 
 MOST_STREAMS = 64
-_LIMIT_BYTES = 16 * 1024 * 1024  # of each file, its older half included
-_PATIENCE_S = (
-    60.0  # so long a pod is followed of which nobody speaks any more: the cluster is another service's by then
-)
+_LIMIT_BYTES = 16 * 1024 * 1024  # of each file, including its older half
+_PATIENCE_S = 60.0  # stop following a pod not wanted for this long; another service may own the cluster now
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TRIES_AFTER_END = 5
 
@@ -43,7 +41,7 @@ class Followed:
 
 
 class LogKeeper:
-    """Threads begin with the first pod. `limit_bytes`: of each file that is kept."""
+    """Threads start with the first pod. `limit_bytes` limits each file."""
 
     def __init__(
         self,
@@ -55,15 +53,15 @@ class LogKeeper:
     ) -> None:
         self._client, self._most, self._limit_bytes, self._monotonic = client, most_streams, limit_bytes, monotonic
         self._lock = threading.Lock()
-        self._wanted: dict[str, tuple[Followed, float]] = {}  # by uid; when somebody spoke of it last
+        self._wanted: dict[str, tuple[Followed, float]] = {}  # by uid: the pod and when it was last wanted
         self._streams: dict[str, _Follower] = {}
-        self._done: dict[str, float] = {}  # uids; when somebody spoke of one last
+        self._done: dict[str, float] = {}  # by uid: when the pod was last wanted
         self._closing = threading.Event()
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
     def want(self, pod: Followed) -> None:
-        """Follow it from now on, if it is not yet followed; to be said again at each look at the cluster."""
+        """Follow the pod's log. Call this again on each look at the cluster, or the pod is dropped."""
         with self._lock:
             now = self._monotonic()
             if pod.uid in self._done:
@@ -117,7 +115,7 @@ class LogKeeper:
 
 
 class _Follower(threading.Thread):
-    """One pod's stream, begun again until its container has ended and all that it printed is kept."""
+    """Follows one pod, reopening its stream until the container has ended and all its output is stored."""
 
     def __init__(self, client: KubernetesClient, pod: Followed, *, limit_bytes: int) -> None:
         super().__init__(name=f"log of {pod.pod}", daemon=True)
@@ -137,25 +135,25 @@ class _Follower(threading.Thread):
             with Printed(self._pod.job, self._pod.place, limit_bytes=self._limit_bytes) as printed:
                 self._follow(printed)
         except Held:
-            return  # another service does it; it is tried again for as long as this pod is wanted
+            return  # another service stores it; retried as long as the pod is wanted
         except OSError as error:
             log.warning("what a pod prints cannot be kept", pod=self._pod.pod, reason=str(error))
             self._stopping.wait(_LONGEST_PAUSE_S)
         except Exception:
             if self._stopping.is_set():
                 return  # the client was closed under it
-            # An edge: whatever the server sends, this pod is tried again.
+            # An edge: whatever the server sends, this pod is retried.
             log.exception("what a pod prints cannot be read", pod=self._pod.pod)
             self._stopping.wait(_LONGEST_PAUSE_S)
 
     def _follow(self, printed: Printed) -> None:
         failures = left = 0
         while not self._stopping.is_set():
-            ended = self.ended  # before the stream begins: then it holds all
+            ended = self.ended  # read before the stream opens, so that a stream of an ended pod is complete
             try:
                 printed.begin_again()
                 with self._client.follow_log(self._pod.pod, CONTAINER, since=printed.since) as self._stream:
-                    if self._stopping.is_set():  # said before there was a stream to break off
+                    if self._stopping.is_set():  # stopped before the stream existed
                         return
                     for lines in self._stream:
                         printed.keep(lines)
@@ -165,7 +163,7 @@ class _Follower(threading.Thread):
                 failures += 1
                 left += ended
             self._stream = None
-            if self.has_all or left > _TRIES_AFTER_END:  # its node is gone, or its object
+            if self.has_all or left > _TRIES_AFTER_END:  # its node or its object is gone
                 self.has_all = True
                 return
             self._stopping.wait(min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(failures, 8)))

@@ -1,8 +1,8 @@
-"""What a probe's pod runs, as one text (`python -c`): it looks around, and leaves what it found as its last words.
+"""The program of a probe's pod (`python -c`). It checks its surroundings and writes them to its termination message.
 
-Arguments: a folder in the run directory, the service's address or an empty word, the port to meet the other pod at, how
-long to wait for it in seconds, and what to import. Standard library only, of Python 3.8 on: an older one than is needed
-must be able to say so.
+Arguments: a folder in the run directory, the service's URL or an empty string, the port for the other pod, the seconds
+to wait for it, and the modules to import. Uses only the standard library of Python 3.8 or newer, so that it can report
+a Python that is too old.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-_MOST_OF_A_WORD = 300  # characters; a termination message has 4096 bytes in all
+_MOST_OF_A_WORD = 300  # characters; a termination message holds 4096 bytes in total
 _STEP_S = 0.5
-_SEEN_S = 60.0  # so late a file in a network's folder may show
+_SEEN_S = 60.0  # maximum delay of a file on a network file system
 _ANSWER_S = 10.0
 
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def write(folder: Path, index: int) -> str:
-    """Why nothing can be written there; empty when it can."""
+    """Return why the folder cannot be written, or an empty string."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / str(index)).write_text("here")
@@ -70,7 +70,7 @@ def read(path: Path) -> str:
 
 
 def sees(path: Path) -> bool:
-    """Whether the other pod's file comes into sight."""
+    """Whether the other pod's file appears in time."""
     deadline = time.monotonic() + _SEEN_S
     while not read(path):
         if time.monotonic() > deadline:
@@ -80,16 +80,16 @@ def sees(path: Path) -> bool:
 
 
 def missing(name: str) -> str:
-    """Why it cannot be imported; empty when it can."""
+    """Return why the module cannot be imported, or an empty string."""
     try:
         importlib.import_module(name)
-    except Exception as error:  # noqa: BLE001  # whatever a library raises that was built for another machine
+    except Exception as error:  # noqa: BLE001  # a library built for another machine can raise anything
         return said(error)
     return ""
 
 
 def unreached(url: str) -> str:
-    """Why the service does not answer; empty when it does, whatever it answers."""
+    """Return why the service does not answer, or an empty string. Any HTTP status counts as an answer."""
     try:
         urllib.request.urlopen(url, timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:
@@ -104,7 +104,7 @@ def said(error: Exception) -> str:
 
 
 class Meeting(ABC):
-    """Of the two pods."""
+    """A connection between the two pods."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -112,15 +112,15 @@ class Meeting(ABC):
 
     @abstractmethod
     def meet(self, deadline: float) -> str:
-        """Why the other was not met; empty when it was."""
+        """Return why the other pod could not be reached, or an empty string."""
 
     @abstractmethod
     def part(self) -> None:
-        """When this pod has seen all. The first one leaves last, and tidies up."""
+        """Disconnect after all checks. The first pod leaves last and cleans up."""
 
 
 class Host(Meeting):
-    """The first pod listens from the beginning."""
+    """The first pod, which listens from the start."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -133,7 +133,7 @@ class Host(Meeting):
         try:
             self.other, _ = self.listener.accept()
         except OSError as error:
-            return f"the second pod did not come ({said(error)})"
+            return f"the second pod did not connect ({said(error)})"
         return ""
 
     def part(self) -> None:
@@ -148,7 +148,7 @@ class Guest(Meeting):
     """The second pod."""
 
     def meet(self, deadline: float) -> str:
-        """The name may be unknown for a while, and the first pod's image may still be on its way."""
+        """Retry until the deadline. At first the name may be unknown, or the first pod may be pulling its image."""
         head = os.environ["ORCHESTRATOR_HEAD"]
         while True:
             try:

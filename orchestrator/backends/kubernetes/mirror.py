@@ -1,7 +1,7 @@
-"""A copy of one kind of objects, kept by a list and the lines of a watch. No thread and no network in here.
+"""Cache the objects of one kind from a list and a watch's events. Uses no thread and no network.
 
-Every line may come twice, and a list may come at any time: the copy is the same. What has disappeared is remembered as
-it was seen last, until it is forgotten on purpose: how a pod ended is often told in its last line alone.
+Events may repeat, and a list may arrive at any time; the result is the same. A deleted object is kept in its last state
+until `forget`, because a pod's last event is often the only one that says how it ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_GONE = 20_000
 
 
 class Mirror(Generic[Object]):
-    """`parse` makes an object of its JSON. Safe in several threads."""
+    """`parse` turns JSON into an object. Thread-safe."""
 
     def __init__(self, parse: Callable[[Json], Object], *, keeps_removed: bool = False) -> None:
         self._parse = parse
@@ -25,13 +25,13 @@ class Mirror(Generic[Object]):
         self._lock = threading.Lock()
         self._objects: dict[str, Object] = {}  # by uid
         self._versions: dict[str, int] = {}
-        self._unlisted: set[str] = set()  # uids of which no list has shown yet whether they are there
+        self._unlisted: set[str] = set()  # uids from `put` that no list has confirmed yet
         self._removed: dict[str, Object] = {}
-        self._gone: dict[str, None] = {}  # uids that do not come back, oldest first
-        self.version: str | None = None  # from which to watch; None: list first
+        self._gone: dict[str, None] = {}  # uids of deleted objects, oldest first
+        self.version: str | None = None  # the version to watch from; None means list first
 
     def replace(self, documents: Iterable[Json], version: str) -> None:
-        """A whole list: what is not in it is gone, but for what `put` has told of since the list was made."""
+        """Replace the cache by a full list. Objects not in it are gone, except newer ones from `put`."""
         listed = list(documents)
         objects = {_uid(document): self._parse(document) for document in listed}
         versions = {_uid(document): _version(document) for document in listed}
@@ -45,12 +45,12 @@ class Mirror(Generic[Object]):
             for uid in objects:
                 self._gone.pop(uid, None)
                 self._removed.pop(uid, None)
-            self._unlisted.clear()  # a server that was restored from a backup lists lower versions for ever
+            self._unlisted.clear()  # a server restored from a backup lists lower versions from then on
             self._objects, self._versions = objects, versions
             self.version = version
 
     def apply(self, event: Json) -> None:
-        """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK. An empty one says that the server is there."""
+        """Apply a watch event: ADDED, MODIFIED, DELETED or BOOKMARK. An empty event changes nothing."""
         document: Any = event.get("object")
         if not isinstance(document, dict):
             return
@@ -68,7 +68,7 @@ class Mirror(Generic[Object]):
             self.version = str(version)
 
     def put(self, document: Json) -> None:
-        """What somebody has just been told of an object. Older news changes nothing, and what is gone stays gone."""
+        """Store an object from another answer. Older versions and deleted objects are ignored."""
         with self._lock:
             self._store(document)
             self._unlisted.add(_uid(document))
@@ -82,7 +82,7 @@ class Mirror(Generic[Object]):
             return list(self._removed.values())
 
     def forget(self, uids: Collection[str]) -> None:
-        """Of what has disappeared."""
+        """Drop deleted objects."""
         with self._lock:
             for uid in uids:
                 self._removed.pop(uid, None)
@@ -106,7 +106,7 @@ def _version(document: Json) -> int:
 
 
 def _number(version: str) -> int:
-    """Resource versions rise like numbers (Kubernetes API concepts, "Resource versions"); of one without, 0."""
+    """Parse a resource version, which increases (Kubernetes API concepts, "Resource versions"). 0 if not a number."""
     return int(version) if version.isdecimal() else 0
 
 

@@ -1,4 +1,4 @@
-"""What is kept of the API's objects, parsed from their JSON. What is absent there is None or empty here. Pure.
+"""Parse the API's objects from JSON, keeping the needed fields. Absent fields become None or empty. Pure.
 
 Field names and meanings: Kubernetes API reference, Job v1 batch, Pod v1 core, Node v1 core, Event v1 core.
 """
@@ -24,13 +24,13 @@ _OF_LOST_NODES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that holds (its status is True), or of which it is said that it does not."""
+    """A status condition. `holds` means that its status is True."""
 
     type: str
     holds: bool
     reason: str
     message: str
-    by: str = ""  # who set it last, as managedFields names it; empty where they do not tell
+    by: str = ""  # who set it last, from managedFields; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class JobObject:
     uid: str
     conditions: tuple[Condition, ...] = ()
     suspended: bool = False
-    suspended_by: str = ""  # who wrote that last, as managedFields names it; empty where they do not tell
-    whole: bool = False  # its submission was not cut off
+    suspended_by: str = ""  # who set it last, from managedFields; empty if unknown
+    whole: bool = False  # its submission was completed
     queued_by_kueue: bool = False
     deleting: bool = False
-    nodes: str = "1"  # "least:most" or one number, as the attempt was given them
+    nodes: str = "1"  # "min:max" or one number, as the attempt requested
     failed_indexes: frozenset[int] = frozenset()
     completed_indexes: frozenset[int] = frozenset()
 
@@ -61,7 +61,7 @@ class JobObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerObject:
-    """The state of one container: at most one of the three is there."""
+    """The state of one container: waiting, running or terminated, or none of them."""
 
     waiting: str | None = None  # the reason
     running: bool = False
@@ -79,14 +79,14 @@ class PodObject:
     index: int | None
     phase: str
     node: str | None = None
-    reason: str = ""  # of the pod's status: Evicted, NodeLost, ...
+    reason: str = ""  # from the pod's status: Evicted, NodeLost, ...
     message: str = ""
     conditions: tuple[Condition, ...] = ()
-    container: ContainerObject | None = None  # the agent's; None: not reported yet
-    unpacking: ContainerObject | None = None  # the init container, where it waits or has failed
+    container: ContainerObject | None = None  # the agent's; None if not reported yet
+    unpacking: ContainerObject | None = None  # the init container, if it waits or has failed
     created_at: float | None = None
-    deletes_at: float | None = None  # when its grace period ends; it may lie in the future
-    removed: bool = False  # the object is gone; this is what was seen of it last
+    deletes_at: float | None = None  # when its grace period ends, possibly in the future
+    removed: bool = False  # the object is gone; this is its last state
     preempted: str = ""  # the scheduler's event, which names the pod that took its place
 
     def condition(self, kind: str) -> Condition | None:
@@ -98,19 +98,19 @@ class NodeObject:
     name: str
     ready: bool
     reason: str = ""
-    evicting: tuple[str, ...] = ()  # keys of taints that somebody set to make pods leave (NoExecute)
+    evicting: tuple[str, ...] = ()  # keys of NoExecute taints that somebody set to evict pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarningObject:
     """An event of type Warning."""
 
-    kind: str  # of what it is about
+    kind: str  # the kind of the object concerned
     name: str
     reason: str
     message: str
-    at: float  # the last time
-    since: float  # the first: equal words are one event, told again and again
+    at: float  # when it last occurred
+    since: float  # when it first occurred; repeats are one event
 
 
 def parse_job(document: Json) -> JobObject:
@@ -132,7 +132,7 @@ def parse_job(document: Json) -> JobObject:
 
 
 def parse_pod(document: Json, *, container: str) -> PodObject:
-    """`container` is the agent's name."""
+    """Parse a pod. `container` is the name of the agent's container."""
     meta, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
     index = labels.get(INDEX_LABEL)
@@ -167,7 +167,7 @@ def parse_node(document: Json) -> NodeObject:
 
 
 def _evicting_taints(document: Json) -> Iterator[str]:
-    """Not those by which Kubernetes itself calls a node lost ("Well-Known Labels, Annotations and Taints")."""
+    """Skip the taints that Kubernetes sets on lost nodes ("Well-Known Labels, Annotations and Taints")."""
     for taint in (document.get("spec") or {}).get("taints") or ():
         key = taint.get("key") or ""
         if taint.get("effect") == "NoExecute" and not key.startswith(_OF_LOST_NODES):
@@ -175,7 +175,7 @@ def _evicting_taints(document: Json) -> Iterator[str]:
 
 
 def parse_warning(document: Json) -> WarningObject:
-    """Events of the scheduler have `eventTime` and no `lastTimestamp`; some have no message at all (seen)."""
+    """Parse a warning. The scheduler's events have `eventTime` but no `lastTimestamp`; some lack a message (seen)."""
     about = document.get("involvedObject") or {}
     times = (document.get("lastTimestamp"), document.get("eventTime"), document.get("firstTimestamp"))
     known = [moment for each in times if (moment := parse_time(each)) is not None] or [0.0]
@@ -190,7 +190,7 @@ def parse_warning(document: Json) -> WarningObject:
 
 
 def parse_indexes(text: str | None) -> frozenset[int]:
-    """Of "0,3-5" the numbers 0, 3, 4 and 5."""
+    """Parse indexes: "0,3-5" gives 0, 3, 4 and 5."""
     found: set[int] = set()
     for part in (text or "").split(","):
         low, _, high = part.partition("-")
@@ -200,7 +200,7 @@ def parse_indexes(text: str | None) -> frozenset[int]:
 
 
 def parse_time(text: object) -> float | None:
-    """RFC 3339 as the API writes it, in seconds since the epoch."""
+    """Parse the API's RFC 3339 time as seconds since the epoch."""
     if not isinstance(text, str):
         return None
     try:
@@ -210,9 +210,9 @@ def parse_time(text: object) -> float | None:
 
 
 def find_manager(document: Json, *path: str) -> str:
-    """Who owns a field, by its path in `fieldsV1` (Kubernetes, "Server-Side Apply", field management).
+    """Return the owner of a field, by its path in `fieldsV1` (Kubernetes, "Server-Side Apply", field management).
 
-    A client names itself: its user agent's first word, or the `fieldManager` of its request. Empty where nobody does.
+    The owner's name is the first word of its user agent or the `fieldManager` of its request. Empty if unknown.
     """
     for entry in document["metadata"].get("managedFields") or ():
         fields: Any = entry.get("fieldsV1") or {}

@@ -1,8 +1,7 @@
-"""A strategic merge patch, as far as Jobs need it (kubernetes.io/docs, "Update API Objects in Place"). Pure.
+"""Apply a strategic merge patch, as far as Jobs need it (kubernetes.io/docs, "Update API Objects in Place"). Pure.
 
-Objects are merged, null removes a field, lists of named things are merged by their names, any other list replaces the
-one that was there. `$patch: delete` in an object or an element removes it, `$patch: replace` replaces instead of
-merging.
+Objects are merged, null removes a field, lists with a merge key are merged by it, and any other list is replaced.
+`$patch: delete` in an object or an element removes it. `$patch: replace` replaces instead of merging.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# By what the elements of a list are told apart: `patchMergeKey` in the API's schema.
+# The merge key of each list: `patchMergeKey` in the API's schema.
 _KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -31,7 +30,7 @@ _OBJECTS = (
 
 
 def apply_overlay(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the patch in it; neither is changed."""
+    """Return the patched document. Changes neither argument."""
     if patch.get("$patch") == "replace":
         return {name: value for name, value in patch.items() if name != "$patch"}
     merged = dict(document)
@@ -49,24 +48,24 @@ def apply_overlay(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict
 
 
 def find_fault(job: Mapping[str, Any], container: str) -> str | None:
-    """What a patched Job lacks, or has of another kind, without which it is none of ours; None: it is whole."""
+    """Return the first missing or malformed field that makes a patched Job unusable, or None."""
     for path in _OBJECTS:
         found: Any = job
         for name in path:
             found = found.get(name, {} if name in _OPTIONAL else None)
             if not isinstance(found, Mapping):
-                return f"{'.'.join(path)} is no object"
+                return f"{'.'.join(path)} is not an object"
     pod = job["spec"]["template"]["spec"]
     containers = pod.get("containers")
     if not _is_named(containers) or not _is_named(pod.get("initContainers", [])):
-        return "spec.template.spec.containers or initContainers is no list of containers with names"
+        return "spec.template.spec.containers or initContainers is not a list of containers with names"
     found = next((each for each in containers if each["name"] == container), None)
     if found is None:
-        return f"no container is called {container}"
+        return f"no container is named {container}"
     if not _is_named(found.get("env", [])):
-        return f"env of container {container} is no list of variables"
+        return f"env of container {container} is not a list of variables"
     number = next((each["name"] for each in found.get("env", []) if not isinstance(each.get("value", ""), str)), None)
-    return None if number is None else f"the value of {number} in env of container {container} is no text"
+    return None if number is None else f"the value of {number} in env of container {container} is not text"
 
 
 def _is_named(given: object) -> bool:

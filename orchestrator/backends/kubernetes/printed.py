@@ -1,8 +1,7 @@
-"""What a pod prints, kept in the service's run directory as if agent and workers had written there: each line once.
+"""Store a pod's output in the service's run directory, as agent and workers would have written it, each line once.
 
-A stream may break off at any line, be asked for anew from an earlier second, or be cut by the death of the service.
-What is on the disk counts up to the sizes in the state document, which names the last line's time: what is behind is
-cut off, and what comes again is passed over.
+A stream may break at any line, restart from an earlier second, or end with the service. The state document records
+file sizes and the last line's time. Content beyond these sizes is cut off, and repeated lines are skipped.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from trainer.contract.printed import parse_printed
 _STATE = "printed.json"
 _STATE_BYTES = 1024 * 1024
 _OLDER = ".1"
-_MOST_FILES = 4096  # of one replica: who prints more names than workers ever had shall not fill the service's disk
-_ALL_BYTES, _LEAST_BYTES = 256 * 1024 * 1024, 256 * 1024  # of many files each may hold less
+_MOST_FILES = 4096  # per replica, so that made-up worker names cannot fill the service's disk
+_ALL_BYTES, _LEAST_BYTES = 256 * 1024 * 1024, 256 * 1024  # all files together; at least this much per file
 _SECOND_NS = 1_000_000_000
 
 
 class Held(Exception):
-    """Another service writes down what this pod prints."""
+    """Another service stores this pod's output."""
 
 
 @dataclass
 class _State:
-    at_ns: int = 0  # of the last line that is kept
-    same: int = 0  # how many lines of that very moment are kept
+    at_ns: int = 0  # the time of the last stored line
+    same: int = 0  # how many stored lines have that time
     sizes: dict[str, int] = field(default_factory=dict)  # by path below the replica's folder
 
 
 class Printed:
-    """Of one replica. `limit_bytes`: of each file; a longer one becomes the older half of two.
+    """The stored output of one replica. A file of `limit_bytes` / 2 is rotated into an older half.
 
-    Raises Held while another process has it open, and OSError.
+    Raises OSError, and Held while another process has it open.
     """
 
     def __init__(self, job: JobFolder, place: Path, *, limit_bytes: int) -> None:
@@ -57,7 +56,7 @@ class Printed:
             raise Held(f"{job.name}/{place}") from error
         self._state = _read(self._folder)
         self._cut_off()
-        self._again = self._state.same  # lines of the last moment that will come once more
+        self._again = self._state.same  # lines with the last time that will be repeated
 
     def __enter__(self) -> Self:
         return self
@@ -71,17 +70,17 @@ class Printed:
 
     @property
     def since(self) -> str | None:
-        """From which second on to ask: the last line's own, in RFC 3339; None: from the beginning."""
+        """The second to stream from, in RFC 3339: that of the last line. None means from the start."""
         if self._state.at_ns == 0:
             return None
         return datetime.fromtimestamp(self._state.at_ns // _SECOND_NS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def begin_again(self) -> None:
-        """A stream begins anew, from `since`."""
+        """Prepare for a new stream that starts at `since`."""
         self._again = self._state.same
 
     def keep(self, lines: Iterable[bytes]) -> None:
-        """Write down lines as the API gives them, each with its time. Raises OSError."""
+        """Store lines as the API sends them, each with its time. Raises OSError."""
         news: defaultdict[str, list[bytes]] = defaultdict(list)
         at_ns_before, same_before = self._state.at_ns, self._state.same
         for line in lines:
@@ -93,7 +92,7 @@ class Printed:
         if not news:
             return
         fresh = {name: 0 for name in news if name not in self._state.sizes}
-        if fresh:  # before a line is in them: what a crash leaves there is cut off
+        if fresh:  # recorded before the first line, so that a crash's leftovers are cut off
             self._state.sizes |= fresh
             self._write_state(at_ns=at_ns_before, same=same_before)
         for name, texts in news.items():
@@ -114,7 +113,7 @@ class Printed:
         return True
 
     def _place(self, text: bytes) -> tuple[str, bytes]:
-        """The file that a line belongs to."""
+        """Return a line's file and its text."""
         marked = parse_printed(text)
         if marked is None:
             return layout.AGENT_LOG, text
@@ -147,13 +146,13 @@ class Printed:
             self._folder.truncate(Path(name), size)
 
     def _write_state(self, **before: int) -> None:
-        """Without waiting for the disk: it is the death of the service that this is for, not the machine's."""
+        """Write without fsync. This protects against a crash of the service, not of the machine."""
         content = json.dumps({**vars(self._state), **before}).encode()
         self._folder.write(Path(_STATE), content, sync=False)
 
 
 def parse_stamp(text: str) -> int | None:
-    """RFC 3339 with up to nine digits of a second, as nanoseconds since the epoch; None for anything else."""
+    """Parse RFC 3339 with up to nine fractional digits as nanoseconds since the epoch. None for anything else."""
     body, zone = (text[:-1], "+00:00") if text.endswith("Z") else (text[:-6], text[-6:])
     whole, _, fraction = body.partition(".")
     if fraction and not (fraction.isdecimal() and len(fraction) <= 9):
@@ -166,7 +165,7 @@ def parse_stamp(text: str) -> int | None:
 
 
 def _read(folder: Folder) -> _State:
-    """A document that cannot be read begins anew: then lines may stand twice, and none is lost."""
+    """Read the state. An unreadable document starts over, so lines may repeat but none is lost."""
     try:
         content = folder.read(Path(_STATE), limit=_STATE_BYTES)
         document = json.loads(content or b"null")

@@ -1,7 +1,7 @@
-"""A Job of two pods that looks at what jobs will meet: Python and torch, the run directory, each other, the service.
+"""Run a Job of two pods that checks what jobs will need: Python, torch, the run directory, the network, the service.
 
-Its pods are as a job's are: the same image, mounts, user and overlay. What it finds becomes words for whoever set the
-cluster up. It leaves nothing behind; one that is cut off removes itself.
+The pods have a job's image, mounts, user and overlay. The findings become sentences for the cluster's administrator.
+The Job is deleted afterwards; an interrupted one expires.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from orchestrator.jobfolder.folder import JobFolder
 from orchestrator.jobfolder.removal import drop
 from trainer.contract.launch import LaunchPolicy
 
-MODULES = ("torch", "numpy", "xxhash")  # what the bundled trainer cannot do without
-_PORT = 20_000  # of the pod's own address: it is free
+MODULES = ("torch", "numpy", "xxhash")  # required by the bundled trainer
+_PORT = 20_000  # free, because each pod has its own address
 _PODS, _GRACE_S, _KEPT_S = 2, 5, 300
 _LOOK_S = 1.0
-_CLOCKS_S = 2.0  # heartbeats of a group carry the time of their sender
-_AS_THE_SERVICE = ", and ask as the user that the service is"
-_OUR_MOUNTS = frozenset({"launch", "packed"})  # of what only a job has
+_CLOCKS_S = 2.0  # heartbeats carry their sender's time
+_AS_THE_SERVICE = ", and run this check as the service's user"
+_OUR_MOUNTS = frozenset({"launch", "packed"})  # only jobs have these
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`good`: None is a warning."""
+    """One finding. `good` is None for a warning."""
 
     check: str
     good: bool | None
@@ -56,10 +56,9 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is looked for. Times in seconds: `patience_s` for both pods to begin, `meet_s` for one until the other
-    has."""
+    """What to check. Both pods must start within `patience_s`, and meet each other within `meet_s`."""
 
-    url: str | None = None  # of the service, as agents are to reach it
+    url: str | None = None  # the service's URL for agents
     modules: tuple[str, ...] = MODULES
     port: int = _PORT
     patience_s: float = 600.0
@@ -67,7 +66,7 @@ class Look:
 
 
 def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterator[Word]:
-    """Start the pods, wait for what they find, and remove them."""
+    """Start the pods, wait for their findings, and delete them."""
     nonce = secrets.token_hex(4)
     folder = f".doctor-{nonce}"
     here = JobFolder(site.service_root, folder) if site.shared else None
@@ -76,7 +75,7 @@ def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterato
             with here.made() as opened:
                 opened.write(Path("asked"), nonce.encode())
     except OSError as error:
-        yield Word("run directory", False, f"{site.service_root} cannot be written here: {error}")
+        yield Word("run directory", False, f"cannot write {site.service_root} on this machine: {error}")
         return
     try:
         yield from _look_around(client, site, look, AttemptKey(f"doctor-{nonce}", 1), folder)
@@ -86,7 +85,7 @@ def probe(client: KubernetesClient, site: KubernetesSite, look: Look) -> Iterato
 
 
 def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str) -> Manifests:
-    """A job's own objects, with another command, and without what only a job has."""
+    """Render a job's objects with the probe's command, without what only jobs need."""
     manifests = render_manifests(_plan(key, site), site, workdir="/")
     job = manifests.job
     pod = job["spec"]["template"]["spec"]
@@ -97,7 +96,7 @@ def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str)
     pod = {**pod, "containers": containers, "volumes": volumes, "terminationGracePeriodSeconds": _GRACE_S}
     spec = {
         **job["spec"],
-        "suspend": QUEUE_LABEL in job["metadata"]["labels"],  # of a queue: until Kueue lets it begin
+        "suspend": QUEUE_LABEL in job["metadata"]["labels"],  # in a queue, until Kueue admits it
         "activeDeadlineSeconds": round(look.patience_s + 2 * look.meet_s),
         "ttlSecondsAfterFinished": _KEPT_S,
         "template": {**job["spec"]["template"], "spec": pod},
@@ -109,25 +108,27 @@ def render_probe(site: KubernetesSite, key: AttemptKey, look: Look, folder: str)
 def judge_findings(
     found: Sequence[Mapping[str, Any]], site: KubernetesSite, look: Look, *, asked: float, answered: float, nonce: str
 ) -> Iterator[Word]:
-    """`found`: of each pod, by index. Times are the service's clock, in seconds since the epoch."""
+    """Judge the pods' findings, given by index. Times are seconds since the epoch on the service's clock."""
     nodes = sorted({str(each["node"]) for each in found})
-    apart = "" if len(nodes) > 1 else ": nothing is known of the way between two nodes"
+    apart = "" if len(nodes) > 1 else "; the network between two nodes was not tested"
     yield Word("pods", True, f"{len(found)} pods ran on {' and '.join(nodes)}{apart}")
     enough = all(each["enough"] for each in found)
     yield Word(
-        "python", enough, f"{site.python} is Python {found[0]['python']}" + ("" if enough else "; 3.10 is needed")
+        "python",
+        enough,
+        f"{site.python} is Python {found[0]['python']}" + ("" if enough else "; 3.10 or newer is required"),
     )
     absent = {name: words for each in found for name, words in each["missing"].items()}
     detail = "; ".join(f"{name}: {words}" for name, words in absent.items())
     yield Word("torch", not absent, f"{site.python} imports {', '.join(look.modules)}" if not absent else detail)
     yield _of_storage(found, site, nonce)
     unmet = next((str(each["unmet"]) for each in found[::-1] if each["unmet"]), None)
-    met = "the second pod reaches the first by its name" if unmet is None else f"pods do not reach each other: {unmet}"
+    met = "the second pod reaches the first by name" if unmet is None else f"the pods cannot reach each other: {unmet}"
     yield Word("network", unmet is None, met)
     yield _of_reports(found, site, look)
     ahead_s = max(0.0, *(max(asked - each["at"], each["at"] - answered) for each in found))
     agree = ahead_s < _CLOCKS_S
-    words = "the nodes' clocks agree with this one" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
+    words = "the nodes' clocks agree with this machine's" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
     yield Word("clock", True if agree else None, words)
 
 
@@ -138,26 +139,26 @@ def _of_storage(found: Sequence[Mapping[str, Any]], site: KubernetesSite, nonce:
             words = f"user {each['user']} cannot write {site.root} on {each['node']}: {each['unwritten']}"
             return Word(check, False, f"{words}; see run_as" + _AS_THE_SERVICE * site.shared)
     if site.claim is None and site.host_path is None:
-        return Word(check, None, "each pod has a folder of its own: snapshots need an object store (snapshot.dir)")
+        return Word(check, None, "the pods share no folder, so snapshots need an object store (snapshot.dir)")
     if any(each["unseen"] for each in found):
         return Word(check, False, f"the pods do not see each other's files in {site.root}")
     if site.shared and any(each["asked"] != nonce for each in found):
-        return Word(check, False, f"{site.root} in the pods is not {site.service_root} here")
+        return Word(check, False, f"{site.root} in the pods is not {site.service_root} on this machine")
     return Word(check, True, f"the pods share {site.root}" + (" with the service" if site.shared else ""))
 
 
 def _of_reports(found: Sequence[Mapping[str, Any]], site: KubernetesSite, look: Look) -> Word:
     if look.url is None:
-        return Word("reports", True, "no ADVERTISE_URL is set: agents report through the run directory")
+        return Word("reports", True, "ADVERTISE_URL is not set, so agents report through the run directory")
     unreached = next((str(each["unreached"]) for each in found if each["unreached"]), None)
     if unreached is None:
-        return Word("reports", True, f"pods reach {look.url}")
-    instead = "its agents report through the run directory" if site.shared else "its agents cannot report"
-    return Word("reports", None, f"pods do not reach {look.url} ({unreached}): while that is so, {instead}")
+        return Word("reports", True, f"the pods reach {look.url}")
+    instead = "agents report through the run directory" if site.shared else "agents cannot report"
+    return Word("reports", None, f"the pods cannot reach {look.url} ({unreached}); until they can, {instead}")
 
 
 def _plan(key: AttemptKey, site: KubernetesSite) -> LaunchPlan:
-    """Of a job that asks for nothing."""
+    """Build the plan of a job without demands."""
     return LaunchPlan(
         key=key,
         name=str(key),
@@ -196,10 +197,10 @@ def _look_around(
             client.create("services", owned(manifests.service, job))
             seen, pods = _wait(client, site, key, name, look)
         finally:
-            with suppress(BackendUnavailable):  # then it removes itself
+            with suppress(BackendUnavailable):  # the Job then expires
                 client.delete_job(name)
     except (LaunchRefused, BackendUnavailable, FileExistsError) as error:
-        yield Word("pods", False, f"two pods could not be tried: {error}")
+        yield Word("pods", False, f"could not start two test pods: {error}")
         return
     found = _findings(pods)
     if len(found) == _PODS:
@@ -210,7 +211,7 @@ def _look_around(
     why = "; ".join(evidence) if seen.cause is None else seen.cause.message
     printed = [pod.container.message.strip() for pod in pods if pod.container is not None and pod.container.message]
     last = f"; it printed: {printed[0].splitlines()[-1]}" if printed and not found else ""
-    yield Word("pods", False, f"two pods did not look around: {why}{last}")
+    yield Word("pods", False, f"the two test pods did not finish: {why}{last}")
 
 
 def _wait(
@@ -221,7 +222,7 @@ def _wait(
     look: Look,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[Sighting, list[PodObject]]:
-    """Until both have ended, or one never will begin, or the time is over."""
+    """Wait until both pods have ended, one can never start, or the time is over."""
     parse = partial(parse_pod, container=CONTAINER)
     deadline = time.monotonic() + look.patience_s + look.meet_s
     while True:
@@ -237,7 +238,7 @@ def _wait(
 
 
 def _warnings(client: KubernetesClient) -> tuple[WarningObject, ...]:
-    """A help, which is done without where there is no right to see them."""
+    """Return the warnings, or nothing without the right to list them."""
     with suppress(BackendUnavailable, Expired):
         listed, _ = client.list(Selection(resource="events", fields="type=Warning"))
         return tuple(map(parse_warning, listed))

@@ -1,8 +1,8 @@
-"""LaunchPlan -> the three objects of an attempt: an Indexed Job, a headless Service, and a Secret. Pure.
+"""Render a LaunchPlan as an Indexed Job, a headless Service and a Secret. Pure.
 
-Nothing of the user's is in the Job but its image and what its placement says: command and environment stand in the
-Secret, which is mounted as a file, so that no value is expanded by the kubelet or shown by `kubectl describe`.
-Service and Secret name the Job as their owner: deleting the Job removes all.
+The Job contains only the image and the placement. Command and environment are in the Secret, which is mounted as a
+file, so the kubelet expands no value and `kubectl describe` shows none. The Job owns the Service and the Secret, so
+deleting it removes all three.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from trainer.contract import env
 from trainer.contract.node import NodeLaunch
 from trainer.contract.pod import PodLaunch, render_pod_launch
 
-# An Indexed Job's name, a dash and its largest index must be a DNS label (RFC 1123) of at most 63 characters; the
-# Service has the same name, and before Kubernetes 1.34 a Service's had to begin with a letter (RFC 1035).
+# An Indexed Job's name, a dash and its largest index must form a DNS label of at most 63 characters (RFC 1123). The
+# Service has the same name, which had to begin with a letter before Kubernetes 1.34 (RFC 1035).
 _LONGEST_NAME = 52
 _LABEL = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?\Z")
 _HIDDEN = "********"
@@ -52,7 +52,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifests:
-    """In the order in which they are created; the Job is suspended until all are there."""
+    """The objects in order of creation. The Job is suspended until all exist."""
 
     job: Manifest
     service: Manifest
@@ -60,7 +60,7 @@ class Manifests:
 
 
 def render_name(key: AttemptKey) -> str:
-    """What the attempt is found by. Where its own name is too long or no label, it is shortened, with a hash."""
+    """Return the attempt's name in the cluster. A name that is too long or not a label is shortened, with a hash."""
     text = str(key)
     if len(text) <= _LONGEST_NAME and _LABEL.match(text):
         return text
@@ -71,11 +71,11 @@ def render_name(key: AttemptKey) -> str:
 
 
 def render_manifests(plan: LaunchPlan, site: KubernetesSite, *, workdir: str) -> Manifests:
-    """Raises LaunchRefused for an overlay that is too much for a job's own, or leaves no Job of ours."""
+    """Render the objects. Raises LaunchRefused for an overlay that exceeds a job's rights or breaks the Job."""
     theirs = apply_overlay(site.overlay, site.defaults.overlay)
     excess = None if site.free_overlays else find_excess(plan.placement.overlay, theirs=theirs, agent=CONTAINER)
     if excess is not None:
-        words = "is not a job's to set: it belongs into the cluster's overlay, or the cluster allows free_overlays"
+        words = "cannot be set by a job; set it in the cluster's overlay, or set free_overlays on the cluster"
         raise LaunchRefused(f"placement.overlay: {excess} {words}")
     name = render_name(plan.key)
     labels = {MANAGER_LABEL: MANAGER, ATTEMPT_LABEL: name}
@@ -83,7 +83,7 @@ def render_manifests(plan: LaunchPlan, site: KubernetesSite, *, workdir: str) ->
     job = apply_overlay(apply_overlay(plain, site.overlay), effective_placement(plan.placement, site).overlay)
     fault = find_fault(job, CONTAINER)
     if fault is not None:
-        raise LaunchRefused(f"the overlay of the cluster or of placement leaves no Job that can be run: {fault}")
+        raise LaunchRefused(f"the cluster's overlay or placement.overlay breaks the Job: {fault}")
     if not site.free_overlays:
         job = secure_others(job, apply_overlay(plain, theirs), site)
     return Manifests(
@@ -94,7 +94,7 @@ def render_manifests(plan: LaunchPlan, site: KubernetesSite, *, workdir: str) ->
 
 
 def render_native(manifests: Manifests) -> NativeRequest:
-    """YAML for a person to read. What the Secret holds is not shown."""
+    """Render YAML for a person to read. Hides the Secret's data."""
     data = dict.fromkeys(manifests.secret["data"], _HIDDEN)
     documents = (manifests.job, manifests.service, {**manifests.secret, "data": data})
     texts = [yaml.safe_dump(each, sort_keys=False, width=120, default_flow_style=False) for each in documents]
@@ -102,7 +102,7 @@ def render_native(manifests: Manifests) -> NativeRequest:
 
 
 def owned(manifest: Manifest, job: Mapping[str, Any]) -> Manifest:
-    """The manifest with the created Job as its owner."""
+    """Return the manifest with the created Job as its owner."""
     owner = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -128,11 +128,11 @@ def _job(plan: LaunchPlan, site: KubernetesSite, name: str, labels: Mapping[str,
     place = effective_placement(plan.placement, site)
     queue = {} if place.queue is None else {QUEUE_LABEL: place.queue}
     spec: Manifest = {
-        "suspend": True,  # until Secret and Service are there; Kueue's jobs until they are admitted
+        "suspend": True,  # until Secret and Service exist; in a queue, until Kueue admits it
         "completionMode": "Indexed",
         "completions": plan.max_nodes,
         "parallelism": plan.max_nodes,
-        "backoffLimitPerIndex": 0,  # nobody replaces a pod but a new attempt: docs/adr/0009-kubernetes.md
+        "backoffLimitPerIndex": 0,  # only a new attempt replaces a pod: docs/adr/0009-kubernetes.md
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": site.keep_s,
         "template": {"metadata": {"labels": dict(labels)}, "spec": render_pod(plan, site, place, name)},
@@ -157,7 +157,7 @@ def _nodes(plan: LaunchPlan) -> str:
 
 
 def _found_again(job: Manifest, plain: Manifest) -> Manifest:
-    """Whatever an overlay says, the Job and its pods keep what they are found by, and it begins suspended."""
+    """Restore the names and labels that find the Job and its pods, and suspend it, whatever an overlay says."""
     meta, own = job["metadata"], plain["metadata"]
     template = job["spec"]["template"]
     labels = {**template["metadata"].get("labels", {}), **plain["spec"]["template"]["metadata"]["labels"]}

@@ -1,4 +1,4 @@
-"""What the *restricted* pod security standard asks for, as far as the site allows it (Kubernetes, same name). Pure."""
+"""Apply Kubernetes' *restricted* pod security standard, as far as the cluster's configuration allows. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def secure_container(site: KubernetesSite) -> Manifest:
 
 
 def secure_others(job: Manifest, given: Manifest, site: KubernetesSite) -> Manifest:
-    """The Job with the containers secured that `given`, the cluster's part of it, does not have."""
+    """Secure the containers of the Job that are not in `given`, the cluster's part of it."""
     pod, known = job["spec"]["template"]["spec"], given["spec"]["template"]["spec"]
     secured = {
         kind: [

@@ -1,4 +1,4 @@
-"""What the cached objects of an attempt and the traces in its folder mean together, three-valued. Pure."""
+"""Judge an attempt from its cached objects and the traces in its folder: alive, dead or unknown. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.observation.observation import Liveness, Presence, ReplicaSighting, Sighting
 from trainer.contract.failure import Failure, FailureKind
 
-_RECORDS = frozenset({0, 1, 143})  # with these codes an agent ends that has left its record (elasticrun)
-_NOT_BY_US = "and not by this service; Kubernetes does not record who deletes"
-_TELLING = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")  # of a Job, of a pod
+_RECORDS = frozenset({0, 1, 143})  # exit codes of an agent that left an exit record (elasticrun)
+_NOT_BY_US = "but not by this service; Kubernetes does not record who deletes objects"
+_TELLING = ("FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What is cached of one attempt. `pods`: those that are removed too, as they were seen last."""
+    """The cached objects of one attempt. `pods` includes deleted ones in their last state."""
 
     job: JobObject | None
     pods: tuple[PodObject, ...] = ()
-    nodes: dict[str, NodeObject] | None = None  # None: there is no right to see them
+    nodes: dict[str, NodeObject] | None = None  # None if they cannot be read
     warnings: tuple[WarningObject, ...] = ()
 
 
@@ -38,20 +38,20 @@ class View:
 class Traces:
     """What an attempt's folder shows."""
 
-    replicas: int = 1  # that were to be launched
-    submitted: bool = False  # there was a Job of it
-    began: bool = False  # an agent came up, or a pod of it was seen running
+    replicas: int = 1  # the number that was to be launched
+    submitted: bool = False  # its Job was created
+    began: bool = False  # an agent started, or a pod was seen running
     recorded: frozenset[int] = frozenset()  # the replicas whose agents left an exit record
-    cancelled: bool = False  # this service deletes, or has deleted, its Job
+    cancelled: bool = False  # this service deletes or has deleted its Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    now: float  # seconds since the epoch, by the service's clock
+    now: float  # seconds since the epoch on the service's clock
     settle_s: float = 30.0
     image_patience_s: float = 300.0
-    late_s: float = 10.0  # after the end of its grace period, a pod that is still there is nobody's any more
-    ours: bool = False  # we deleted the Job ourselves
+    late_s: float = 10.0  # a pod that outlives its grace period by this long is lost
+    ours: bool = False  # this service deleted the Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class _Replica:
     number: int
     pod: PodObject | None
     word: Word
-    since: float | None = None  # seconds since the epoch: from when on it is tried in vain
+    since: float | None = None  # when the trouble began, in seconds since the epoch
 
 
 def sight(key: AttemptKey, view: View, traces: Traces, terms: Terms) -> Sighting:
-    """Judge an attempt. One of which nothing is there is ABSENT only if nobody ever worked for it."""
+    """Judge an attempt. One without objects is ABSENT only if no agent ever started for it."""
     job = view.job
     if job is None and not view.pods:
         return _nothing(key, traces, terms)
     if job is not None and not job.whole and not view.pods:
-        words = f"Job {job.name} was created, and its submission was cut off before it was whole"
+        words = f"Job {job.name} was created, but its submission was interrupted"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
     least, most = (job.min_nodes, job.max_nodes) if job is not None else (traces.replicas, traces.replicas)
     replicas = [_look(number, view, terms) for number in range(max(most, 1))]
@@ -84,7 +84,7 @@ def _nothing(key: AttemptKey, traces: Traces, terms: Terms) -> Sighting:
     if not traces.submitted:
         return Sighting(key=key, presence=Presence.ABSENT, evidence="the cluster has no Job of this name")
     if not traces.began and not traces.recorded:
-        words = "its Job was deleted, or could not be made, before any agent came up"
+        words = "its Job was deleted or not created before any agent started"
         return Sighting(key=key, presence=Presence.ABSENT, evidence=words)
     words = "its Job and its pods are gone from the cluster"
     cause = None if terms.ours else _deleted()
@@ -96,7 +96,7 @@ def _nothing(key: AttemptKey, traces: Traces, terms: Terms) -> Sighting:
 
 
 def _look(number: int, view: View, terms: Terms) -> _Replica:
-    """The newest pod of an index, and what is to be said of it."""
+    """Judge the newest pod of an index."""
     pods = [pod for pod in view.pods if pod.index == number]
     if pods:
         pod = max(pods, key=lambda one: (not one.removed, one.created_at or 0.0, one.name))
@@ -104,25 +104,25 @@ def _look(number: int, view: View, terms: Terms) -> _Replica:
         return _Replica(number, pod, word, since=pod.created_at)
     job = view.job
     if job is None and any(not pod.removed for pod in view.pods):
-        # The copies of Jobs and pods do not change at one moment.
-        words = f"replica {number} shows no pod, and its Job is not to be seen"
+        # The caches of Jobs and pods do not change at the same moment.
+        words = f"replica {number} has no pod, and its Job is not in the cache"
         return _Replica(number, None, Word(standing=Standing.SILENT, evidence=words))
     if job is None or is_over(job) or job.deleting:
-        return _Replica(number, None, Word(standing=Standing.OVER, evidence=f"replica {number} has no pod any more"))
+        return _Replica(number, None, Word(standing=Standing.OVER, evidence=f"replica {number}'s pod is gone"))
     if number in job.failed_indexes | job.completed_indexes:
         how = "failed" if number in job.failed_indexes else "completed"
-        words = f"replica {number}'s pod is gone, and Job {job.name} calls it {how}"
+        words = f"replica {number}'s pod is gone; Job {job.name} calls it {how}"
         return _Replica(number, None, Word(standing=Standing.OVER, evidence=words))
     return _podless(number, job, view.warnings)
 
 
 def _podless(number: int, job: JobObject, warnings: Sequence[WarningObject]) -> _Replica:
-    """A replica whose pod is still to be made, or may not be."""
+    """Judge a replica whose pod does not exist yet or is refused."""
     detail = _newest_warning(warnings, "Job", job.name)
     words = f"replica {number} has no pod yet" + (f" ({detail})" if detail else "")
     if not is_refusal(detail):
         return _Replica(number, None, Word(standing=Standing.WAITS, evidence=words))
-    refused = Failure(kind=FailureKind.LAUNCH, message=f"the cluster lets no pod of Job {job.name} in ({detail})")
+    refused = Failure(kind=FailureKind.LAUNCH, message=f"the cluster refuses the pods of Job {job.name} ({detail})")
     word = Word(standing=Standing.WAITS, evidence=words, trouble=refused, patience=True)
     since = min(each.since for each in _telling(warnings, "Job", job.name) if is_refusal(each.message))
     return _Replica(number, None, word, since=since)
@@ -132,7 +132,7 @@ def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: T
     job = view.job
     assert job is not None
     if job.suspended:
-        words = f"Job {job.name} is suspended in the cluster; nothing of it runs"
+        words = f"Job {job.name} is suspended in the cluster, so no pod runs"
         if job.queued_by_kueue:
             detail = _newest_warning(view.warnings, "Job", job.name)
             words = f"Job {job.name} waits for Kueue to admit it" + (f" ({detail})" if detail else "")
@@ -149,12 +149,12 @@ def _pending(key: AttemptKey, view: View, replicas: Sequence[_Replica], terms: T
     detail = "" if first.pod is None else _newest_warning(view.warnings, "Pod", first.pod.name)
     evidence = first.word.evidence + (f"; {detail}" if detail else "")
     if len(waiting) < len(replicas):
-        evidence = f"{len(replicas) - len(waiting)} of {len(replicas)} pods have begun; {evidence}"
+        evidence = f"{len(replicas) - len(waiting)} of {len(replicas)} pods have started; {evidence}"
     return Sighting(key=key, presence=Presence.PENDING, evidence=evidence)
 
 
 def _find_trouble(replicas: Sequence[_Replica], terms: Terms) -> Failure | None:
-    """Why the attempt can never begin, once that is certain or has lasted too long."""
+    """Return why the attempt cannot start, once that is certain or has lasted too long."""
     for one in replicas:
         word = one.word
         if word.trouble is None:
@@ -169,7 +169,7 @@ def _begun(key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Tr
     job = view.job
     seen = tuple(_replica(one, traces, terms, has_job=job is not None) for one in replicas)
     if job is not None and job.suspended and not is_over(job):
-        # Whoever suspended it may let it go on: its place is not free before it is deleted.
+        # A suspended Job may be resumed, so its resources are not free before it is deleted.
         seen = tuple(replace(one, leftovers=True) for one in seen)
     still = any(one.liveness is Liveness.ALIVE or one.leftovers for one in seen)
     unknown = any(one.liveness is Liveness.UNKNOWN for one in seen)
@@ -178,7 +178,7 @@ def _begun(key: AttemptKey, view: View, replicas: Sequence[_Replica], traces: Tr
     )
     presence = Presence.GONE if every else Presence.RUNNING
     if not every and unknown and not still:
-        presence = Presence.UNKNOWN  # whoever is not dead is out of sight
+        presence = Presence.UNKNOWN  # every replica that is not dead is unknown
     return Sighting(
         key=key,
         presence=presence,
@@ -195,7 +195,7 @@ def _replica(one: _Replica, traces: Traces, terms: Terms, *, has_job: bool) -> R
         case Standing.RUNS:
             return replace(sighting, liveness=Liveness.ALIVE, node=None if pod is None else pod.node)
         case Standing.SILENT:
-            # Without a pod there is no node that could be silent.
+            # Without a pod, no node is known to be silent.
             node = None if pod is None else pod.node
             return replace(sighting, liveness=Liveness.UNKNOWN, node=node, node_unreachable=node is not None)
         case Standing.LOST:
@@ -209,13 +209,13 @@ def _replica(one: _Replica, traces: Traces, terms: Terms, *, has_job: bool) -> R
 
 
 def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Terms) -> ReplicaSighting:
-    """A record may still be on its way through a network file system; a lost machine is blamed."""
+    """Judge an ended replica. A network file system may show its exit record late. A lost node is blamed."""
     if one.number in traces.recorded:
         return replace(sighting, evidence=f"replica {one.number}'s agent left its record; {sighting.evidence}")
     container = None if one.pod is None else one.pod.container
     finished_at = None if container is None or container.exit_code not in _RECORDS else container.finished_at
     if finished_at is not None and terms.now - finished_at < terms.settle_s:
-        words = f"{sighting.evidence}; the record of replica {one.number} may still come"
+        words = f"{sighting.evidence}; the exit record of replica {one.number} may still appear"
         return replace(sighting, liveness=Liveness.UNKNOWN, evidence=words)
     cause = one.word.cause
     lost = cause is not None and cause.kind is FailureKind.NODE
@@ -223,14 +223,14 @@ def _ended(sighting: ReplicaSighting, one: _Replica, traces: Traces, terms: Term
 
 
 def _find_own_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
-    """The cluster's own cause, for an attempt whose Job we deleted. That its pods are gone explains nothing."""
+    """Return the cluster's own cause for an attempt whose Job we deleted. Missing pods explain nothing then."""
     return (None if job is None else find_job_cause(job)) or _first(
         [(one, one.word.disruption) for one in replicas if one.word.disruption is not None]
     )
 
 
 def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure | None:
-    """The cluster's first word: the Job's own, else that on the pod which ended first; else that its Job is gone."""
+    """Return the cluster's cause: the Job's own, else that of the pod that ended first, else a deleted Job."""
     by_job = None if job is None else find_job_cause(job)
     if by_job is not None:
         return by_job
@@ -245,18 +245,18 @@ def _find_cause(job: JobObject | None, replicas: Sequence[_Replica]) -> Failure 
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return Failure(kind=FailureKind.PREEMPTED, message=f"Job {job.name} was suspended in the cluster{by}")
-    words = f"a pod of it was deleted in the cluster, {_NOT_BY_US} ({deleted.word.evidence})"
+    words = f"one of its pods was deleted in the cluster, {_NOT_BY_US} ({deleted.word.evidence})"
     return Failure(kind=FailureKind.PREEMPTED, message=words)
 
 
 def _first(causes: Sequence[tuple[_Replica, Failure]]) -> Failure | None:
-    """The cause of the pod that ended first."""
+    """Return the cause of the pod that ended first."""
     of_pods = [(_ended_at(one.pod), one.number, cause) for one, cause in causes if one.pod is not None]
     return min(of_pods, key=lambda each: each[:2])[2] if of_pods else None
 
 
 def _ended_at(pod: PodObject) -> float:
-    """In seconds since the epoch; infinity where nothing tells."""
+    """Return when the pod ended, in seconds since the epoch. Infinity if unknown."""
     container = pod.container
     if container is not None and container.finished_at is not None:
         return container.finished_at
@@ -273,7 +273,7 @@ def _sum_up(job: JobObject | None, key: AttemptKey) -> str:
         return f"the Job of attempt {key} is deleted"
     said = job.condition("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
     if said is None:
-        return f"Job {job.name} is at work" + (", and is being deleted" if job.deleting else "")
+        return f"Job {job.name} is running" + (" and is being deleted" if job.deleting else "")
     return f"Job {job.name}: {said.type} ({said.reason})"
 
 

@@ -1,4 +1,4 @@
-"""What is configured of one Kubernetes cluster, as the adapter goes by it."""
+"""The adapter's configuration of one Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orchestrator.domain.specs.workdir import WorkdirPolicy
 
 ATTEMPT_LABEL = "elastic-orchestrator/attempt"  # its value is the Job's name
 MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "elastic-orchestrator"
-KEY_ANNOTATION = "elastic-orchestrator/key"  # the attempt's whole name, where the Job's had to be shortened
-WHOLE_ANNOTATION = "elastic-orchestrator/whole"  # Secret and Service are there too: the submission was not cut off
-NODES_ANNOTATION = "elastic-orchestrator/nodes"  # "least:most" or one number
+KEY_ANNOTATION = "elastic-orchestrator/key"  # the attempt's full name, since the Job's may be shortened
+WHOLE_ANNOTATION = "elastic-orchestrator/whole"  # Secret and Service exist, so the submission is complete
+NODES_ANNOTATION = "elastic-orchestrator/nodes"  # "min:max" or one number
 KUEUE = "kueue.x-k8s.io"  # its API group
 QUEUE_LABEL = f"{KUEUE}/queue-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -23,37 +23,37 @@ CONTAINER = "agent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSite:
-    """Times in seconds. Paths are as the pods see them, but for `service_root`."""
+    """Times are in seconds. Paths are the pods' paths, except `service_root`."""
 
     namespace: str
-    image: str | None  # of jobs that name none
+    image: str | None  # for jobs that name none
     root: Path  # the run directory
-    service_root: Path  # the same as the service sees it, or the service's own copy of what it is told
-    shared: bool  # whether the service sees the pods' run directory
-    agent_dir: Path | None  # the package that the job brings with it; None: the image has it
-    agent_map: str | None = None  # the ConfigMap that has the package, for pods that share no files with the service
-    agent_image: str | None = None  # whose package an init container copies into the pod
+    service_root: Path  # the run directory on the service's machine, or the service's own copy of reported data
+    shared: bool  # whether the service mounts the pods' run directory
+    agent_dir: Path | None  # the package's folder; None means that the image contains it
+    agent_map: str | None = None  # the ConfigMap with the package, for pods that share no files with the service
+    agent_image: str | None = None  # an init container copies the package from this image
     python: str = "python3"
     policy: WorkdirPolicy = field(default_factory=WorkdirPolicy)  # which folders may be copied to the pods
     claim: str | None = None  # a PersistentVolumeClaim that holds the run directory
-    host_path: str | None = None  # or a folder that all nodes share; neither: each pod has a folder of its own
+    host_path: str | None = None  # or a folder that all nodes share; with neither, each pod has its own folder
     defaults: Placement = field(default_factory=Placement)
-    overlay: Mapping[str, object] = field(default_factory=dict)  # a strategic merge patch of every Job
-    free_overlays: bool = False  # a job's own overlay may make its pods more than a job's
+    overlay: Mapping[str, object] = field(default_factory=dict)  # a strategic merge patch for every Job
+    free_overlays: bool = False  # a job's own overlay may set any field
     service_account: str | None = None
     pull_secrets: tuple[str, ...] = ()
     priority_class: str | None = None
     gpu_resource: str = "nvidia.com/gpu"
-    gpu_label: str = "nvidia.com/gpu.product"  # of nodes: what resources.gpu_type is compared with
+    gpu_label: str = "nvidia.com/gpu.product"  # the node label that resources.gpu_type must match
     gpus_per_node: int = 0
-    user: int | None = 1000  # that the container runs as, and its group; None: as the image says
+    user: int | None = 1000  # user and group of the container; None means the image's
     read_only_root: bool = True
-    shm_gb: float | None = None  # None: as much as the container's memory
+    shm_gb: float | None = None  # None means up to the container's memory
     grace_s: int = 45  # from SIGTERM to SIGKILL
     unreachable_s: int = 60  # how long a silent node keeps its pods
     keep_s: int = 7 * 86400  # how long a finished Job is kept
-    settle_s: float = 30.0  # how late a network file system may show a record
-    image_patience_s: float = 300.0  # how long an image that cannot be pulled is waited for
+    settle_s: float = 30.0  # maximum delay of a record on a network file system
+    image_patience_s: float = 300.0  # how long to wait for an image that cannot be pulled
 
     @property
     def workdirs(self) -> Workdirs:
@@ -64,7 +64,7 @@ class KubernetesSite:
 
 
 def effective_placement(wanted: Placement, site: KubernetesSite) -> Placement:
-    """The job's placement over the cluster's defaults."""
+    """Merge the job's placement over the cluster's defaults."""
     neutral = Placement()
     given = {
         name: value for name in Placement.model_fields if (value := getattr(wanted, name)) != getattr(neutral, name)

@@ -1,6 +1,6 @@
-"""What Kubernetes' words mean: a table for each place where it says why something waits or has ended. Pure.
+"""Translate the reasons that Kubernetes gives for waiting and ending, one table per field. Pure.
 
-A cause that is not in a table is never made up: where the cluster has no word, the agent's own record must tell.
+A cause that is in no table is never guessed. The agent's own record must then name it.
 """
 
 from __future__ import annotations
@@ -17,71 +17,71 @@ from trainer.contract.pod import parse_last_words
 class Standing(StrEnum):
     WAITS = "waits"
     RUNS = "runs"
-    SILENT = "silent"  # its node does not answer: it may run
-    LOST = "lost"  # its node does not answer, and the cluster has given it up
+    SILENT = "silent"  # its node does not answer; it may run
+    LOST = "lost"  # its node does not answer, and the cluster gave the pod up
     OVER = "over"
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    kind: FailureKind | None  # None: a word that explains nothing
+    kind: FailureKind | None  # None if the reason explains nothing
     words: str
-    patience: bool = False  # it may pass by itself
+    patience: bool = False  # it may resolve by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """What is said of one pod."""
+    """The judgment of one pod."""
 
     standing: Standing
     evidence: str
-    cause: Failure | None = None  # of its end, or why its cluster ends it
-    disruption: Failure | None = None  # that cause, if the cluster itself ends it; our own deletions give none
-    unexplained: bool = False  # it was deleted, and no reason is given
+    cause: Failure | None = None  # why it ended, or why the cluster ends it
+    disruption: Failure | None = None  # the same, if the cluster ends it; None for our own deletions
+    unexplained: bool = False  # it was deleted without a reason
     trouble: Failure | None = None  # why it does not start
-    patience: bool = False  # the trouble may pass by itself
+    patience: bool = False  # the trouble may resolve by itself
 
 
-# Why a container waits (kubelet: pkg/kubelet/images/types.go, kuberuntime). Others mean that it is on its way.
+# Why a container waits (kubelet: pkg/kubelet/images/types.go, kuberuntime). Other reasons are part of a normal start.
 WAITING: dict[str, Meaning] = {
     "ErrImagePull": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", patience=True),
     "ImagePullBackOff": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be pulled", patience=True),
     "RegistryUnavailable": Meaning(FailureKind.INFRASTRUCTURE, "its registry does not answer", patience=True),
     "ImageInspectError": Meaning(FailureKind.INFRASTRUCTURE, "its image cannot be inspected", patience=True),
     "SignatureValidationFailed": Meaning(FailureKind.LAUNCH, "its image's signature is not valid"),
-    "InvalidImageName": Meaning(FailureKind.LAUNCH, "the name of its image is none"),
+    "InvalidImageName": Meaning(FailureKind.LAUNCH, "the name of its image is invalid"),
     "ErrImageNeverPull": Meaning(FailureKind.LAUNCH, "its image is not on the node and must not be pulled"),
     "CreateContainerConfigError": Meaning(FailureKind.LAUNCH, "its container cannot be configured", patience=True),
     "CreateContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be created", patience=True),
     "RunContainerError": Meaning(FailureKind.LAUNCH, "its container cannot be started", patience=True),
 }
-# What a registry says of an image that will never come (containerd and CRI-O, distribution's error codes).
+# A registry's messages for an image that can never be pulled (containerd and CRI-O, distribution's error codes).
 _NO_SUCH_IMAGE = re.compile(
     r"code = NotFound|: not found|manifest unknown|name unknown|repository does not exist|pull access denied"
     r"|unauthorized|authentication required|denied:|no match for platform|403 Forbidden|401 Unauthorized"
 )
 
-# What the Job controller says of pods that it is not let make: pod security, limits, policies, a priority or an account
-# that is not there (Kubernetes, "Admission Controllers"). A full quota is waited for.
+# The Job controller's messages for refused pods: pod security, limits, policies, a missing priority class or service
+# account (Kubernetes, "Admission Controllers"). A full quota is not a refusal; the job waits.
 _REFUSED = re.compile(r"is forbidden: |is invalid: |denied the request")
 _FULL = "exceeded quota"
 
-# Why a container has ended. "Error" and "Completed" say no more than the exit code does.
+# Why a container ended. "Error" and "Completed" add nothing to the exit code.
 TERMINATED: dict[str, Meaning] = {
     "OOMKilled": Meaning(FailureKind.HOST_OOM, "it used more memory than its limit"),
     "StartError": Meaning(FailureKind.LAUNCH, "its program could not be started"),
     "ContainerCannotRun": Meaning(FailureKind.LAUNCH, "its program could not be started"),
-    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "its time limit is over"),
-    "Unknown": Meaning(FailureKind.NODE, "its node came back without it"),
-    "ContainerStatusUnknown": Meaning(FailureKind.NODE, "its node came back without it"),
+    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "it reached its time limit"),
+    "Unknown": Meaning(FailureKind.NODE, "its node returned without it"),
+    "ContainerStatusUnknown": Meaning(FailureKind.NODE, "its node returned without it"),
 }
 
 # The reasons of the pod condition DisruptionTarget (Kubernetes, "Disruptions", pod disruption conditions).
 DISRUPTIONS: dict[str, Meaning] = {
-    "PreemptionByScheduler": Meaning(FailureKind.PREEMPTED, "a pod of higher priority took its place"),
+    "PreemptionByScheduler": Meaning(FailureKind.PREEMPTED, "a pod with higher priority took its place"),
     "EvictionByEvictionAPI": Meaning(
         FailureKind.PREEMPTED,
-        "it was evicted, as by a drain of its node; Kubernetes does not record who asked for that",
+        "it was evicted, as by a drain of its node; Kubernetes does not record who requested that",
     ),
     "TerminationByKubelet": Meaning(FailureKind.PREEMPTED, "its node was shut down or short of a resource"),
     "DeletionByTaintManager": Meaning(
@@ -90,22 +90,22 @@ DISRUPTIONS: dict[str, Meaning] = {
     "DeletionByPodGC": Meaning(FailureKind.NODE, "its node is gone"),
 }
 
-# The reason in a pod's own status, where its node or its controller ended it.
+# The reason in the status of a pod that its node or its controller ended.
 POD_REASONS: dict[str, Meaning] = {
     "Evicted": Meaning(FailureKind.PREEMPTED, "its node was short of a resource"),
-    "Preempting": Meaning(FailureKind.PREEMPTED, "its node needed its place for a critical pod"),
+    "Preempting": Meaning(FailureKind.PREEMPTED, "its node needed room for a critical pod"),
     "Terminated": Meaning(FailureKind.PREEMPTED, "its node was shut down"),
     "NodeShutdown": Meaning(FailureKind.PREEMPTED, "its node was shut down"),
     "Shutdown": Meaning(FailureKind.PREEMPTED, "its node was shut down"),
     "NodeLost": Meaning(FailureKind.NODE, "its node is lost"),
-    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "its time limit is over"),
-    "NodeAffinity": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
-    "OutOfcpu": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
-    "OutOfmemory": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
-    "OutOfpods": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
-    "UnexpectedAdmissionError": Meaning(FailureKind.INFRASTRUCTURE, "its node did not take it"),
+    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "it reached its time limit"),
+    "NodeAffinity": Meaning(FailureKind.INFRASTRUCTURE, "its node refused it"),
+    "OutOfcpu": Meaning(FailureKind.INFRASTRUCTURE, "its node refused it"),
+    "OutOfmemory": Meaning(FailureKind.INFRASTRUCTURE, "its node refused it"),
+    "OutOfpods": Meaning(FailureKind.INFRASTRUCTURE, "its node refused it"),
+    "UnexpectedAdmissionError": Meaning(FailureKind.INFRASTRUCTURE, "its node refused it"),
 }
-# What an eviction says that a node lacks (kubelet: pkg/kubelet/eviction/helpers.go).
+# The resource that a node lacks, from the message of an eviction (kubelet: pkg/kubelet/eviction/helpers.go).
 _EVICTED: tuple[tuple[str, FailureKind], ...] = (
     ("ephemeral-storage", FailureKind.STORAGE),
     ("ephemeral local storage", FailureKind.STORAGE),
@@ -113,31 +113,31 @@ _EVICTED: tuple[tuple[str, FailureKind], ...] = (
     ("memory", FailureKind.HOST_OOM),
 )
 
-# Why a Job is over (Kubernetes, "Jobs"). The others only sum up what became of its pods.
+# Why a Job is over (Kubernetes, "Jobs"). Other reasons only summarize its pods.
 JOB_REASONS: dict[str, Meaning] = {
-    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "its time limit is over"),
+    "DeadlineExceeded": Meaning(FailureKind.TIMEOUT, "it reached its time limit"),
 }
 _FINAL = ("Complete", "Failed")
 _DECIDED = ("SuccessCriteriaMet", "FailureTarget", *_FINAL)
 _EXIT_NOT_STARTED = (126, 127)  # not executable, not found: POSIX, Shell Command Language, 2.8.2
 _EXIT_KILLED = (137, 143)  # SIGKILL, SIGTERM
-# With these an agent ends that could not begin, and Python where there is none (trainer/elastic/pod.py, elasticrun.py);
-# the container's message is then the end of what it printed. One that began leaves its record there instead.
+# Exit codes of an agent that could not start, and of Python without the package (trainer/elastic/pod.py,
+# elasticrun.py). The container's message is then the end of its output. An agent that started leaves its record there.
 _EXIT_NOT_BEGUN = (1, 2)
 
 
 def is_over(job: JobObject) -> bool:
-    """Whether no pod of the Job runs any more, or ever will."""
+    """Whether the Job is over, so that none of its pods runs or will run."""
     return job.condition(*_FINAL) is not None
 
 
 def is_decided(job: JobObject) -> bool:
-    """Whether the Job's controller ends the pods that are left, for a reason of its own."""
+    """Whether the Job's controller itself ends the remaining pods."""
     return job.condition(*_DECIDED) is not None
 
 
 def find_job_cause(job: JobObject) -> Failure | None:
-    """The Job's own word on why it ends; None where its pods must tell."""
+    """Return the Job's own cause for its end. None if only its pods can name it."""
     said = job.condition(*_DECIDED)
     if said is None:
         return None
@@ -148,7 +148,7 @@ def find_job_cause(job: JobObject) -> Failure | None:
 
 
 def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, late_s: float) -> Word:
-    """What a pod's status says of it. `nodes`: None where there is no right to see them."""
+    """Judge a pod by its status. `nodes` is None if they cannot be read."""
     container = pod.container
     if (
         pod.phase in ("Succeeded", "Failed")
@@ -166,7 +166,7 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
     if is_silent(pod, nodes):
         return _silent(pod, _find_disruption(pod, nodes), now=now, late_s=late_s)
     if container is not None and container.running:
-        ending = "" if pod.deletes_at is None else ", and is being ended"
+        ending = "" if pod.deletes_at is None else " and is being deleted"
         disruption = _find_disruption(pod, nodes)
         return Word(
             standing=Standing.RUNS,
@@ -179,14 +179,14 @@ def judge(pod: PodObject, nodes: dict[str, NodeObject] | None, *, now: float, la
 
 
 def is_refusal(said: str) -> bool:
-    """Whether a pod is not let in for a reason that no other pod's end takes away."""
+    """Whether a pod is refused for a reason that no other pod's end resolves."""
     return _REFUSED.search(said) is not None and _FULL not in said
 
 
 def is_silent(pod: PodObject, nodes: dict[str, NodeObject] | None) -> bool:
     """Whether its node has stopped answering.
 
-    Then the node's controller, not its kubelet, sets the pod's condition Ready, and gives no reason (seen).
+    The node's controller then sets the pod's condition Ready instead of the kubelet, without a reason (seen).
     """
     if pod.phase == "Unknown" or pod.reason == "NodeLost":
         return True
@@ -198,11 +198,11 @@ def is_silent(pod: PodObject, nodes: dict[str, NodeObject] | None) -> bool:
 
 
 def _silent(pod: PodObject, disruption: Failure | None, *, now: float, late_s: float) -> Word:
-    """A kubelet that is back ends a pod that was evicted meanwhile, before its node is called ready again."""
+    """Judge a pod on a silent node. A returning kubelet ends an evicted pod before its node is ready again."""
     if pod.deletes_at is None or now < pod.deletes_at + late_s:
         words = f"node {pod.node} does not answer; pod {pod.name} may run there"
         return Word(standing=Standing.SILENT, evidence=words, cause=disruption, disruption=disruption)
-    words = f"node {pod.node} does not answer, and its pod {pod.name} was given up by the cluster"
+    words = f"node {pod.node} does not answer, and the cluster gave up its pod {pod.name}"
     return Word(standing=Standing.LOST, evidence=words, cause=Failure(kind=FailureKind.NODE, message=words))
 
 
@@ -225,7 +225,7 @@ def _troubled(pod: PodObject, waits: ContainerObject) -> Word:
     kind, patience = meaning.kind or FailureKind.LAUNCH, meaning.patience
     if patience and "mage" in (waits.waiting or "") and _NO_SUCH_IMAGE.search(waits.message):
         kind, patience = FailureKind.LAUNCH, False
-    words = f"{meaning.words} (pod {pod.name}, {waits.waiting}: {waits.message or 'no more is said'})"
+    words = f"{meaning.words} (pod {pod.name}, {waits.waiting}: {waits.message or 'no message'})"
     return Word(standing=Standing.WAITS, evidence=words, trouble=Failure(kind=kind, message=words), patience=patience)
 
 
@@ -244,7 +244,7 @@ def _how_it_ended(pod: PodObject) -> str:
 
 
 def _find_cause(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure | None:
-    """The cluster's word on why a pod is over; None where its agent's record must tell."""
+    """Return the cluster's cause for a pod's end. None if only its agent's record can name it."""
     container = pod.container
     code, message = (None, "") if container is None else (container.exit_code, container.message)
     if container is not None and container.terminated == "OOMKilled":
@@ -252,7 +252,7 @@ def _find_cause(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure 
     if (disruption := _find_disruption(pod, nodes)) is not None:
         return disruption
     if pod.unpacking is not None and pod.unpacking.exit_code and not _was_killed(pod.unpacking, pod):
-        failed = Meaning(FailureKind.LAUNCH, "the agent could not be put into it")
+        failed = Meaning(FailureKind.LAUNCH, "the agent could not be copied into it")
         return _failure(failed, pod, pod.unpacking.message or "the init container failed", pod.unpacking.exit_code)
     if container is not None and container.terminated in TERMINATED:
         said = f"{container.terminated} {container.message}".strip()
@@ -263,8 +263,10 @@ def _find_cause(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure 
 
 
 def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Failure | None:
-    """Why its cluster ends, or has ended, a pod: eviction, preemption, a node's shutdown or loss. With who set the
-    reason, where Kubernetes tells; it does not tell who asked for an eviction."""
+    """Return why the cluster ends or ended a pod: eviction, preemption, a node's shutdown or loss.
+
+    Names who set the reason, if Kubernetes records it. Kubernetes does not record who requested an eviction.
+    """
     code = None if pod.container is None else pod.container.exit_code
     condition = pod.condition("DisruptionTarget")
     if condition is not None and condition.holds and condition.reason in DISRUPTIONS:
@@ -287,7 +289,7 @@ def _find_disruption(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Fai
 
 
 def _tainted(pod: PodObject, nodes: dict[str, NodeObject] | None) -> Meaning | None:
-    """A node that answers and was given a taint that makes pods leave counts as drained."""
+    """Treat a node that answers but has a taint that evicts pods as drained."""
     node = None if nodes is None or pod.node is None else nodes.get(pod.node)
     if node is None or not node.ready or not node.evicting:
         return None
@@ -302,12 +304,12 @@ def _was_killed(container: ContainerObject, pod: PodObject) -> bool:
 
 
 def _unbegun(pod: PodObject, printed: str, code: int | None) -> Failure | None:
-    """None where the message is an agent's record, which tells by itself."""
+    """Explain an agent that could not start. None if the message is an agent's exit record."""
     if parse_last_words(printed) is not None:
         return None
     telling = find_telling_line(exit_code=code, output=printed)
     kind = FailureKind.LAUNCH if telling is None else telling[0]
-    return _failure(Meaning(kind, "its agent could not begin"), pod, printed.strip().splitlines()[-1], code)
+    return _failure(Meaning(kind, "its agent could not start"), pod, printed.strip().splitlines()[-1], code)
 
 
 def _disruption(pod: PodObject) -> str:

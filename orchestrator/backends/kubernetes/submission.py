@@ -1,4 +1,4 @@
-"""Submitting an attempt: what its pods find in a shared run directory, and its three objects, the Job first."""
+"""Submit an attempt: write what its pods need to a shared run directory, then create its Job, Secret and Service."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ _BRING_AGAIN_S = 600.0
 
 
 def require_fitting(plan: LaunchPlan, site: KubernetesSite, client: KubernetesClient) -> None:
-    """Raises LaunchRefused, BackendUnavailable."""
+    """Check that the cluster can run the plan. Raises LaunchRefused, BackendUnavailable."""
     if plan.image is None and site.image is None:
-        raise LaunchRefused("the job names no run.image, and the cluster has none by default: set `image`")
+        raise LaunchRefused("the job sets no run.image, and the cluster sets no default `image`")
     if plan.workers_per_node < 1:
         raise LaunchRefused("topology.workers_per_node is gpu, and the cluster's gpus_per_node is 0")
     queue = effective_placement(plan.placement, site).queue
-    with suppress(Forbidden):  # then nobody can tell
+    with suppress(Forbidden):  # unknown then
         if queue is not None and not client.serves(KUEUE):
-            words = "and the cluster has no Kueue, which would let the job begin: install it, or name no queue"
+            words = "but the cluster has no Kueue to start the job; install Kueue, or remove the queue"
             raise LaunchRefused(f"placement.queue is {queue}, {words}")
 
 
 class Submitter:
-    """`package`: the installed `trainer`. What it remembers saves a call and may be forgotten."""
+    """Submits attempts. `package` is the installed `trainer`. Its memory only saves calls."""
 
     def __init__(
         self, site: KubernetesSite, client: KubernetesClient, *, package: Path, now: Callable[[], float]
     ) -> None:
         self._site, self._client, self._package, self._now = site, client, package, now
-        self._brought_at = float("-inf")  # the agent
+        self._brought_at = float("-inf")  # when the agent's ConfigMap was last created
 
     def submit(self, plan: LaunchPlan) -> dict[str, Any]:
-        """The Job, made whole. Idempotent: its name is the attempt's. Raises what the client does."""
+        """Create the complete Job and return it. Idempotent, since the attempt names it. Raises the client's errors."""
         require_fitting(plan, self._site, self._client)
         folder = JobFolder(self._site.service_root, plan.key.job_id)
         try:
             workdir = self._prepare(plan, folder)
         except OSError as error:
-            raise BackendUnavailable(f"the run directory of {plan.key} cannot be written: {error}") from error
+            raise BackendUnavailable(f"cannot write the run directory of {plan.key}: {error}") from error
         self._bring_agent()
         job = self._create(render_manifests(plan, self._site, workdir=workdir))
-        with suppress(OSError):  # it is found by its name as well
+        with suppress(OSError):  # the Job's name finds it too
             note_submission(folder, plan.key.number, job["metadata"]["uid"])
         return job
 
     def _prepare(self, plan: LaunchPlan, folder: JobFolder) -> str:
-        """Write what the pods need and find in a shared run directory; returns the workdir as they see it."""
+        """Write what the pods need to a shared run directory. Returns the workdir's path in the pods."""
         site = self._site
         rundir.write_launch(folder, plan.key.number, plan.policy, replicas=plan.max_nodes)
         if not site.shared:
@@ -79,7 +79,7 @@ class Submitter:
         return self._site.workdirs.provide(Path(plan.workdir), pin=pin)
 
     def _bring_agent(self) -> None:
-        """Where the pods share no files with the service: once, and again for a namespace that was emptied."""
+        """Create the agent's ConfigMap, and again later in case it was deleted."""
         name = self._site.agent_map
         if name is not None and self._now() - self._brought_at >= _BRING_AGAIN_S:
             packed = ship.pack_agent(self._package)
@@ -88,7 +88,7 @@ class Submitter:
             self._brought_at = self._now()
 
     def _create(self, manifests: Manifests) -> dict[str, Any]:
-        """Suspended at first, so that no pod starts before Secret and Service are there, and both name their owner."""
+        """Create the Job suspended, so that no pod starts before its Secret and Service exist."""
         name = manifests.job["metadata"]["name"]
         try:
             job, _ = self._client.create("jobs", manifests.job)
@@ -96,7 +96,7 @@ class Submitter:
         except FileExistsError as error:
             found = self._client.job(name)
             if found is None or found["metadata"].get("deletionTimestamp"):
-                raise BackendUnavailable(f"Job {name} is being deleted; it will be made again") from error
+                raise BackendUnavailable(f"Job {name} is being deleted; it will be created again") from error
             job, fresh = found, False
         if WHOLE_ANNOTATION in (job["metadata"].get("annotations") or {}):
             return job
@@ -108,23 +108,26 @@ class Submitter:
                 patch["spec"] = {"suspend": False}
             return self._client.patch_job(name, patch)
         except LaunchRefused:
-            self._client.delete_job(name)  # nobody asks for an attempt again that was refused
+            self._client.delete_job(name)  # a refused attempt is not retried
             raise
         except Forbidden:
-            with suppress(BackendUnavailable):  # it is suspended, and its agents' claim is withdrawn if it is given up
+            with suppress(BackendUnavailable):  # the Job stays suspended, and an abandoned attempt cannot be claimed
                 self._client.delete_job(name)
             raise
 
     def _add_owned(self, manifests: Manifests, job: dict[str, Any], *, fresh: bool) -> None:
-        """Secret and Service. What there is beside a fresh Job belongs to one of the same name that was deleted: it is
-        collected with that one, and pods that rely on it would wait for it for ever."""
+        """Create Secret and Service.
+
+        If they exist beside a fresh Job, a deleted Job of the same name owns them. They will be collected with it, and
+        pods that rely on them would wait forever.
+        """
         name = job["metadata"]["name"]
         for resource, manifest in (("secrets", manifests.secret), ("services", manifests.service)):
             try:
                 self._client.create(resource, owned(manifest, job))
             except FileExistsError as error:
                 if not fresh:
-                    continue  # the submission that was cut off made it
+                    continue  # an interrupted submission created it
                 self._client.delete_job(name)
-                words = f"{resource} of an earlier Job {name} are still being removed; it will be made again"
+                words = f"{resource} of an earlier Job {name} are still being removed; the Job will be created again"
                 raise BackendUnavailable(words) from error

@@ -1,4 +1,4 @@
-"""The pods of an attempt: one container that runs the agent, and what is mounted there. Pure."""
+"""Render an attempt's pods: one container that runs the agent, and its mounts. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainer.contract import env
 
 LAUNCH_FILE = "launch.json"
 _LAUNCH_DIR = "/etc/elastic-orchestrator"
-_HEAVIEST = 100  # of preferences (the API: 1 to 100)
+_HEAVIEST = 100  # the largest weight of a preference (the API allows 1 to 100)
 _LAST_WORDS = "/dev/termination-log"  # the API's default for terminationMessagePath
-_USER = "trainer"  # images have no name for the user's number, and Python's getpass.getuser, which torch asks, raises
+_USER = "trainer"  # images have no name for this user id, and torch calls getpass.getuser, which would raise
 
 Manifest = dict[str, Any]
 
@@ -71,7 +71,7 @@ def _container(plan: LaunchPlan, site: KubernetesSite, name: str) -> Manifest:
         ],
         "resources": _resources(plan, site),
         "terminationMessagePath": _LAST_WORDS,
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # of an agent that did not come up, what it printed
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # for an agent that did not start, its output
         "securityContext": secure_container(site),
         "volumeMounts": [
             {"name": "launch", "mountPath": _LAUNCH_DIR, "readOnly": True},
@@ -84,7 +84,7 @@ def _container(plan: LaunchPlan, site: KubernetesSite, name: str) -> Manifest:
 
 
 def _volumes(site: KubernetesSite, name: str) -> list[Manifest]:
-    # A pod's /dev/shm has 64 MB where nothing is said, which loaders of data and NCCL soon fill.
+    # The default /dev/shm of a pod has 64 MB, which data loaders and NCCL soon fill.
     shm = {"medium": "Memory"} | ({} if site.shm_gb is None else {"sizeLimit": f"{math.ceil(site.shm_gb * 1024)}Mi"})
     run: Manifest = {"emptyDir": {}}
     if site.claim is not None:
@@ -101,7 +101,7 @@ def _volumes(site: KubernetesSite, name: str) -> list[Manifest]:
 
 
 def _resources(plan: LaunchPlan, site: KubernetesSite) -> Manifest:
-    """CPUs are asked for and not limited, so that nobody is throttled; memory and devices are both."""
+    """Request CPUs without a limit, so that no pod is throttled. Request and limit memory and devices."""
     wanted = plan.resources
     gpus = wanted.gpus or (plan.workers_per_node if site.gpus_per_node else 0)
     limits = {} if wanted.memory_gb is None else {"memory": f"{math.ceil(wanted.memory_gb * 1024)}Mi"}
@@ -117,7 +117,7 @@ def _selector(plan: LaunchPlan, site: KubernetesSite, place: Placement) -> dict[
 
 
 def _affinity(plan: LaunchPlan, place: Placement) -> Manifest | None:
-    """Excluded nodes are a demand; nodes with a record are a preference, since a switch may have marked all."""
+    """Require that excluded nodes are avoided. Only prefer it for suspect nodes, since one fault may mark them all."""
     affinity: Manifest = {}
     if place.exclude:
         demand = {"nodeSelectorTerms": [_none_of(place.exclude)]}
@@ -129,13 +129,13 @@ def _affinity(plan: LaunchPlan, place: Placement) -> Manifest | None:
 
 
 def _none_of(names: Iterable[str]) -> Manifest:
-    """Nodes are named by their objects' names; the label kubernetes.io/hostname may differ."""
+    """Match nodes by their objects' names, since the label kubernetes.io/hostname may differ."""
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(set(names))]
     return {"matchFields": fields}
 
 
 def _patience(site: KubernetesSite) -> list[Manifest]:
-    """How long a silent node keeps its pods: the server's default is 300 s."""
+    """Tolerate a silent node for this long. The server's default is 300 s."""
     return [
         {
             "key": f"node.kubernetes.io/{what}",

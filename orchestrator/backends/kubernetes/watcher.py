@@ -1,9 +1,9 @@
-"""One thread for each kind of objects: list, then watch from there, for as long as the service runs.
+"""List and then watch one kind of objects in a thread, for as long as the service runs.
 
-It lists again when the server has forgotten the version (410), and now and then besides: a server that was restored
-from a backup is silent about versions that it has yet to reach (seen). It goes on from the last version when a stream
-ends, and waits longer and longer while the server does not answer. Since when nothing was heard is known at any time: a
-copy that is not fresh is evidence of nothing.
+It lists again when the server has dropped the version (410), and from time to time, because a server restored from a
+backup sends nothing for versions that it has not reached again (seen). When a stream ends, it continues from the last
+version. While the server does not answer, it waits longer and longer. A cache that is not fresh proves nothing, so the
+time of the last answer is always known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.domain.errors import BackendUnavailable
 log = structlog.get_logger()
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_ASK_AGAIN_S = 300.0  # for a right that is not granted
+_ASK_AGAIN_S = 300.0  # after a missing right
 _LIST_AGAIN_S = 1800.0
 
 
@@ -37,7 +37,7 @@ class WatchTimes:
 
 
 class Watcher:
-    """Keeps a Mirror."""
+    """Keeps a Mirror up to date."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Watcher:
         self._times = times
         self._monotonic, self._now = monotonic, now
         self._heard_at: float | None = None
-        self.answered_at = now()  # the last time, in seconds since the epoch; before the first one, when we began
+        self.answered_at = now()  # seconds since the epoch of the last answer, or of our start
         self._listed_at = float("-inf")
         self._problem: str | None = "it has not answered yet"
         self._closing = threading.Event()
         self._failures = 0
-        self.first_answer = threading.Event()  # or the first failure to get one
+        self.first_answer = threading.Event()  # or the first failure
         self.forbidden = False
         self._thread = threading.Thread(target=self._run, name=f"watch {selection.resource}", daemon=True)
 
@@ -66,22 +66,22 @@ class Watcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Do not begin anew; a stream that is open ends by itself, or with its client."""
+        """Stop after the open stream, which ends by itself or with its client."""
         self._closing.set()
 
     def problem(self) -> str | None:
-        """Why the copy says nothing now; None: it is fresh."""
+        """Return why the cache is not fresh, or None."""
         if self._problem is not None:
             return self._problem
         silent_s = self._monotonic() - (self._heard_at or 0.0)
         return (
-            f"nothing was heard of {self._selection.resource} for {silent_s:.0f} s"
+            f"no news about {self._selection.resource} for {silent_s:.0f} s"
             if silent_s > self._times.silent_s
             else None
         )
 
     def step(self) -> None:
-        """List if needed, then one stream. Raises BackendUnavailable."""
+        """List if needed, then read one stream. Raises BackendUnavailable."""
         try:
             began = self._monotonic()
             if self._mirror.version is None or began - self._listed_at > _LIST_AGAIN_S:
@@ -108,20 +108,20 @@ class Watcher:
                 began = self._monotonic()
                 self.step()
                 if self._monotonic() - began < _SHORTEST_PAUSE_S:
-                    self._closing.wait(_SHORTEST_PAUSE_S)  # something between us and the server ends every stream
+                    self._closing.wait(_SHORTEST_PAUSE_S)  # a proxy may end every stream at once
             except BackendUnavailable as error:
                 self._fail(error)
             except Exception as error:
                 if self._closing.is_set():
                     return
-                # An edge: whatever the server sends, the thread goes on, from a list.
+                # An edge: whatever the server sends, the thread continues with a list.
                 log.exception("watch failed", resource=self._selection.resource)
                 self._mirror.version = None
-                self._fail(BackendUnavailable(f"its answer cannot be read: {error}"))
+                self._fail(BackendUnavailable(f"cannot read its answer: {error}"))
 
     def _fail(self, error: BackendUnavailable) -> None:
         if self._failures == 0:
-            log.warning("watch does not go on", resource=self._selection.resource, reason=str(error))
+            log.warning("watch interrupted", resource=self._selection.resource, reason=str(error))
         self._failures += 1
         self._problem, self.forbidden = str(error), isinstance(error, Forbidden)
         self.first_answer.set()
@@ -131,6 +131,6 @@ class Watcher:
 
 
 def pause_s(failures: int) -> float:
-    """Growing, and spread, so that many services do not come back at one moment."""
+    """Return a growing, random pause, so that many services do not return at the same moment."""
     longest = min(_LONGEST_PAUSE_S, _SHORTEST_PAUSE_S * 2.0 ** min(failures, 16))
     return longest * random.uniform(0.5, 1.0)

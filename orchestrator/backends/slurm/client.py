@@ -70,7 +70,7 @@ class SlurmClient:
         complaint = _complaint(done)
         if any(words in done.stderr for words in _FULL):
             raise BackendBusy(f"Slurm accepts no more jobs now: {complaint}")
-        raise LaunchRefused(f"Slurm refused the job: {complaint}")
+        raise LaunchRefused(f"Slurm refuses the job: {complaint}")
 
     def jobs(self) -> list[SlurmJob]:
         """Return all attempts of this user, including ended ones, in one call that the controller filters."""

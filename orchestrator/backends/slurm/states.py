@@ -152,7 +152,7 @@ def find_cause(
         why = last_words or f"{job.batch_host} cannot open its log or folder"
         return Failure(kind=FailureKind.LAUNCH, message=f"{name} could not start: {why}")
     if job.reason.startswith("BadConstraints"):
-        return Failure(kind=FailureKind.LAUNCH, message=f"Slurm can never start it ({name}, {job.reason})")
+        return Failure(kind=FailureKind.LAUNCH, message=f"Slurm can never place it ({name}, {job.reason})")
     if _near_its_limit(job, notice_s):
         limit = f"{job.time_limit_s or 0:g} s"
         return Failure(kind=FailureKind.TIMEOUT, message=f"it ended near its time limit of {limit} ({name})")

@@ -101,7 +101,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         name="node environment",
         kinds=frozenset({FailureKind.LAUNCH, FailureKind.INFRASTRUCTURE}),
-        pattern=r"module \S+ cannot be loaded|no Python 3\.10|before any agent came up|before its script began",
+        pattern=r"module \S+ cannot be loaded|no Python 3\.10|before any agent started|before its script began",
         cause="what prepares a node for the job failed there: its modules, its prolog or its interpreter",
         fix="`orchestrator doctor` tries it on a node; correct modules, prolog or python of the cluster's settings",
     ),
@@ -167,7 +167,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         name="cancelled in Slurm",
         kinds=frozenset({FailureKind.PREEMPTED}),
-        pattern=r"was (cancelled|requeued) in Slurm",
+        pattern=r"(cancelled|requeued)( it)? in Slurm",
         cause="a person or a program ended it with Slurm's own commands, and no other job took its nodes",
         fix="the job goes on by itself from its snapshot; `orchestrator cancel` ends it for good",
     ),

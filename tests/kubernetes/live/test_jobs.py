@@ -47,7 +47,7 @@ def test_a_pod_that_is_killed_is_another_attempt_that_goes_on_from_a_snapshot(la
     lab.goes_on(job, attempts=2)
     first = lab.failures(job)[0]
     assert first.kind == "preempted", lab.sentences(job)
-    assert "a pod of it was deleted in the cluster" in first.message
+    assert "one of its pods was deleted in the cluster" in first.message
     assert pod in first.message
 
 

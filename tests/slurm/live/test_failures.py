@@ -167,7 +167,7 @@ CASES = (
         spec=job_of(FOREVER),
         cluster={"modules": ["torch/99"]},
         kind="launch",
-        says="Slurm job {id} could not begin: module torch/99 cannot be loaded",
+        says="Slurm job {id} could not start: module torch/99 cannot be loaded",
         remedy="node environment",
     ),
     Case(

@@ -196,8 +196,16 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
             22.0,
             ("its node did not answer", "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint"),
         ),
-        ("18-force-delete-policy-failed", 3.0, ("one of its pods was deleted in the cluster", "not record who deletes")),
-        ("18c-plain-delete-policy-failed", 4.0, ("one of its pods was deleted in the cluster", "not record who deletes")),
+        (
+            "18-force-delete-policy-failed",
+            3.0,
+            ("one of its pods was deleted in the cluster", "not record who deletes"),
+        ),
+        (
+            "18c-plain-delete-policy-failed",
+            4.0,
+            ("one of its pods was deleted in the cluster", "not record who deletes"),
+        ),
         ("12-delete-background", 2.0, ("its Job was deleted in the cluster", "not record who deletes")),
     ],
 )

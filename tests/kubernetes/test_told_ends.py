@@ -63,7 +63,9 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
             ],
         ),
         pytest.param(shut_down, 1, ["TerminationByKubelet", "imminent node shutdown"], marks=pytest.mark.long),
-        pytest.param(delete_pod, 2, ["one of its pods was deleted in the cluster", _NOT_RECORDED], marks=pytest.mark.long),
+        pytest.param(
+            delete_pod, 2, ["one of its pods was deleted in the cluster", _NOT_RECORDED], marks=pytest.mark.long
+        ),
         pytest.param(delete_job, 1, ["its Job was deleted in the cluster", _NOT_RECORDED], marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -1,4 +1,4 @@
-"""The time of day, for whoever asks through the port."""
+"""The system's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configured clusters, put together from their settings: those of Slurm and of Kubernetes."""
+"""Build the configured Slurm and Kubernetes clusters from their settings."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from orchestrator.domain.specs.time_limit import Notice
 from orchestrator.settings import Settings
 from trainer.contract.node import HEAD, LOCAL
 
-# A command that was cut off at its time-out may be carried out so much later.
+# A command that timed out may still take effect this much later.
 _LATE_S = 30.0
 _WATCH = WatchTimes(watch_s=30.0, silent_s=60.0)
-_GRACE_S = 15  # beyond the agent's own stop time-out, before the kubelet uses force
-# Pods are placed one by one and pull their images one after another: who is early waits, and the supervisor, which sees
-# why the others do not come, ends it when that is hopeless.
+_GRACE_S = 15  # beyond the agent's own stop timeout, before the kubelet kills it
+# Pods start and pull images one by one, so early ones wait. The supervisor sees why the others do not start, and ends
+# the attempt if they never can.
 _JOIN_S = 7 * 86400
-_REPEAT_S = 10.0  # a Job of an attempt's name is made once, however often it is asked for
+_REPEAT_S = 10.0  # submissions are idempotent: a name gets one Job
 _DEFAULT_NAMESPACE = "default"
 _AGENT_MAP = "elastic-orchestrator-agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A cluster with what its supervision goes by. Times in seconds."""
+    """A cluster with the settings of its supervision. Times are in seconds."""
 
     cluster: Cluster
     site: Site
     poll_s: float
     submit_timeout_s: float
     stop_timeout_s: float
-    repeat_s: float | None = None  # so long after a submission it may be made again; None: after submit_timeout_s
+    repeat_s: float | None = None  # when a submission may be repeated; None means after submit_timeout_s
 
 
 def build_slurm(name: str, given: SlurmClusterSettings, settings: Settings, common: Site) -> Place:

@@ -1,4 +1,4 @@
-"""The database of the settings: made, checked, copied, opened."""
+"""Create, check, copy and open the configured database."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def require_no_password(url: str) -> None:
     """Check a database URL that was given as an argument. Raises ConfigurationError."""
     if parse_url(url).password is not None:
         raise ConfigurationError(
-            "--database-url holds a password, which every user of this machine can read in the list of processes: "
-            "set ORCHESTRATOR_DATABASE_URL, or leave the password to the file that PGPASSFILE names"
+            "--database-url contains a password, which every user of this machine can read in the process list; "
+            "set ORCHESTRATOR_DATABASE_URL instead, or store the password in the file that PGPASSFILE names"
         )
 
 
@@ -58,7 +58,7 @@ def restore_database(settings: Settings, file: Path, *, replace: bool) -> str:
 
 @contextlib.contextmanager
 def open_database(settings: Settings) -> Iterator[Database]:
-    """The database, of our version, and with SQLite for this process alone."""
+    """Open the database after a check of its version. SQLite is locked for this process."""
     url = settings.resolved_database_url
     file = sqlite_file(parse_url(url))
     with contextlib.ExitStack() as stack:

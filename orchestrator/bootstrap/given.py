@@ -1,4 +1,4 @@
-"""What the settings say, in the words of the domain."""
+"""Convert the settings to objects of the domain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.wire.webhook_views import WebhookView
 
 
 def limits_of(settings: Settings) -> Limits:
-    """Of every cluster alike."""
+    """Return the limits that apply to every cluster."""
     quotas = {
         name: Quota(max_jobs=project.max_jobs, max_devices=project.max_devices)
         for name, project in settings.projects.items()
@@ -33,7 +33,7 @@ def prices_of(settings: Settings) -> Prices | None:
 
 
 def endpoints_of(settings: Settings) -> list[Endpoint]:
-    """Raises ConfigurationError for a secret that is not there."""
+    """Return the configured webhooks. Raises ConfigurationError for a missing secret."""
     return [
         Endpoint(webhook=Webhook(name=name, events=one.events, all_jobs=one.all_jobs), url=one.url, key=one.read_key())
         for name, one in sorted(settings.webhooks.items())

@@ -1,4 +1,4 @@
-"""Who may do what, as the settings have it."""
+"""Build access control from the settings."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def build_identity(
 
 
 def is_open(settings: Settings) -> bool:
-    """Whether only this machine can ask, and nothing says that its users are to be told apart."""
+    """Whether the service listens on loopback only and requires no sign-in."""
     asked_for = settings.require_token or settings.token is not None or settings.proxy is not None
     return settings.host in LOOPBACK_HOSTS and not asked_for
 
 
 def hosts_of(settings: Settings) -> tuple[str, ...]:
-    """The names that requests may call the service by. Where all need a token and no names are set, any."""
+    """Return the host names that requests may use. Any, if every request needs a token and no names are set."""
     urls = [url for url in (settings.url, settings.advertise_url) if url is not None]
     named = tuple(host for url in urls if (host := urlsplit(url).hostname) is not None)
     anyhow = () if is_open(settings) or settings.allowed_hosts else (ANY_HOST,)

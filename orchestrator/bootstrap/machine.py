@@ -1,4 +1,4 @@
-"""This machine as a cluster, and what of it every cluster takes over."""
+"""Build this machine as a cluster, and the settings that all clusters share."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.domain.errors import ConfigurationError
 from orchestrator.domain.job.launch_plan import Site, build_plan
 from orchestrator.settings import Settings
 
-_SUBMIT_TIMEOUT_S = 1.0  # a start of processes on this machine is over at once, or it did not happen
+_SUBMIT_TIMEOUT_S = 1.0  # starting processes on this machine either succeeds or fails at once
 
 
 def build_places(settings: Settings, gpus: int, worker_key: bytes) -> list[Place]:
-    """The configured clusters; without any, this machine. Raises ConfigurationError."""
+    """Build the configured clusters, or this machine if there are none. Raises ConfigurationError."""
     common = replace(build_site(settings, gpus), worker_key=worker_key)
     configured = settings.clusters or {"local": LocalClusterSettings(backend="local")}
     return [_place(name, given, settings, common) for name, given in sorted(configured.items())]
@@ -76,12 +76,12 @@ def build_site(settings: Settings, gpus: int) -> Site:
 
 
 def count_gpus() -> int:
-    """NVIDIA devices of this machine, as the driver lists them."""
+    """Count this machine's NVIDIA devices, as the driver lists them."""
     return sum(1 for path in Path("/dev").glob("nvidia[0-9]*") if path.name.removeprefix("nvidia").isdigit())
 
 
 def _gpu_type() -> str | None:
-    """Their model, where all have the same (NVIDIA driver README, /proc/driver/nvidia/gpus)."""
+    """Return the GPUs' model if all have the same (NVIDIA driver README, /proc/driver/nvidia/gpus)."""
     infos = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
     models = {
         line.partition(":")[2].strip() for text in infos for line in text.splitlines() if line.startswith("Model")
@@ -92,5 +92,5 @@ def _gpu_type() -> str | None:
 def _trainer_folder() -> Path:
     found = importlib.util.find_spec("trainer")
     if found is None or found.origin is None:
-        raise ConfigurationError("the package `trainer` is not installed beside the service")
+        raise ConfigurationError("the package `trainer` is not installed in the service's environment")
     return Path(found.origin).parent

@@ -1,4 +1,4 @@
-"""Puts the parts of the service together. Read `build` first."""
+"""Assemble the service from its parts. Read `build` first."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ from orchestrator.upkeep.trash import TrashSweeper
 from orchestrator.webhooks.outbox import Outbox
 
 log = structlog.get_logger()
-_AGENT_GRACE_S = 5.0  # beyond the agent's own stop time-out, before we use force
+_AGENT_GRACE_S = 5.0  # beyond the agent's own stop timeout, before we kill it
 
 
 class Thread(Protocol):
-    """A part of the service that works on its own."""
+    """A part of the service with its own thread."""
 
     def start(self) -> None: ...
 
@@ -73,14 +73,14 @@ class Thread(Protocol):
 @dataclass(frozen=True, slots=True)
 class Service:
     app: FastAPI
-    threads: Sequence[Thread]  # in the order in which they start; they stop in the opposite one
-    closing: threading.Event  # set: streams end
-    is_open: bool  # whoever reaches it needs no token
-    has_admin: Callable[[], bool]  # somebody could give tokens
+    threads: Sequence[Thread]  # in starting order; they stop in reverse order
+    closing: threading.Event  # set to end the streams
+    is_open: bool  # requests need no token
+    has_admin: Callable[[], bool]  # whether an administrator exists who can create tokens
 
 
 def build(settings: Settings, database: Database, url: str) -> Service:
-    """Put the parts together. `url` is where this service listens."""
+    """Assemble the service. `url` is its own address."""
     clock = SystemClock()
     gpus = count_gpus()
     keys = keys_of(settings)
@@ -141,7 +141,7 @@ def build(settings: Settings, database: Database, url: str) -> Service:
 
 
 def _traces(url: str, jobs: JobReader, history: HistoryReader, metrics: Metrics, version: str) -> Traces:
-    """Raises ConfigurationError where OpenTelemetry is not installed."""
+    """Build the trace exporter. Raises ConfigurationError if OpenTelemetry is not installed."""
     try:
         otlp = importlib.import_module("orchestrator.telemetry.otlp")
     except ModuleNotFoundError as error:
@@ -160,7 +160,7 @@ def _supervision(
     vault: Vault,
     metrics: Metrics,
 ) -> Callable[[Lease, Callable[[], None]], Reconciler]:
-    """How passes over one cluster are made under a lease."""
+    """Return a function that builds a cluster's reconciler for a lease."""
     cluster, backend = place.cluster, MeteredBackend(place.cluster.backend, metrics, place.cluster.name)
     journals, reader = SqlJournalStore(database), JobReader(database)
     folders, removable = rundir.LocalRunDirectories(cluster.job_root), JobFolders(cluster.job_root)

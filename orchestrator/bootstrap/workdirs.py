@@ -1,4 +1,4 @@
-"""Which folders the service may copy for jobs, by the settings. Its own files are always private."""
+"""Decide from the settings which folders the service may copy for jobs. Its own files are always private."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_policy(settings: Settings) -> WorkdirPolicy:
         allowed = ()
     own: list[Path] = [*_own_files(settings)]
     left_out: list[Path] = []
-    if config is not None:  # on an open service it is often beside the job's file, which may be copied
+    if config is not None:  # on an open service it often lies in the copied folder
         (left_out if allowed is None else own).append(config)
     return WorkdirPolicy(
         allowed=None if allowed is None else tuple(map(_resolve, allowed)),

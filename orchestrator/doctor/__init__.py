@@ -1,1 +1,1 @@
-"""Checks of the service and its clusters; each says what to do next."""
+"""Check the service and its clusters. Each finding says what to do next."""

@@ -1,8 +1,7 @@
-"""Looks whether the service is set up well, and whether configured clusters can carry jobs: what answers, what is
-allowed, and which times are too short.
+"""Check the service's setup, and whether the configured clusters can run jobs: answers, rights and timeouts.
 
-On a Slurm it starts one job of a minute on one compute node, on a Kubernetes one of two pods. On every cluster it then
-starts two workers as in a job (`group`). All that it leaves behind is what jobs share.
+On Slurm it starts a one-minute job on a compute node, on Kubernetes a Job of two pods. On every cluster it then starts
+two workers as in a job (`group`). It leaves behind only what jobs share.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from orchestrator.ports.cluster import Backend
 from orchestrator.settings import Settings
 
 _OLDEST = (22, 5)
-_PROBE_S = 180.0  # a free node may have to be waited for
-_LATE_S = 90.0  # beyond it: the task's own minute, and Slurm's delay
-_CLOCKS_S = 2.0  # heartbeats of a group carry the time of their sender
+_PROBE_S = 180.0  # includes the wait for a free node
+_LATE_S = 90.0  # beyond that: the task's own minute and Slurm's delay
+_CLOCKS_S = 2.0  # heartbeats carry their sender's time
 _SHORT_MIN_JOB_AGE_S = 60
 
 # Runs on a compute node: prints what it finds as one line of JSON.
@@ -77,8 +76,7 @@ print("FOUND " + json.dumps(found))
 
 
 def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]:
-    """The service, and every configured Slurm and Kubernetes; or one of those. Raises ConfigurationError where there is
-    none of that name."""
+    """Check the service and all clusters, or only the named cluster. Raises ConfigurationError for an unknown name."""
     configured = settings.clusters or {"local": LocalClusterSettings(backend="local")}
     chosen = {name: given for name, given in sorted(configured.items()) if cluster in (None, name)}
     if cluster is None:
@@ -90,7 +88,7 @@ def examine(settings: Settings, cluster: str | None = None) -> Iterator[Finding]
         for check, verdict, sentence in _examine_cluster(given, settings):
             failed |= verdict is Verdict.FAILED
             yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
-        if not failed:  # else it would fail for the same reason again
+        if not failed:  # otherwise the group would fail for the same reason
             for check, verdict, sentence in _try_group(name, given, settings):
                 yield Finding(cluster=name, check=check, verdict=verdict, sentence=sentence)
 
@@ -109,9 +107,9 @@ def _examine_cluster(given: ClusterSettings, settings: Settings) -> Iterator[_Wo
 
 
 def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterator[_Word]:
-    """Without a device, because it would have to wait for one that is in use."""
+    """Start two workers without a device, so that they need not wait for one in use."""
     if isinstance(given, KubernetesClusterSettings) and given.image is None:
-        return  # said before
+        return  # already reported
     if not isinstance(given, LocalClusterSettings):
         given = given.model_copy(update={"gpus_per_node": 0})
     temporary = (Path(tempfile.gettempdir()),)  # its empty working directory is copied from there
@@ -129,7 +127,7 @@ def _try_group(name: str, given: ClusterSettings, settings: Settings) -> Iterato
 
 @contextmanager
 def _closed(backend: Backend) -> Iterator[None]:
-    """End its threads, where it has any."""
+    """Close the backend's threads, if it has any."""
     try:
         yield
     finally:
@@ -157,7 +155,7 @@ def _examine(given: SlurmClusterSettings, settings: Settings) -> Iterator[_Word]
     except BackendUnavailable as error:
         yield "controller", Verdict.FAILED, str(error)
         return
-    yield "controller", Verdict.OK, f"answers two questions within {time.monotonic() - began:.2f} s"
+    yield "controller", Verdict.OK, f"answers two requests within {time.monotonic() - began:.2f} s"
     yield _version(conf)
     yield from _times(conf, given)
     yield _accounting(conf)
@@ -169,13 +167,13 @@ def _version(conf: Mapping[str, str]) -> _Word:
     numbers = tuple(int(part) for part in re.findall(r"[0-9]+", text)[:2])
     if numbers >= _OLDEST:
         return "version", Verdict.OK, f"Slurm {text}"
-    return "version", Verdict.WARNING, f"Slurm {text or 'of an unknown version'}; tried are 22.05 and later"
+    return "version", Verdict.WARNING, f"Slurm {text or 'of an unknown version'}; 22.05 and later are tested"
 
 
 def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[_Word]:
     lost_s, message_s, age_s = (_seconds(conf, name) for name in ("SlurmdTimeout", "MessageTimeout", "MinJobAge"))
     kill_s = _seconds(conf, "KillWait")
-    yield "SlurmdTimeout", Verdict.OK, f"a dead node is noticed by Slurm after {lost_s} s"
+    yield "SlurmdTimeout", Verdict.OK, f"Slurm notices a dead node after {lost_s} s"
     short = message_s is not None and given.command_timeout_s <= message_s
     advice = f"; set command_timeout_s, now {given.command_timeout_s:g}, above it" if short else ""
     yield "MessageTimeout", Verdict.WARNING if short else Verdict.OK, f"{message_s} s{advice}"
@@ -188,12 +186,12 @@ def _times(conf: Mapping[str, str], given: SlurmClusterSettings) -> Iterator[_Wo
 def _accounting(conf: Mapping[str, str]) -> _Word:
     kind = conf.get("AccountingStorageType", "")
     if kind.endswith("slurmdbd"):
-        return "accounting", Verdict.OK, "sacct tells of jobs that the controller has forgotten"
+        return "accounting", Verdict.OK, "sacct reports jobs that the controller has forgotten"
     return "accounting", Verdict.OK, "none; jobs that the controller has forgotten are judged by their records"
 
 
 def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: SlurmClusterSettings) -> Iterator[_Word]:
-    """Ask a compute node to read and write in the run directory."""
+    """Let a compute node read and write in the run directory."""
     nonce = secrets.token_hex(8)
     name = f".doctor-{nonce}"
     here = JobFolder(site.service_root, name)
@@ -201,9 +199,9 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
         with here.made() as folder:
             folder.write(Path("asked"), nonce.encode())
     except OSError as error:
-        yield "run directory", Verdict.FAILED, f"{site.service_root} cannot be written here: {error}"
+        yield "run directory", Verdict.FAILED, f"cannot write {site.service_root} on this machine: {error}"
         return
-    yield "run directory", Verdict.OK, f"{site.service_root} can be written here"
+    yield "run directory", Verdict.OK, f"{site.service_root} can be written on this machine"
     try:
         url = settings.advertise_url or ""
         asked = time.time()
@@ -215,7 +213,7 @@ def _probe(client: SlurmClient, site: SlurmSite, settings: Settings, given: Slur
         yield from _judge(found, nonce=nonce, asked=asked, answered=time.time(), site=site, url=url)
         yield _reply(here, nonce, site)
     except (BackendUnavailable, LaunchRefused, ValueError) as error:
-        yield "compute node", Verdict.FAILED, f"no task could be run: {error}"
+        yield "compute node", Verdict.FAILED, f"could not run a task: {error}"
     finally:
         drop(here)
 
@@ -226,7 +224,7 @@ def _judge(
     if found.get("seen") == nonce:
         yield "shared", Verdict.OK, f"the node sees and writes {site.root}"
     else:
-        why = found.get("error") or "it sees something else there"
+        why = found.get("error") or "the node sees other content"
         yield "shared", Verdict.FAILED, f"the node does not share {site.root}: {why}"
     enough = found.get("enough") is True
     yield "python", Verdict.OK if enough else Verdict.FAILED, f"{site.python} is Python {found.get('python')}"
@@ -240,25 +238,25 @@ def _judge(
     sentence = "the node's clock agrees" if agree else f"the clocks differ by at least {ahead_s:.1f} s"
     yield "clock", Verdict.OK if agree else Verdict.WARNING, sentence
     if not url:
-        yield "reports", Verdict.OK, "no ADVERTISE_URL is set: agents report through the run directory"
+        yield "reports", Verdict.OK, "ADVERTISE_URL is not set, so agents report through the run directory"
     elif found.get("reached") is True:
         yield "reports", Verdict.OK, f"the node reaches {url}"
     else:
-        why = f"the node does not reach {url} ({found.get('reach_error')}): its agents report through the run directory"
+        why = f"the node cannot reach {url} ({found.get('reach_error')}); its agents report through the run directory"
         yield "reports", Verdict.WARNING, why
 
 
 def _reply(here: JobFolder, nonce: str, site: SlurmSite) -> _Word:
-    """How late the service sees what a node has written."""
+    """Measure how late the service sees a file that a node wrote."""
     began = time.monotonic()
     while time.monotonic() - began < max(site.settle_s, 1.0):
         with suppress(OSError), here.open() as folder:
             if folder.read(Path("answered"), limit=len(nonce)) == nonce.encode():
                 late_s = time.monotonic() - began
-                return "delay", Verdict.OK, f"what a node writes is seen here after {late_s:.1f} s"
+                return "delay", Verdict.OK, f"a file from a node appears here after {late_s:.1f} s"
         time.sleep(0.1)
     advice = "set settle_s above the attribute cache time of the file system"
-    return "delay", Verdict.FAILED, f"what the node wrote was not seen here within {site.settle_s:g} s; {advice}"
+    return "delay", Verdict.FAILED, f"a file from the node did not appear here within {site.settle_s:g} s; {advice}"
 
 
 def _options(given: SlurmClusterSettings) -> list[str]:
@@ -269,7 +267,7 @@ def _options(given: SlurmClusterSettings) -> list[str]:
         "--ntasks=1",
         "--time=1",
         "--job-name=orchestrator-doctor",
-        f"--immediate={_PROBE_S:.0f}",  # srun gives up by itself: a killed one would leave its job in the queue
+        f"--immediate={_PROBE_S:.0f}",  # srun gives up by itself; a killed srun would leave its job in the queue
         *(f"--{name}={value}" for name, value in named.items() if value),
         *given.options,
     ]

@@ -1,4 +1,4 @@
-"""What a check of the service or of a cluster found: a verdict, and in its sentence the next step."""
+"""The result of a check: a verdict, and a sentence with the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plug-in: torchx's calls to the service's. Works with torchx 0.7.0 and its nightly."""
+"""The torchx plug-in, which turns torchx's calls into the service's. Works with torchx 0.7.0 and its nightly."""
 
 from __future__ import annotations
 
@@ -42,30 +42,33 @@ from orchestrator.torchx_scheduler.workspace import (
 
 NAME = "orchestrator"
 _log = logging.getLogger(__name__)
-# torchx's own wait ends at the first error: a restart of the service must not reach it.
+# torchx's own wait ends at the first error, so a restart of the service must not raise one.
 _PATIENCE_S = 300
-_FIRST_PATIENCE_S = 30  # until the service has answered once: it may not be there at all
+_FIRST_PATIENCE_S = 30  # before the first answer, since the service may not exist
 _PREVIEW_PATIENCE_S = 1  # a dry run needs no service
-_END_S = 120.0  # of a job that is cancelled to be deleted
+_END_S = 120.0  # how long a deletion waits for the cancelled job to end
 _MOST_LISTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What will be submitted, and where."""
+    """A submission and its destination."""
 
     spec: dict[str, object]
     url: str | None
     idempotency_key: str | None
-    journey: Journey | None = None  # of the workspace, made when it is submitted
+    journey: Journey | None = None  # the copy of the workspace, made on submission
 
     def __str__(self) -> str:
         return yaml.safe_dump(self.spec, sort_keys=False, allow_unicode=True)
 
 
 class SchedulerError(SystemExit, Exception):
-    """Why torchx's call failed, in a line. As a SystemExit it ends torchx's command line with that line instead of a
-    traceback; as an Exception programs catch it like any other."""
+    """Says in one line why a torchx call failed.
+
+    As a SystemExit it ends torchx's command line with that line instead of a traceback. As an Exception it can be
+    caught like any other.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(clean(text))
@@ -75,7 +78,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
     def __init__(self, session_name: str) -> None:
         super().__init__(NAME, session_name)
         self._answered = False
-        self._journeys: dict[str, Journey] = {}  # by their target
+        self._journeys: dict[str, Journey] = {}  # by target
 
     def _run_opts(self) -> runopts:
         options = runopts()
@@ -95,10 +98,10 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         return options
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
-        """The nightly gives `cfg`. Roles without resources are fine: the spec's own checks follow."""
+        """Accept roles without resources, since the spec is checked later. torchx's nightly passes `cfg`."""
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        """Plan the workspace's journey: it is made by `schedule`. Raises SchedulerError."""
+        """Plan the copy of the workspace. `schedule` makes it. Raises SchedulerError."""
         try:
             source = parse_workspace(workspace)
         except NoWorkspace as error:
@@ -124,8 +127,10 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """The nightly's. Several folders are merged when the job is submitted: its own way merges them into a folder
-        that is gone by then. Raises SchedulerError."""
+        """Plan the copy of one or several folders (torchx's nightly). Raises SchedulerError.
+
+        Several folders are merged on submission, because torchx would merge them into a folder that is gone by then.
+        """
         workspace = role.workspace
         if not workspace:
             return
@@ -134,7 +139,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             return
         folder = self._workspaces(cfg)
         if folder is None:
-            raise SchedulerError(f"{NAME}: a workspace of several folders needs a place to lie: -cfg workspace_dir=...")
+            raise SchedulerError(f"{NAME}: a workspace of several folders needs a destination: -cfg workspace_dir=...")
         key = _text(cfg.get("idempotency_key"))
         self._plan(role, plan_journey(lambda to: workspace.merge_into(str(to)), folder, name=role.name, key=key))
 
@@ -143,7 +148,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         self._journeys[str(journey.target)] = journey
 
     def _workspaces(self, cfg: Mapping[str, CfgVal]) -> Path | None:
-        """Where copies go; None where no place is known that the service sees too."""
+        """Return the folder for copies. None if no folder is known that the service can read."""
         given = _text(cfg.get("workspace_dir"))
         if given is not None:
             return Path(given)
@@ -162,7 +167,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         return AppDryRunInfo(request, self._preview)
 
     def _preview(self, request: Request) -> str:
-        """What will be submitted and, where the service answers, what it would tell its cluster."""
+        """Render the submission and, if the service answers, its request to the cluster."""
         try:
             with connect(_settings(request.url), patience_s=_PREVIEW_PATIENCE_S) as client:
                 return f"{request}\n{_ask_for_plan(client, request)}"
@@ -194,7 +199,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             return describe(job, client.url, absent)
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> builtins.list[ListAppResponse]:
-        """The newest jobs. torchx's nightly passes `cfg`."""
+        """List the newest jobs. torchx's nightly passes `cfg`."""
         with self._client(_text((cfg or {}).get("url"))) as client:
             jobs = builtins.list(islice(client.jobs(), _MOST_LISTED))
         return [ListAppResponse(app_id=clean_line(job.id), state=APP_STATES[job.state]) for job in jobs]
@@ -204,7 +209,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             client.cancel(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        """The nightly's: what runs is ended, then the record goes. Snapshots and logs stay. Raises SchedulerError."""
+        """Cancel the job, then delete its record (torchx's nightly). Raises SchedulerError."""
         with self._client() as client:
             if not client.job(app_id).ended:
                 client.cancel(app_id)
@@ -217,7 +222,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
             client.delete(app_id)
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Request] | None:
-        """The nightly's: the job's spec as it stands."""
+        """Return the job's current spec (torchx's nightly)."""
         with self._client() as client:
             try:
                 spec = client.job(app_id).spec
@@ -236,7 +241,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Lines of the k-th node's workers. Their two streams are one log; times are not kept."""
+        """Yield the lines of the k-th node's workers. One log holds both streams, without times."""
         if streams not in (None, Stream.COMBINED):
             raise ValueError(f"the log holds both streams: --streams is {streams.value}, must be combined")
         if since is not None or until is not None:
@@ -254,7 +259,7 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
 
     @contextmanager
     def _client(self, url: str | None = None) -> Iterator[Client]:
-        """A client of the service that is asked for, or of `.torchxconfig`'s, or of the one that is found here."""
+        """Connect to the given service, else to that of `.torchxconfig`, else to the one found on this machine."""
         patience_s = _PATIENCE_S if self._answered else _FIRST_PATIENCE_S
         try:
             with connect(_settings(url), patience_s=patience_s, on_retry=_tell) as client:
@@ -267,13 +272,13 @@ class OrchestratorScheduler(WorkspaceMixin[None], Scheduler[Mapping[str, CfgVal]
 
 
 def create_scheduler(session_name: str, **_: object) -> OrchestratorScheduler:
-    """torchx passes every variable TORCHX_* as an argument: none is ours."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # torchx shows INFO: a line for each of its many polls
+    """Create the scheduler. torchx passes every variable TORCHX_* as an argument; all are ignored."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # torchx shows INFO, and so a line per poll
     return OrchestratorScheduler(session_name)
 
 
 def _ask_for_plan(client: Client, request: Request) -> str:
-    """The service looks for the program where it still is: the workspace travels with a submission only."""
+    """Ask for a plan with the original workspace, because the copy is only made on submission."""
     journey, run = request.journey, request.spec["run"]
     if journey is None or journey.source is None or not isinstance(run, dict):
         return render_preview(client.plan(request.spec))

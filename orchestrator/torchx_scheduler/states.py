@@ -1,4 +1,4 @@
-"""What torchx calls the states of a job, and how a job is described to it."""
+"""Map a job's state and description to torchx."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ APP_STATES = {
     JobState.QUEUED: AppState.SUBMITTED,
     JobState.STARTING: AppState.PENDING,
     JobState.RUNNING: AppState.RUNNING,
-    JobState.RECOVERING: AppState.RUNNING,  # it goes on by itself: not for torchx's callers to worry about
+    JobState.RECOVERING: AppState.RUNNING,  # the job recovers by itself
     JobState.SUSPENDED: AppState.PENDING,  # until its owner resumes it
     JobState.SUCCEEDED: AppState.SUCCEEDED,
     JobState.FAILED: AppState.FAILED,
@@ -28,7 +28,7 @@ APP_STATES = {
 
 
 def describe(job: JobView, url: str, absent: Collection[int] = ()) -> DescribeAppResponse:
-    """The job as torchx shows it. `absent` are replicas of an elastic job that have no worker now."""
+    """Describe the job for torchx. `absent` are an elastic job's replicas that have no worker now."""
     state = APP_STATES[job.state]
     role = _role(job)
     replicas = [
@@ -54,7 +54,7 @@ def describe(job: JobView, url: str, absent: Collection[int] = ()) -> DescribeAp
 
 
 def _structured(job: JobView) -> str:
-    """What a waiting job waits for; else the newest attempt's failure. JSON, or torchx's word for absent."""
+    """Render why a job waits, or else the newest attempt's failure, as JSON. If neither, torchx's word for absent."""
     if APP_STATES[job.state] in (AppState.SUBMITTED, AppState.PENDING):
         return json.dumps({"state": job.state.value, "reason": job.reason, "pending": job.pending})
     return _NONE if job.failure is None else json.dumps(job.failure.model_dump(mode="json", exclude_none=True))
@@ -72,7 +72,7 @@ def _role(job: JobView) -> Role:
         entrypoint=clean(words[0]),
         args=[clean(word) for word in words[1:]],
         env={clean(name): clean(value) for name, value in run.env.items()},
-        # torchx's -1: nothing was asked for
+        # torchx's -1 means not requested
         resource=Resource(
             cpu=-1 if resources.cpus is None else max(1, round(resources.cpus)),
             gpu=resources.gpus,
@@ -82,7 +82,7 @@ def _role(job: JobView) -> Role:
 
 
 def _replica_error(job: JobView, replica: int) -> str:
-    """The failure in the form of torchelastic's error file, at the replica of the rank that failed."""
+    """Render the failure like torchelastic's error file, for the replica of the failed rank."""
     failure = job.failure
     if failure is None or job.state is not JobState.FAILED:
         return _NONE

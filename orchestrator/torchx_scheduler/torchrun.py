@@ -1,7 +1,7 @@
-"""Read a torchrun command line: what is launched and on how many workers. Pure.
+"""Parse a torchrun command line: the program and the number of workers. Pure.
 
-Rendezvous, logging and roles are dropped: the service makes its own for every attempt. What would change the training
-and cannot be kept is refused. Flags: https://pytorch.org/docs/stable/elastic/run.html
+Flags for rendezvous, logging and roles are dropped, because the service sets its own for each attempt. Other flags that
+the service cannot honor are refused. Flags: https://pytorch.org/docs/stable/elastic/run.html
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 class Untranslatable(ValueError):
-    """An AppDef that the service has no words for; the text says what and what to do."""
+    """An AppDef that the service cannot run. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Torchrun:
     pass_local_rank: bool = False
 
 
-WORDS = ("auto", "cpu", "gpu")  # of --nproc-per-node: they count what the role asks for
+WORDS = ("auto", "cpu", "gpu")  # values of --nproc-per-node that count what the role requests
 _DROPPED = frozenset(
     {
         *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "master-addr", "master-port", "node-rank"),
@@ -43,7 +43,7 @@ _MODULES = ("torch.distributed.run", _LAUNCH, "trainer.elastic.elasticrun")
 _KEPT = frozenset({"nnodes", "nproc-per-node", "max-restarts"})
 _SWITCHES = frozenset({"standalone", "no-python", "module", "use-env", "pass-local-rank"})
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
-# What dist.ddp and our own component write unquoted, for the shell of each node to resolve.
+# Text that dist.ddp and our own component leave unquoted for the shell of each node.
 _FOR_THE_SHELL = re.compile(
     r"^(\${1,2}\{\$\{rank0_env\}:(=localhost|\?names_no_first_host)\}:\d+"
     r"|is_host=\$\$\(\(\$\{replica_id\}==0\)\),[\w,=]+"
@@ -53,7 +53,7 @@ _SHELL = frozenset(";&|<>()$`*?[]{}~#!\n\\")
 
 
 def split_shell(text: str) -> list[str] | None:
-    """The words of a shell command line that is nothing but words; None when it needs a shell."""
+    """Split a shell command line into words. None if it needs a shell."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -63,7 +63,7 @@ def split_shell(text: str) -> list[str] | None:
 
 
 def is_torchrun(words: Sequence[str]) -> int:
-    """How many words the launcher's name takes; 0 when this is another program. elasticrun takes torchrun's flags."""
+    """Return how many words the launcher's name takes, or 0 for another program. elasticrun has torchrun's flags."""
     if words and words[0].rpartition("/")[2] in ("torchrun", "elasticrun"):
         return 1
     if len(words) > 2 and words[0].rpartition("/")[2].startswith("python") and words[1] == "-m":
@@ -72,7 +72,7 @@ def is_torchrun(words: Sequence[str]) -> int:
 
 
 def parse_torchrun(words: Sequence[str]) -> Torchrun:
-    """Parse a command line that `is_torchrun`. Raises Untranslatable."""
+    """Parse a command line for which `is_torchrun` is not 0. Raises Untranslatable."""
     taken = is_torchrun(words)
     is_launch = _LAUNCH in words[:taken]
     rest = iter(words[taken:])

@@ -157,4 +157,4 @@ def test_books_that_are_closed_cost_a_job_nothing(lab: Lab) -> None:
 
 def test_doctor_tells_that_there_are_books(keeping: ThrowawaySlurm, tmp_path: Path) -> None:
     _, found = examine(keeping, tmp_path)
-    assert found["accounting"] == ("ok", "sacct tells of jobs that the controller has forgotten")
+    assert found["accounting"] == ("ok", "sacct reports jobs that the controller has forgotten")

@@ -81,7 +81,7 @@ def test_where_nothing_is_wrong_all_is_good() -> None:
             "user 1000 cannot write /run/orchestrator on n2",
         ),
         ({"unseen": True}, "run directory", False, "do not see each other's files"),
-        ({"asked": ""}, "run directory", False, "is not /run/orchestrator here"),
+        ({"asked": ""}, "run directory", False, "is not /run/orchestrator on this machine"),
         ({"unmet": "doctor-0: no name"}, "network", False, "cannot reach each other: doctor-0: no name"),
         ({"unreached": "timed out"}, "reports", None, "timed out); until they can, agents report through"),
         ({"at": 97.0}, "clock", None, "3.0 s"),

@@ -182,7 +182,7 @@ def test_what_we_ended_ourselves_has_no_other_cause() -> None:
 @pytest.mark.parametrize(
     ("name", "t", "words"),
     [
-        ("08-drain", 4.0, ("EvictionByEvictionAPI: Eviction API: evicting", "does not record who asked")),
+        ("08-drain", 4.0, ("EvictionByEvictionAPI: Eviction API: evicting", "does not record who requested")),
         (
             "16-preemption-exit83",
             3.0,

@@ -49,7 +49,7 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
         pytest.param(
             evict,
             2,
-            ["EvictionByEvictionAPI", "Eviction API: evicting", "does not record who asked"],
+            ["EvictionByEvictionAPI", "Eviction API: evicting", "does not record who requested"],
             marks=pytest.mark.long,
         ),
         (

@@ -56,7 +56,7 @@ def delete_job(world: World, job: str, pods: list[str]) -> None:
             preempt,
             1,
             [
-                "a pod of higher priority",
+                "a pod with higher priority",
                 "PreemptionByScheduler: default-scheduler",
                 "by pod 2e1419f9 on",
                 "set by kube-scheduler",

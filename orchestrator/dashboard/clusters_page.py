@@ -38,7 +38,7 @@ class ClustersPage:
         return RedirectResponse("/clusters#nodes", status_code=303)
 
     def _look(self, caller: Principal) -> dict[str, object]:
-        """What he may see: jobs of other projects keep their places in a queue and are not shown."""
+        """What the caller may see: jobs of other projects keep their places in a queue and are not shown."""
         survey = self.inventory.survey(queued=QUEUED_SHOWN)
 
         def sees(project: str) -> bool:

@@ -55,7 +55,7 @@ class _Part(Generic[Built]):
 
 class Parts(Generic[Built]):
     """Parts of pages, by key. One whose version has changed is built at once; one that is only older than `keep_s` is
-    given as it is, and built anew behind its reader's back: he need not wait for what counts a million steps."""
+    given as it is, and built anew in the background: the reader need not wait for what counts a million steps."""
 
     def __init__(self, *, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._keep_s = keep_s

@@ -102,7 +102,7 @@ class SubmitPage:
         )
 
     def _spec_of(self, job_id: str, caller: Principal) -> str:
-        """Raises NotFound, also for a job that he may not see."""
+        """Raises NotFound, also for a job that the caller may not see."""
         place = self.places.find(job_id)
         if place is None or not caller.may(Role.VIEWER, place.project):
             raise NotFound(f"there is no job {job_id}")

@@ -23,7 +23,7 @@ class Role(StrEnum):
     """Each may do what the ones before it may."""
 
     VIEWER = "viewer"  # reads jobs, logs, events
-    SUBMITTER = "submitter"  # submits jobs, and steers those that he submitted
+    SUBMITTER = "submitter"  # submits jobs, and steers its own
     OPERATOR = "operator"  # steers every job
     ADMIN = "admin"  # gives tokens and secrets
 
@@ -43,7 +43,7 @@ class Principal:
     token_id: str | None = None
 
     def role_in(self, project: str) -> Role | None:
-        """The higher one of his role in the project and his role in every project."""
+        """The higher of the caller's roles in the project and in every project."""
         held = [self.grants[name] for name in (project, EVERY_PROJECT) if name in self.grants]
         return max(held, key=_ORDER.index, default=None)
 
@@ -58,13 +58,13 @@ class Principal:
         return any(role.covers(needed) for role in self.grants.values())
 
     def projects(self, needed: Role) -> frozenset[str] | None:
-        """Where he holds the role; None: in every project."""
+        """Where the caller holds the role; None: in every project."""
         if self.may_everywhere(needed):
             return None
         return frozenset(name for name, role in self.grants.items() if role.covers(needed))
 
     def may_give(self, grants: Mapping[str, Role]) -> bool:
-        """Whether he is the admin of all that the grants are about."""
+        """Whether the caller is the admin of all that the grants are about."""
         return all(self.may(Role.ADMIN, project) for project in grants)
 
 

@@ -1,7 +1,7 @@
 """Which role each route needs: the policy of authorisation, as one table. Pure.
 
 What is not in the table is refused, so that a new route is closed until it has a rule. What a caller may not see in a
-project does not exist for him: the answer is the one for an unknown thing, so that nobody learns names by asking.
+project is answered like an unknown thing, so that nobody learns names by asking.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Scope(StrEnum):
 
     PUBLIC = "public"  # nowhere: without a token
     EVERYWHERE = "everywhere"  # in every project: what concerns all of them
-    SOMEWHERE = "somewhere"  # in one project at least; what is answered is cut to his projects by the handler
+    SOMEWHERE = "somewhere"  # in one project at least; what is answered is cut to the caller's projects by the handler
     BODY = "body"  # in the project that the body names, which the handler asks about once it is read
     PROJECT = "project"  # in the project that the path names
     JOB = "job"  # in the project of the job that the path names
@@ -44,8 +44,8 @@ class JobPlace:
 class Verdict(StrEnum):
     ALLOWED = "allowed"
     UNAUTHENTICATED = "unauthenticated"
-    FORBIDDEN = "forbidden"  # he sees it and may not do this
-    HIDDEN = "hidden"  # for him there is no such thing
+    FORBIDDEN = "forbidden"  # the caller sees it and may not do this
+    HIDDEN = "hidden"  # the caller is answered as if there were no such thing
 
 
 def _public(*paths: str) -> tuple[Rule, ...]:
@@ -137,7 +137,7 @@ def judge(
     project: str | None = None,
     job: JobPlace | None = None,
 ) -> Verdict:
-    """May he? `project` is the one that the path names, `job` the place of the job that it names; None: unknown."""
+    """Whether the caller may. `project` and `job` are the ones that the path names; None: unknown."""
     if rule is None:
         return Verdict.FORBIDDEN
     if rule.scope is Scope.PUBLIC or rule.scope is Scope.WORKER:

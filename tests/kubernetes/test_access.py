@@ -55,7 +55,7 @@ def test_another_context_is_chosen_by_its_name_and_an_unknown_one_is_refused_wit
 ) -> None:
     path = write(tmp_path / "config")
     assert load_access(path, "lab").server == "https://lab:6443"
-    with pytest.raises(ConfigurationError, match="no context gke; it has lab"):
+    with pytest.raises(ConfigurationError, match="no context gke; known: lab"):
         load_access(path, "gke")
 
 

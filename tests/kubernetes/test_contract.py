@@ -50,7 +50,7 @@ def test_without_shared_files_records_and_logs_come_through_the_cluster(
     ("answer", "raised", "words"),
     [
         ("forbidden: a service account without a role, create", BackendUnavailable, "no right"),
-        ("negative parallelism", LaunchRefused, "refuses"),
+        ("negative parallelism", LaunchRefused, "refused"),
     ],
 )
 def test_without_a_way_for_the_agent_nothing_starts_and_it_is_said_why(

@@ -35,7 +35,7 @@ def _list_nodes(
     cluster: Annotated[str | None, typer.Option(help="Show only the nodes of this cluster.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List nodes with recorded failures, or clear the record of a node."""
+    """List nodes with recorded failures, or clear a record."""
     if context.invoked_subcommand is not None:
         return
     with reading() as client:

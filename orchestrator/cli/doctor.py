@@ -25,7 +25,7 @@ def doctor(
     config: Annotated[Path | None, typer.Option(help="The settings file, orchestrator.toml.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the service's configuration, and that its clusters can run jobs.
+    """Check the configuration, and that clusters can run jobs.
 
     On Slurm it runs one short task on a node, on Kubernetes two short pods. Then it starts two workers on every cluster
     by the same command that jobs get. Exit status 2: something has failed.

@@ -112,7 +112,7 @@ def scale(
     nodes: Annotated[str, typer.Argument(metavar="NODES", help="A number, or a range such as 2:8.")],
     as_json: AsJson = False,
 ) -> None:
-    """Change the number of nodes of a job, or its range, such as 2:8."""
+    """Change a job's number of nodes, or its range."""
     with writing() as client:
         job = client.scale(find_job(client, job_id).id, nodes)
     _tell(job, _tell_size(job), as_json)

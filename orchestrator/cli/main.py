@@ -31,13 +31,13 @@ NEXT_STEPS = {
 # Command: the module that holds it, and the first line of its docstring.
 COMMANDS = {
     "serve": ("orchestrator.cli.serve", "Run the service until SIGTERM or Ctrl-C."),
-    "submit": ("orchestrator.cli.submit", "Submit a job from a YAML or JSON file ('-' reads standard input)."),
+    "submit": ("orchestrator.cli.submit", "Submit a job from a YAML or JSON file."),
     "plan": ("orchestrator.cli.submit", "Show what a job file would launch, without submitting it."),
     "preflight": (
         "orchestrator.cli.preflight",
-        "Run a small job that checks network, storage and training steps before the real one.",
+        "Check network, storage and training steps with a small job.",
     ),
-    "drill": ("orchestrator.cli.trials", "Run a small copy of a job, kill a worker, and compare the loss curves."),
+    "drill": ("orchestrator.cli.trials", "Kill a worker of a small copy of a job; compare loss curves."),
     "ls": ("orchestrator.cli.job_listing", "List jobs, newest first."),
     "show": ("orchestrator.cli.job_listing", "Show one job."),
     "logs": ("orchestrator.cli.history_commands", "Print the logs of a job's workers."),
@@ -56,24 +56,24 @@ COMMANDS = {
     "retry": ("orchestrator.cli.job_actions", "Start another attempt of a job."),
     "snapshot": ("orchestrator.cli.job_actions", "Take a snapshot of a running job now."),
     "chaos": ("orchestrator.cli.job_actions", "Inject a fault into a running job, to test its recovery."),
-    "scale": ("orchestrator.cli.job_actions", "Change the number of nodes of a job, or its range, such as 2:8."),
+    "scale": ("orchestrator.cli.job_actions", "Change a job's number of nodes, or its range."),
     "clusters": ("orchestrator.cli.cluster_commands", "List the clusters, with their nodes and jobs."),
     "nodes": (
         "orchestrator.cli.cluster_commands",
-        "List nodes with recorded failures, or clear the record of a node.",
+        "List nodes with recorded failures, or clear a record.",
     ),
     "secret": ("orchestrator.cli.secret", "Store, list and remove secrets."),
     "webhook": ("orchestrator.cli.webhook", "Create, list and remove webhooks."),
     "token": ("orchestrator.cli.token", "Create, list and revoke tokens."),
     "simulate": (
         "orchestrator.cli.simulate",
-        "Simulate weeks of failures on a cluster, with the service's own policy.",
+        "Simulate weeks of failures with the service's own policy.",
     ),
     "login": ("orchestrator.cli.access", "Store a service's address and your token in a profile."),
     "logout": ("orchestrator.cli.access", "Delete a profile and its token."),
     "profiles": ("orchestrator.cli.access", "List the services that you have signed in to, or choose one."),
-    "doctor": ("orchestrator.cli.doctor", "Check the service's configuration, and that its clusters can run jobs."),
-    "db": ("orchestrator.cli.serve", "Upgrade, check, back up or restore the service's database."),
+    "doctor": ("orchestrator.cli.doctor", "Check the configuration, and that clusters can run jobs."),
+    "db": ("orchestrator.cli.serve", "Upgrade, check, back up or restore the database."),
 }
 
 

@@ -15,7 +15,7 @@ from orchestrator.domain.specs.validation import parse_spec
 
 
 def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Run a small job that checks network, storage and training steps before the real one.
+    """Check network, storage and training steps with a small job.
 
     One job of the same topology: whether its nodes reach each other, their names, versions and clocks, the snapshots'
     storage, the all-reduce of all and of each pair of nodes, and three steps with a restore. Exit status 0: nothing

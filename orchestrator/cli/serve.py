@@ -33,7 +33,7 @@ def serve(
 
 
 db = typer.Typer(
-    help="Upgrade, check, back up or restore the service's database.",
+    help="Upgrade, check, back up or restore the database.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,

@@ -45,7 +45,7 @@ def simulate(
     without: Annotated[list[str] | None, typer.Option(help="A rule to take out of the policy; repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Simulate weeks of failures on a cluster, with the service's own policy."""
+    """Simulate weeks of failures with the service's own policy."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=True
     )

@@ -34,7 +34,7 @@ def submit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job from a YAML or JSON file ('-' reads standard input).
+    """Submit a job from a YAML or JSON file.
 
     `run.workdir` counts from the current folder. With --wait or --follow the exit status is the job's: 0 succeeded,
     1 failed or cancelled. With --preflight it is 1 too where the job's place failed, and nothing is submitted.

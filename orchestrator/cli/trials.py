@@ -35,7 +35,7 @@ def drill(
     ] = (TOLERANCE),
     as_json: AsJson = False,
 ) -> None:
-    """Run a small copy of a job, kill a worker, and compare the loss curves.
+    """Kill a worker of a small copy of a job; compare loss curves.
 
     Two jobs of the same topology and of the least priority, one after the other; the first is struck and has to
     recover. Exit status 0: it did, and the curves are the same.

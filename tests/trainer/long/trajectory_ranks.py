@@ -10,18 +10,17 @@ import json
 import math
 import multiprocessing
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from tests.trainer.harness import free_port, read_lines
 from trainer import __main__ as program
 from trainer import snapshot
 from trainer.contract import env, layout
@@ -61,7 +60,7 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         self.folder.mkdir(parents=True)
-        port = _free_port()
+        port = free_port()
         for rank in range(self.leg.world_size):
             process = _FORK.Process(target=_work, args=(self, rank, port))
             process.start()
@@ -98,7 +97,7 @@ class Ranks:
                 snapshot.remove(layout.snapshots_dir(self.job_dir) / str(name))
 
     def losses(self) -> dict[int, float]:
-        lines = _read_lines(self.folder / layout.PROGRESS)
+        lines = read_lines(self.folder / layout.PROGRESS)
         return {line["step"]: line["metrics"]["loss"] for line in lines if "loss" in line.get("metrics", {})}
 
     def seen(self, first: int, last: int) -> list[str]:
@@ -107,7 +106,7 @@ class Ranks:
         per_step = math.ceil(count / self.leg.world_size)
         digests: list[str] = []
         for rank in range(self.leg.world_size):
-            passes = _read_lines(self.folder / f"ledger-{rank}")[: (last - first + 1) * per_step]
+            passes = read_lines(self.folder / f"ledger-{rank}")[: (last - first + 1) * per_step]
             real = (line for place, line in enumerate(passes) if rank + place % per_step * self.leg.world_size < count)
             digests += [digest for line in real for digest in line]
         return digests
@@ -164,16 +163,3 @@ def _keep_ledger(forward: Callable[[Decoder, Tensor], Tensor], path: Path) -> Ca
         return forward(model, tokens_BT)
 
     return run
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _read_lines(path: Path) -> list[Any]:
-    """Whole lines of a file of JSON lines; the one being written is left for later."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -111,7 +111,7 @@ CASES = (
         spec=job_of(FOREVER),
         strike=preempt,
         kind="preempted",
-        says="Slurm gave its place to another job (Slurm job {id}, PREEMPTED)",
+        says="Slurm preempted it for another job (Slurm job {id}, PREEMPTED)",
         remedy="preemption",
     ),
     Case(

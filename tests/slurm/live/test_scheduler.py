@@ -23,7 +23,7 @@ def test_a_preempted_job_takes_a_snapshot_and_comes_back(lab: Lab) -> None:
     done = lab.succeeded(job)
     first = next(iter(lab.client.attempts(job)))
     assert (done.attempts, first.state, "restored" in lab.kinds(job)) == (2, "PREEMPTED", True)
-    assert "Slurm gave its place to another job" in lab.sentences(job)
+    assert "Slurm preempted it for another job" in lab.sentences(job)
     assert done.spent.get("node", 0) == done.spent.get("application", 0) == 0
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import BaseRoute
 
 from orchestrator.api.authorization import authorise
 from orchestrator.api.deps import Services
@@ -29,9 +30,15 @@ from orchestrator.api.routes import (
 
 
 def create_app(
-    services: Services, *, pages: Sequence[APIRouter] = (), problem_page: ProblemPage | None = None
+    services: Services,
+    *,
+    add_pages: Callable[[APIRouter], None] | None = None,
+    problem_page: ProblemPage | None = None,
 ) -> FastAPI:
-    """`pages` are routers for people, `problem_page` renders an error for a browser; both come from the dashboard."""
+    """`problem_page` renders an error for a browser. It comes from the dashboard, as `add_pages` does."""
+    pages = APIRouter(dependencies=[Depends(authorise)], include_in_schema=False)
+    if add_pages is not None:
+        add_pages(pages)
     app = FastAPI(
         title="Orchestrator",
         description="Submits training jobs to clusters and keeps them alive.",
@@ -39,10 +46,27 @@ def create_app(
         docs_url=None,  # these pages load scripts from a CDN
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: route.name,  # what a generated client calls its methods
-        dependencies=[Depends(authorise)],
+        routes=[*_build_api_routes(), *pages.routes],
     )
     app.state.services = services
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
+    install_handlers(app, problem_page)
+    app.add_middleware(
+        Edge,
+        metrics=services.metrics,
+        allowed_hosts=frozenset(services.hosts),
+        body_memory=services.body_memory,
+    )
+    return app
+
+
+@cache
+def _build_api_routes() -> Sequence[BaseRoute]:
+    """The routes under /api. They hold no service, so all applications of a process share them."""
+    api = APIRouter(
+        dependencies=[Depends(authorise)],
+        generate_unique_id_function=lambda route: route.name,  # what a generated client calls its methods
+    )
     for module in (
         jobs,
         job_requests,
@@ -57,15 +81,5 @@ def create_app(
         webhooks,
         meta,
     ):
-        app.include_router(module.router)
-    for router in pages:
-        app.include_router(router, include_in_schema=False)
-    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
-    install_handlers(app, problem_page)
-    app.add_middleware(
-        Edge,
-        metrics=services.metrics,
-        allowed_hosts=frozenset(services.hosts),
-        body_memory=services.body_memory,
-    )
-    return app
+        api.include_router(module.router)
+    return api.routes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -22,8 +23,7 @@ from orchestrator.commands.nodes import NodeRecords
 from orchestrator.commands.plans import Plans
 from orchestrator.configured_cluster import Cluster
 from orchestrator.dashboard.pages import render_problem
-from orchestrator.dashboard.sign_in import build_sign_in
-from orchestrator.dashboard.views import build_router
+from orchestrator.dashboard.views import add_pages
 from orchestrator.intake.reception import Reception
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import Logs
@@ -119,5 +119,4 @@ def build_services(settings: Settings, database: Database, identity: Identity, a
 
 
 def build_app(services: Services, clock: Clock) -> FastAPI:
-    pages = [build_router(services, clock), build_sign_in(services.identity.tokens)]
-    return create_app(services, pages=pages, problem_page=render_problem)
+    return create_app(services, add_pages=partial(add_pages, services, clock), problem_page=render_problem)

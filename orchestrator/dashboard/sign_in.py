@@ -20,9 +20,8 @@ _FORM_BYTES = 8 * 1024
 _FORM_TYPE = "application/x-www-form-urlencoded"
 
 
-def build_sign_in(tokens: Tokens) -> APIRouter:
-    """The routes of signing in and out."""
-    router = APIRouter(include_in_schema=False)
+def add_sign_in(router: APIRouter, tokens: Tokens) -> None:
+    """Add the routes of signing in and out."""
 
     @router.get(SIGN_IN)
     def show_form(wanted: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
@@ -48,8 +47,6 @@ def build_sign_in(tokens: Tokens) -> APIRouter:
         answer = RedirectResponse(SIGN_IN, status_code=303)
         answer.delete_cookie(SESSION_COOKIE, path="/")
         return answer
-
-    return router
 
 
 def _form(wanted: str, *, status: int = 200, trouble: str = "") -> Response:

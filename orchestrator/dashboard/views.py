@@ -20,15 +20,15 @@ from orchestrator.dashboard.list_page import ListPage
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.dashboard.pages import ASSETS
 from orchestrator.dashboard.settings_pages import SettingsPages
+from orchestrator.dashboard.sign_in import add_sign_in
 from orchestrator.dashboard.sparks import Sparks
 from orchestrator.dashboard.submit_page import SubmitPage
 from orchestrator.domain.errors import NotFound
 from orchestrator.ports.clock import Clock
 
 
-def build_router(services: Services, clock: Clock) -> APIRouter:
-    """The routes of the pages. With the header `X-Fragment: main` a page is its <main>'s content only."""
-    router = APIRouter(include_in_schema=False)
+def add_pages(services: Services, clock: Clock, router: APIRouter) -> None:
+    """Add the routes of the pages. With the header `X-Fragment: main` a page is its <main>'s content only."""
     queries, commands, plans, places = services.queries, services.commands, services.plans, services.identity.places
     recent: Recent[Kept] = Recent()
     ListPage(queries, Sparks(queries), services.usage, recent, clock).add_to(router)
@@ -39,8 +39,8 @@ def build_router(services: Services, clock: Clock) -> APIRouter:
     identity = services.identity
     SettingsPages(services.inventory, identity.tokens, identity.vault, services.webhooks, clock).add_to(router)
     add_actions(router, commands, places)
+    add_sign_in(router, identity.tokens)
     router.add_api_route("/static/{name}", _asset, methods=["GET"])
-    return router
 
 
 def _asset(name: str, accept_encoding: Annotated[str, Header()] = "") -> Response:

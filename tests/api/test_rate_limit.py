@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from orchestrator.api.app import create_app
-from orchestrator.dashboard.sign_in import build_sign_in
+from orchestrator.dashboard.sign_in import add_sign_in
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.identity.rate_limit import RateLimit
@@ -33,8 +34,8 @@ def paced(closed: World, hand: Hand) -> Iterator[Client]:
     """Ten requests at once of each caller, and ten false tokens of each address; then one a second."""
     meters = {"rate_limit": RateLimit(1, monotonic=hand), "strangers": RateLimit(1, monotonic=hand)}
     identity = replace(closed.services.identity, **meters)  # type: ignore[arg-type]
-    signing = build_sign_in(closed.services.identity.tokens)
-    client = Client(create_app(replace(closed.services, identity=identity), pages=[signing]))
+    signing = partial(add_sign_in, tokens=closed.services.identity.tokens)
+    client = Client(create_app(replace(closed.services, identity=identity), add_pages=signing))
     yield client
     client.close()
 

@@ -1,13 +1,13 @@
-"""Run every benchmark, one after the other, and write what they print into docs/benchmarks.md.
+"""Run all benchmarks, one after the other, and write their results to docs/benchmarks.md.
 
     python -m benchmarks [--only NAME ...] [--quick] [--page FILE]          # or: make bench ARGS="--only startup"
 
-Each benchmark is a command of its own. When it has ended, its section of the page is written, with the date, the
-command, the machine, the versions and the load. Other sections stay as they are, and so does the section of a
-benchmark that fails. --quick takes a minute or so for each, to see that everything works: its figures mean little, and
-are printed instead of written unless --page is given.
+Each benchmark is a separate command. When it has ended, its section of the page is written, with the date, the command,
+the machine, the versions and the load. Other sections are left unchanged, and so is the section of a benchmark that
+fails. --quick takes about a minute for each benchmark, to check that everything works. Its figures mean little: they
+are printed, not written, unless --page is given.
 
-Run it on a machine that does nothing else. Exit status 1: a benchmark failed or, without --quick, missed a limit.
+Run it on an idle machine. Exit status 1 if a benchmark failed or, without --quick, missed a limit.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from deploy.dev.postgres import NoPostgres, find_binaries
 from deploy.dev.sections import replace_section
 
 PAGE = yardstick.ROOT / "docs" / "benchmarks.md"
-_LIMIT_S = 4 * 3600.0  # of one command; one that takes longer hangs
-_GRACE_S = 60.0  # to end what it started
+_LIMIT_S = 4 * 3600.0  # for one command; one that takes longer hangs
+_GRACE_S = 60.0  # for a command to end its processes
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A section of the page, and the command that makes it."""
+    """A section of the page, and the command that writes it."""
 
     name: str
     module: str  # below benchmarks
     full: str  # arguments
     quick: str
-    missing: Callable[[], str | None] = lambda: None  # a sentence that says what this machine lacks
+    missing: Callable[[], str | None] = lambda: None  # what this machine lacks, as a sentence
 
     def command(self, *, quick: bool) -> str:
         return f"benchmarks.{self.module} {self.quick if quick else self.full}".rstrip()
@@ -57,7 +57,7 @@ def _needs_postgres() -> str | None:
 
 
 def _needs_gpu() -> str | None:
-    return None if yardstick.list_gpus() else "nvidia-smi names no GPU here"
+    return None if yardstick.list_gpus() else "nvidia-smi finds no GPU"
 
 
 _SMALL_LOAD = "--jobs 200 --live 50 --submissions 50 --reads 20 --report-rounds 1 --paced-s 2"
@@ -85,26 +85,26 @@ BENCHMARKS = (
 
 
 class BenchmarkFailed(Exception):
-    """It ended without tables, or did not end; the text says which."""
+    """A benchmark printed no table, or did not end."""
 
 
 def main() -> int:
     options = _parse_options()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the processes that were started
     chosen = [benchmark for benchmark in BENCHMARKS if benchmark.name in (options.only or [benchmark.name])]
     page = options.page or (None if options.quick else PAGE)
-    wrong = list(measure_all(chosen, page, quick=options.quick))
-    if wrong:
-        print(f"failed, or missed a limit: {', '.join(wrong)}", file=sys.stderr)
-    return 1 if wrong else 0
+    failed = list(measure_all(chosen, page, quick=options.quick))
+    if failed:
+        print(f"failed, or missed a limit: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def measure_all(benchmarks: Iterable[Benchmark], page: Path | None, *, quick: bool) -> Iterator[str]:
-    """Write each section as soon as it is there, or print it. Gives the names of those that went wrong."""
+    """Write or print each section as soon as it is measured. Yields the names of benchmarks that failed."""
     for benchmark in benchmarks:
         lacking = benchmark.missing()
         if lacking is not None:
-            print(f"{benchmark.name}: left out, {lacking}", file=sys.stderr, flush=True)
+            print(f"{benchmark.name}: skipped, {lacking}", file=sys.stderr, flush=True)
             continue
         try:
             kept, section = measure(benchmark.command(quick=quick))
@@ -121,7 +121,7 @@ def measure_all(benchmarks: Iterable[Benchmark], page: Path | None, *, quick: bo
 
 
 def measure(command: str) -> tuple[bool, str]:
-    """Whether all limits were kept, and the section. Raises BenchmarkFailed."""
+    """Whether all limits were met, and the section. Raises BenchmarkFailed."""
     began, load, speed = time.monotonic(), os.getloadavg()[0], yardstick.measure()
     kept, tables = run(command)
     lines = [
@@ -130,7 +130,7 @@ def measure(command: str) -> tuple[bool, str]:
         f"yardstick {speed['loop_s']} s and {speed['memory_s']} s.",
         f"Machine: {yardstick.describe_machine()}.",
         f"Versions: {yardstick.describe_versions()}.",
-        *([] if kept else ["**A limit was not kept.**"]),
+        *([] if kept else ["**A limit was missed.**"]),
         "",
         f"    python -m {command}",
         "",
@@ -140,7 +140,7 @@ def measure(command: str) -> tuple[bool, str]:
 
 
 def run(command: str) -> tuple[bool, str]:
-    """Whether `python -m COMMAND` ended with 0, and the tables it printed; its stderr is shown as it comes."""
+    """Whether `python -m COMMAND` exited with 0, and the tables that it printed. Its stderr is passed through."""
     print(f"python -m {command}", file=sys.stderr, flush=True)
     path = os.pathsep.join(filter(None, (str(yardstick.ROOT), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
@@ -163,7 +163,7 @@ def run(command: str) -> tuple[bool, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """SIGTERM, then SIGKILL, for the command and what shares its session."""
+    """Send SIGTERM to the command, then SIGKILL to all processes of its session."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -179,8 +179,10 @@ def _parse_options() -> argparse.Namespace:
     )
     names = [benchmark.name for benchmark in BENCHMARKS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--quick", action="store_true", help="small runs, to see that everything works")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="what is written; without --quick docs/benchmarks.md")
+    parser.add_argument("--quick", action="store_true", help="small runs, to check that everything works")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="the page to write; without --quick docs/benchmarks.md"
+    )
     return parser.parse_args()
 
 

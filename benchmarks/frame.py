@@ -1,4 +1,4 @@
-"""What every benchmark shares: its options, how it prints, and the cells of its tables."""
+"""Shared by all benchmarks: options, output and table cells."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import IO, Any
 
 from benchmarks import yardstick
 
-Figures = dict[str, Any]  # JSON, whose shape is that of the benchmark
+Figures = dict[str, Any]  # JSON; each benchmark has its own shape
 
 
 def build_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """With --json, which every benchmark has."""
+    """A parser with --json, which every benchmark has."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=description,
@@ -29,13 +29,13 @@ def build_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def begin() -> None:
-    """Print the yardstick to stderr. From now on SIGTERM ends this process with all that it started."""
+    """Print the yardstick to stderr. From now on SIGTERM raises SystemExit, so that started processes are ended."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(yardstick.describe(), file=sys.stderr, flush=True)
 
 
 def finish(figures: Figures, tables: Iterable[str], *, as_json: bool, kept: bool = True) -> int:
-    """Print the figures or the tables; returns the exit status, 1 where a limit was missed."""
+    """Print the figures or the tables, and return the exit status: 1 if a limit was missed."""
     print(json.dumps(figures) if as_json else "\n".join(tables), flush=True)
     return 0 if kept else 1
 
@@ -49,7 +49,7 @@ def _render_row(cells: Sequence[object]) -> str:
 
 
 def render_number(value: float | None, unit: str = "") -> str:
-    """Three significant digits; nothing for an unknown value."""
+    """Three significant digits. Empty for an unknown value."""
     if value is None:
         return ""
     text = f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
@@ -57,14 +57,14 @@ def render_number(value: float | None, unit: str = "") -> str:
 
 
 def render_ratio(value: float | None, ours: float | None) -> str:
-    """Nothing where one of them is unknown, or ours took no time at all."""
+    """Empty if one of them is unknown, or if ours is 0."""
     return f"{value / ours:.1f}" if value is not None and ours is not None and ours > 0 else ""
 
 
 def start_ranks(
     command: Sequence[str], count: int, device: str, log: IO[bytes] | None, **more: str
 ) -> list[Popen[bytes]]:
-    """As a launcher starts the ranks of one machine. On CPUs each has one thread and sees no GPU."""
+    """Start the ranks of one machine, like a launcher. On CPUs each has one thread and sees no GPU."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}

@@ -1,4 +1,4 @@
-"""`python benchmarks/recovery.py` is `python -m benchmarks.recovery`: see the package of this name."""
+"""`python benchmarks/recovery.py` is short for `python -m benchmarks.recovery`."""
 
 import sys
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""A pass of the supervisor over 1,000 jobs on a Slurm that holds 50,000 of other people's.
+"""A pass of the supervisor over 1,000 jobs, on a Slurm with 50,000 jobs of other users.
 
     python -m benchmarks.slurm [--jobs N] [--foreign N] [--passes N] [--json]
 
-Half of our jobs run on two nodes each, the others wait. Store (SQLite), run directories, policy and the parsing of what
-Slurm's commands print are the service's own; `squeue` is a script that prints a file: only our own user's lines, as
-slurmctld filters them, or all of them, as where the other jobs belong to the service's Unix user too. How long a real
-slurmctld thinks is not in the figures. The limit is what the project promises.
+Half of our jobs run on two nodes each, the others wait. Store (SQLite), run directories, policy and the parsers of
+Slurm's output are those of the service. `squeue` is a script that prints a file: only the lines of our own user, as
+slurmctld filters them, or all of them, as if the other jobs also belonged to the service's Unix user. The time that a
+real slurmctld takes is not included. The limit is what the project promises.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TEMPLATE = "template"
 
 
 class World:
-    """So many jobs with an attempt each, on a crowded Slurm."""
+    """`jobs` jobs with an attempt each, on a crowded Slurm."""
 
     def __init__(self, folder: Path, jobs: int, foreign: int) -> None:
         root = folder / "runs"
@@ -76,16 +76,16 @@ class World:
         self._database.dispose()
 
     def write_lines(self) -> None:
-        """Every rank of a running job made a step."""
+        """Write a step of each rank of the running jobs."""
         write_lines(self._journals, next(self._steps))
 
     def look(self) -> None:
-        """The cluster's part of a pass: one listing, and the traces in the run directories."""
+        """The cluster's part of a pass: one listing, and the files in the run directories."""
         self._backend.observe(dict.fromkeys(self._keys, _NODES))
 
 
 def _store_jobs(database: Database, count: int) -> list[AttemptKey]:
-    """Jobs that began; what each attempt is now the first passes find out."""
+    """Store jobs that have started. The first passes observe the state of each attempt."""
     topology = {"nodes": str(_NODES), "workers_per_node": 1}
     now = datetime.now(UTC)
     job = make_job(_TEMPLATE, make_spec(cluster=CLUSTER, topology=topology), JobState.STARTING, now)
@@ -104,13 +104,13 @@ def _store_jobs(database: Database, count: int) -> list[AttemptKey]:
 
 
 def measure(world: World, passes: int) -> dict[str, Figures]:
-    """Rows of the table. In each pass every running job is seen, and none changes its state."""
-    for _ in range(3):  # what follows from the first sight is decided and written down
+    """The rows of the table. Each pass observes every running job, and none changes its state."""
+    for _ in range(3):  # store what the first observations decide
         world.reconciler.reconcile()
     rows = {
         "nobody wrote": _time_passes(world, passes),
         "a line from each rank": _time_passes(world, passes, before=world.write_lines),
-        "of it, the cluster": time_calls(world.look, passes),
+        "the cluster's part": time_calls(world.look, passes),
     }
     world.slurm.give_all_to_us()
     rows["all jobs are this user's"] = _time_passes(world, passes)

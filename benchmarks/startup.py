@@ -1,8 +1,8 @@
-"""How light the service is: idle memory, start to ready, and the command line's first word.
+"""The service's idle memory and start time, and the start time of the command line.
 
     python -m benchmarks.startup [--runs N] [--json]
 
-Each figure is the median of N runs, beside the least and the greatest; the limits are what the project promises.
+Each figure is the median of N runs, with the least and the greatest. The limits are what the project promises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIMITS = {"idle_memory_mb": 150.0, "start_to_ready_s": 2.0, "help_s": 0.3}
 
 
 def measure_service() -> tuple[float, float]:
-    """Resident memory (MB) after 3 s of idling, and seconds from exec to the first good answer of /readyz."""
+    """Resident memory (MB) after 3 s of idling, and seconds from exec to the first successful answer of /readyz."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         with ThrowawayService(Path(folder)) as service:

@@ -1,4 +1,4 @@
-"""What a measurement was taken on, and how quick the machine is at this hour, to compare figures of different days.
+"""Describe the machine, and measure how fast it is now, to compare figures of different days.
 
 python -m benchmarks.yardstick
 """
@@ -53,7 +53,7 @@ def describe_machine() -> str:
 
 
 def list_gpus() -> list[str]:
-    """The name of each, as the driver gives it; none where there is no driver."""
+    """The names of the GPUs, from the driver. Empty without a driver."""
     return _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
 
 
@@ -66,7 +66,7 @@ def describe_versions() -> str:
 
 
 def _ask(*command: str) -> str:
-    """What a program prints, in this checkout; nothing where it is missing or fails."""
+    """The output of a program in this checkout. Empty if it is missing or fails."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):

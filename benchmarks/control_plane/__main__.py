@@ -2,9 +2,9 @@
 
     python -m benchmarks.control_plane [--database sqlite|postgres|both] [--json] [--parts ...]
 
-A service process on a throw-away database, its clients in this process, all on this machine. PostgreSQL runs without
-fsync (deploy/dev/postgres.py). Jobs wait in the queue or belong to a cluster that the service does not have: nothing is
-started.
+A service process uses a throw-away database; its clients are in this process, on the same machine. PostgreSQL runs
+without fsync (deploy/dev/postgres.py). Nothing is started: jobs wait in the queue, or belong to a cluster that the
+service does not have.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from orchestrator.store.records import JobOrder
 from trainer.contract.progress import render_progress
 
 PARTS = ("submissions", "reads", "pages", "reports", "passes")
-REPLICAS = 1250  # of 8 workers: 10,000 of them
+REPLICAS = 1250  # with 8 workers each: 10,000 workers
 RATE_PER_S = 250  # each replica every 5 s
 _FIRST_REPORTER = 5_000_000  # number of the first copy
 _FIRST_STEP = 10_000
@@ -64,7 +64,7 @@ _DAY_S = 86_400.0
 
 
 def measure(server: str | None, options: argparse.Namespace) -> Figures:
-    """All parts on one kind of database, each on a database of its own."""
+    """All parts on one kind of database, each with its own database."""
     figures: Figures = {}
     if "submissions" in options.parts:
         figures["submissions"] = _alone(server, partial(measure_submissions, count=options.submissions))
@@ -81,7 +81,7 @@ def _alone(server: str | None, measured: Callable[[Path, str], Figures]) -> Figu
 
 
 def measure_submissions(folder: Path, url: str, count: int) -> Figures:
-    """Every job waits: one that is between two attempts holds a slot, and the first in the queue needs them all."""
+    """Every job waits: a job between two attempts holds a slot, and the first in the queue needs all slots."""
     database, now = Database(url), datetime.now(UTC)
     patient = make_spec(supervise={"backoff_s": [_DAY_S, _DAY_S]})
     add_job(database, make_job("holder", patient, JobState.RECOVERING, now, retry_at=now + timedelta(seconds=_DAY_S)))
@@ -109,7 +109,7 @@ def _submissions(prefix: str, count: int) -> list[Request]:
 
 
 def measure_stored(folder: Path, url: str, count: int, options: argparse.Namespace) -> Figures:
-    """Lists, shows and pages, and on the largest database reports too."""
+    """Lists, shows and pages, and on the largest database also reports."""
     database = Database(url)
     ids = add_many(database, count)
     is_reporting = "reports" in options.parts and count == max(options.jobs)
@@ -138,7 +138,7 @@ def _show(job_id: str) -> Request:
 
 
 def measure_pages(url: str, job_id: str, count: int) -> Figures:
-    """Polls of an open page: with the tag of what it shows, which are answered 304, and without one."""
+    """Poll an open page with its current tag, which gives 304, and without one."""
     figures: Figures = {}
     for path in ("/", "/?state=FAILED", *(f"/?order={order}" for order in JobOrder), f"/jobs/{job_id}"):
         fragment = {"X-Fragment": "main"}
@@ -150,14 +150,14 @@ def measure_pages(url: str, job_id: str, count: int) -> Figures:
 
 
 def add_reporters(database: Database) -> list[str]:
-    """The jobs that report, one replica each; nothing of theirs is stored yet."""
+    """Add the jobs that report, with one replica each and no reports yet."""
     spec = make_spec(cluster=UNSUPERVISED, topology={"workers_per_node": WORKERS})
     add_running(database, make_job("reporter", spec, JobState.RUNNING, datetime.now(UTC)), steps=0)
     return copy(database, "reporter", range(_FIRST_REPORTER, _FIRST_REPORTER + REPLICAS))
 
 
 def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, paced_s: int) -> Figures:
-    """How many a second, and how responsive the service is meanwhile."""
+    """Reports per second, and how responsive the service is meanwhile."""
     paced = RATE_PER_S * paced_s
     looks = [_list() if number % 2 else _show(ids[number % len(ids)]) for number in range(paced_s * _READS_PER_S)]
     drive(service.url, _reports(ids, 0, REPLICAS), connections=4)
@@ -173,17 +173,17 @@ def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, 
         figures["paced"] = {**running.result(), **usage.figures()}
     last_step = _FIRST_STEP + rounds + -(-paced // REPLICAS)
     with Client(service.url) as client:
-        assert client.job(ids[0]).step == last_step, "a report was left out"
+        assert client.job(ids[0]).step == last_step, "a report is missing"
     return {**figures, "list and show meanwhile": meanwhile}
 
 
 def _reports(ids: Sequence[str], first_round: int, count: int) -> list[Request]:
-    """Round after round of all replicas: each worker reports one step more, at the journal's next byte."""
+    """Rounds of reports of all replicas. In each, every worker reports one more step, at the journal's next byte."""
     requests = []
     for number in range(count):
         step = first_round + number // len(ids)
         lines = [json.dumps(render_progress(make_line(_FIRST_STEP + step, rank))) for rank in range(WORKERS)]
-        length = sum(len(line) + 1 for line in lines)  # the same of every report: numbers have a fixed width
+        length = sum(len(line) + 1 for line in lines)  # equal for every report: numbers have a fixed width
         document = {
             "version": 1, "job_id": ids[number % len(ids)], "attempt": 1, "replica": 0, "incarnation": 2,
             "progress_from": step * length, "progress": lines, "progress_to": (step + 1) * length,
@@ -193,7 +193,7 @@ def _reports(ids: Sequence[str], first_round: int, count: int) -> list[Request]:
 
 
 def render(kinds: Figures) -> list[str]:
-    """The tables; `kinds` has the figures by database."""
+    """The tables. `kinds` has the figures by database."""
     parts = [(kind, name, figures) for kind, parts in kinds.items() for name, figures in parts.items()]
     submitted = [
         render_load(f"{kind}, {how}", met)
@@ -242,7 +242,7 @@ def main() -> int:
     parser = build_parser("control_plane", __doc__)
     parser.add_argument("--database", choices=("sqlite", "postgres", "both"), default="both")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--jobs", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="stored ones")
+    parser.add_argument("--jobs", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="stored jobs")
     parser.add_argument("--live", nargs="+", type=int, default=[1_000, 10_000], help="jobs of a pass")
     parser.add_argument("--submissions", type=int, default=3000)
     parser.add_argument("--reads", type=int, default=300, help="requests of each kind")

@@ -41,7 +41,7 @@ def post(path: str, document: object) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`seconds` from sending, in a paced run from the time at which the request was due, to the last byte."""
+    """`seconds` to the last byte, from sending or, in a paced run, from the time at which the request was due."""
 
     status: int
     seconds: float
@@ -66,7 +66,7 @@ class Caller:
 
 
 def drive(url: str, requests: Sequence[Request], *, connections: int = 1, rate: float | None = None) -> Figures:
-    """Send all requests over so many connections; `rate` requests a second, or as fast as answers come."""
+    """Send all requests over `connections` connections, `rate` per second or as fast as answers arrive."""
     numbered, lock, began = iter(enumerate(requests)), threading.Lock(), time.perf_counter()
 
     def send(_: int) -> list[Answer]:
@@ -105,7 +105,7 @@ def render_load(name: str, reported: Figures) -> list[str]:
 
 
 class Usage:
-    """The service's CPU and its passes since this was made."""
+    """The service's CPU time and passes since this object was created."""
 
     def __init__(self, service: ThrowawayService) -> None:
         self._service = service
@@ -138,7 +138,7 @@ def read_memory(service: ThrowawayService) -> dict[str, float]:
 
 @contextmanager
 def fresh_database(server: str | None, folder: Path) -> Iterator[str]:
-    """The URL of a database with tables and nothing in them: on the server, or a file in the folder."""
+    """The URL of a database with empty tables: on the server, or a file in the folder."""
     if server is None:
         url = f"sqlite:///{folder / 'orchestrator.db'}"
         schema.upgrade(url)

@@ -1,4 +1,4 @@
-"""Passes of the supervisor over many running jobs: real store, observer and actor, a cluster that says "running"."""
+"""Passes of the supervisor over many running jobs: real store, observer and actor, and a fake cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PASSES = 5
 
 
 class SteadyCluster:
-    """Everything that it is asked about runs."""
+    """Every attempt runs."""
 
     def render(self, plan: LaunchPlan) -> NativeRequest:
         raise AssertionError("nothing is planned here")
@@ -65,7 +65,7 @@ class SteadyCluster:
 
 
 def measure_passes(folder: Path, url: str, count: int) -> Figures:
-    """So many running jobs of one replica: none wrote anything since the last pass, or each wrote a line."""
+    """`count` running jobs of one replica. Between passes none writes, or each writes a line."""
     database = Database(url)
     spec = make_spec(cluster=CLUSTER, topology={"workers_per_node": WORKERS})
     add_running(database, make_job("template", spec, JobState.RUNNING, datetime.now(UTC)), steps=0)
@@ -74,7 +74,7 @@ def measure_passes(folder: Path, url: str, count: int) -> Figures:
     journals = {write_life(folder, AttemptKey(job_id, 1)): 0 for job_id in ids}
     calm_collector()
     reconciler = build_reconciler(database, folder, SteadyCluster())
-    for _ in range(3):  # what was written so far is taken in, and what follows from it is decided
+    for _ in range(3):  # store what was written so far, and what it decides
         reconciler.reconcile()
     figures = {"quiet": time_calls(reconciler.reconcile, _PASSES)}
     steps = iter(range(1, 1 + _PASSES))
@@ -88,7 +88,7 @@ def measure_passes(folder: Path, url: str, count: int) -> Figures:
 
 
 def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconciler:
-    """The service's own, holding the lease of CLUSTER."""
+    """The reconciler of the service, with the lease of CLUSTER."""
     clock, ports = SystemClock(), range(20_000, 30_000)
     lease = SqlLeaseStore(database).acquire(CLUSTER, "benchmark", ttl_s=3600)
     assert lease is not None
@@ -104,7 +104,7 @@ def build_reconciler(database: Database, root: Path, backend: Backend) -> Reconc
 
 
 def time_calls(act: Callable[[], object], count: int, *, before: Callable[[], object] = lambda: None) -> Figures:
-    """Seconds of CPU and of the wall clock."""
+    """Time `act`, in seconds of CPU and of the wall clock."""
     cpu_s, wall_s = [], []
     for _ in range(count):
         before()
@@ -123,7 +123,7 @@ def render_pass(name: str, reported: Figures) -> list[str]:
 
 
 def write_life(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: int = 2) -> Path:
-    """What a life of a replica's agent leaves; returns its progress journal. The store has taken in a first life."""
+    """Write the files of an incarnation of an agent, and return its progress journal. The store has an earlier one."""
     claim = layout.attempt_dir(root / key.job_id, key.number) / layout.CLAIM
     life = layout.replica_dir(root / key.job_id, key.number, replica) / str(incarnation)
     life.mkdir(parents=True)
@@ -140,7 +140,7 @@ def write_life(root: Path, key: AttemptKey, *, replica: int = 0, incarnation: in
 
 
 def write_lines(journals: Mapping[Path, int], step: int) -> None:
-    """A line of that step in each journal, by the rank beside it."""
+    """Append a line of that step to each journal, by the rank that `journals` names."""
     for journal, rank in journals.items():
         with journal.open("a") as file:
             file.write(json.dumps(render_progress(make_line(step, rank))) + "\n")

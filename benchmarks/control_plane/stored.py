@@ -1,7 +1,4 @@
-"""Many stored jobs in little time: a few are made by the stores themselves, the rest are copies of their rows.
-
-Copies are made in the database, by whatever columns the tables have.
-"""
+"""Store many jobs in little time: the stores create a few, and the database copies their rows with all columns."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ UNSUPERVISED = "elsewhere"  # a cluster that the service does not have: it leave
 WORKERS = 8
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _PROJECTS = ("vision", "speech", "language", "ranking")
-_RUNNING_SHARE = 50  # one job in so many runs
+_RUNNING_SHARE = 50  # one job of so many runs
 _ENDS = (JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -46,7 +43,7 @@ def make_spec(name: str = "train", **fields: object) -> JobSpec:
 def make_job(job_id: str, spec: JobSpec, state: JobState, at: datetime, **fields: object) -> Job:
     ended = at + timedelta(hours=1) if state.terminal else None
     job = Job(
-        id=job_id, spec=spec, state=state, reason="stands as the benchmark put it", desired=Desired(), created_at=at,
+        id=job_id, spec=spec, state=state, reason="set by the benchmark", desired=Desired(), created_at=at,
         updated_at=at, finished_at=ended,
     )  # fmt: skip
     return replace(job, **fields)  # type: ignore[arg-type]
@@ -59,13 +56,13 @@ def add_job(database: Database, job: Job) -> None:
 
 
 def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
-    """The job with an attempt of one replica, whose workers have told of so many steps."""
+    """Add the job with an attempt of one replica, whose workers have reported `steps` steps."""
     add_job(database, job)
     ended = job.state.terminal
     attempt = Attempt(
         key=AttemptKey(job.id, 1),
         state=AttemptState[job.state.value] if ended else AttemptState.RUNNING,
-        reason="stands as the benchmark put it", nonce="c0ffee00", nodes=job.spec.topology.nodes,
+        reason="set by the benchmark", nonce="c0ffee00", nodes=job.spec.topology.nodes,
         asked=job.spec.topology.nodes, port=20000,
         created_at=job.created_at, handle=f"local:{job.id}", started_at=job.created_at, ended_at=job.finished_at,
     )  # fmt: skip
@@ -77,7 +74,7 @@ def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
         ("snapshot.committed", {"name": "step-00000010-a1-g1"}),
     ]
     journalled = [
-        JournalEvent(kind=kind, at=render_time(_BEGIN), sentence="told", generation=1, evidence=evidence)
+        JournalEvent(kind=kind, at=render_time(_BEGIN), sentence="reported", generation=1, evidence=evidence)
         for kind, evidence in reported
     ]
     batch = JournalBatch(
@@ -89,7 +86,7 @@ def add_running(database: Database, job: Job, *, steps: int = 10) -> None:
 
 
 def _apply(database: Database, change: Change) -> None:
-    """As a supervisor would, of a cluster that nobody else supervises."""
+    """Write as the supervisor of a cluster that has no other."""
     lease = SqlLeaseStore(database).acquire(UNSUPERVISED, "benchmark", ttl_s=3600)
     assert lease is not None
     SqlSupervisorStore(database, lease).apply(change)
@@ -104,7 +101,7 @@ def make_line(step: int, rank: int) -> Progress:
 
 
 def add_many(database: Database, count: int) -> list[str]:
-    """So many jobs: ended ones of four projects, one in fifty running elsewhere."""
+    """Add `count` jobs of four projects: one in fifty runs elsewhere, the others have ended."""
     ended = list(itertools.product(_PROJECTS, _ENDS))
     templates = [*ended, *((project, JobState.RUNNING) for project in _PROJECTS)]
     copies: list[list[int]] = [[] for _ in templates]
@@ -123,13 +120,13 @@ def add_many(database: Database, count: int) -> list[str]:
 
 
 def settle(database: Database) -> None:
-    """What an idle hour brings by itself."""
+    """Update the statistics, as the database does when idle."""
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM ANALYZE" if database.file is None else "ANALYZE")
 
 
 def copy(database: Database, template: str, numbers: Sequence[int]) -> list[str]:
-    """Copies of a job with all its rows but a reservation; one second lies between the births of their numbers."""
+    """Copy a job with all its rows but a reservation. `numbers` also set the copies' times, in seconds."""
     ids = [f"copy-{number:07}" for number in numbers]
     with database.write() as session:
         connection = session.connection()
@@ -145,7 +142,7 @@ def copy(database: Database, template: str, numbers: Sequence[int]) -> list[str]
 
 
 def _copy_rows(session: Session, table: Table, template: str, ids: Sequence[str]) -> None:
-    """INSERT ... SELECT: the template's rows, once for each of the copies."""
+    """INSERT ... SELECT the template's rows once for each copy."""
     columns = [column for column in table.columns if column.name not in ("job_id", "id")]
     jobs = JobRow.__table__
     for first in range(0, len(ids), 5000):

@@ -4,14 +4,14 @@
     python -m benchmarks.recovery --json [--strategy ddp|fsdp] [--script FILE [--script-args "..."]]
     python -m benchmarks.recovery --device cuda [--preset 124m]
 
-Two workers on this machine; on one GPU the trainer gets one, since NCCL refuses two ranks there. After some steps of
-each generation one rank, drawn by lot, gets SIGKILL; the time is the one that the workers themselves write when the
-step is done, on the same clock. torchrun without settings gets 30 kills at most. A training that makes no step within
-two minutes is not recovered; another is started.
+Two workers train on this machine; on one GPU the trainer has one, because NCCL refuses two ranks there. After some
+steps of each generation a random rank gets SIGKILL. The workers themselves write the time of each step, on the same
+clock. torchrun with its defaults gets at most 30 kills. Training that makes no step within two minutes has not
+recovered, and is started again.
 
---json prints one object, of one program: {"elastic": ..., "torchrun": ..., "torchrun_safe": ...} with times in seconds
-and `steps_redone` as the mean of a kill; of the bundled trainer also `split`, the medians of where the time went, from
-the kill to rank 0's next step. A script of your own is run as it is; its steps are those of its optimizer.
+--json prints one object, for one program: {"elastic": ..., "torchrun": ..., "torchrun_safe": ...} with times in seconds
+and `steps_redone` as the mean per kill. For the bundled trainer it also has `split`: the median of each part of the
+time from the kill to rank 0's next step. Your own script runs unchanged; its steps are those of its optimizer.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from benchmarks.recovery.steps import Follower, Step
 
 _MOST_KILLS_OF_DEFAULT = 30
 _PATIENCE_S = 120.0
-_STEPS_BETWEEN_KILLS = (25, 150)  # from the second second on there are spares again
+_STEPS_BETWEEN_KILLS = (25, 150)  # after one second there are spare workers again
 _KEYS = {"ours": "elastic", "torchrun": "torchrun", "torchrun-safe": "torchrun_safe"}
 _NAMES = {"ours": "elasticrun", "torchrun": "torchrun, defaults", "torchrun-safe": "torchrun, safe settings"}
 
 
 class NeverStarted(Exception):
-    """The training made no first step, or too few to be killed in; the text holds what was printed."""
+    """Training made no first step, or too few steps for a kill. The message has its output."""
 
 
 @dataclass
@@ -70,13 +70,13 @@ class Score:
         }
 
     def percentile(self, share: int) -> float | None:
-        """The nearest rank: the least time that `share` % of the kills did not exceed."""
+        """The nearest-rank percentile: the least time that `share` % of the kills did not exceed."""
         times = sorted(self.recovered_s)
         return round(times[-(-share * len(times) // 100) - 1], 3) if times else None
 
 
 def render(scores: Sequence[Score]) -> list[str]:
-    """Each launcher beside ours of the same program, and where the trainer's time went."""
+    """A row for each launcher and program, and the parts of the trainer's time."""
     ours_s = {score.program: score.percentile(50) for score in scores if score.launcher == "ours"}
     rows = [
         [
@@ -125,7 +125,7 @@ def contest(
             try:
                 strike(training, score, kills, dice, steps_between, restarts)
                 if score.kills == before:
-                    raise NeverStarted(f"it ended before it could be killed: {training.printed()}")
+                    raise NeverStarted(f"training ended before a kill: {training.printed()}")
             finally:
                 training.end()
             score.splits += training.split(restarts)
@@ -140,7 +140,7 @@ def strike(
     steps_between: tuple[int, int],
     restarts: list[Kill],
 ) -> None:
-    """Kill workers until there were enough kills, or until the training does not come back; note each in `restarts`."""
+    """Kill workers until there were enough kills or training does not recover. Appends each kill to `restarts`."""
     follower, workers = Follower(training.lines), training.workers
     first = follower.until(lambda seen: len({step.rank for step in seen}) == workers, _PATIENCE_S)
     if first is None:
@@ -162,7 +162,7 @@ def strike(
         after = follower.until(partial(is_whole, old=old, workers=workers), _PATIENCE_S)
         if after is None:
             return
-        # A rank of a generation that failed half-way may have told a step: what counts is the first of each that stays.
+        # A rank of a generation that failed early may have reported a step. Only the newest processes count.
         newest = newest_by_rank(after)
         pids = {step.pid for step in newest.values()}
         firsts = [next(step for step in after if step.pid == pid) for pid in pids]
@@ -184,7 +184,7 @@ def _is_time(training: Training, target: dict[int, int], seen: list[Step]) -> bo
 
 
 def is_whole(seen: list[Step], old: set[int], workers: int) -> bool:
-    """Whether every rank has told a step in a new process."""
+    """Whether every rank has reported a step from a new process."""
     return len({step.rank for step in seen if step.pid not in old}) == workers
 
 
@@ -193,7 +193,7 @@ def main() -> int:
     begin()
     scores = list(_play(options))
     kept = all(len(score.recovered_s) == score.kills for score in scores if score.launcher == "ours")
-    figures = {_KEYS[score.launcher]: score.document() for score in scores}  # of the one program
+    figures = {_KEYS[score.launcher]: score.document() for score in scores}  # there is one program
     return finish(figures, render(scores), as_json=options.json, kept=kept)
 
 
@@ -209,15 +209,15 @@ def _play(options: Namespace) -> Iterable[Score]:
 
 
 def _parse_options() -> Namespace:
-    """`programs` are those that will run; `script` is the command line of the user's own."""
+    """`programs` has those to run; `script` is the command line of the user's own."""
     parser = build_parser("recovery", __doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--launchers", nargs="+", choices=LAUNCHERS, default=LAUNCHERS)
     program = parser.add_mutually_exclusive_group()
     program.add_argument("--programs", nargs="+", choices=PROGRAMS, help="default: all, with --json trainer-ddp")
     program.add_argument("--strategy", choices=("ddp", "fsdp"), help="the bundled trainer's")
-    program.add_argument("--script", metavar="FILE", help="any script of yours that trains with torch's optimizers")
-    parser.add_argument("--script-args", default="", help="its arguments, as a shell has them")
+    program.add_argument("--script", metavar="FILE", help="your own script, which trains with torch's optimizers")
+    parser.add_argument("--script-args", default="", help="its arguments, in shell syntax")
     parser.add_argument("--steps-between", type=int, nargs=2, metavar=("LEAST", "MOST"), default=_STEPS_BETWEEN_KILLS)
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the trainer, and of the plain script")
     parser.add_argument("--preset", default="nano", help="the bundled trainer's model")
@@ -230,7 +230,7 @@ def _parse_options() -> Namespace:
     elif options.programs is None:
         options.programs = list(PROGRAMS[:1] if options.json else PROGRAMS)
     if options.json and len(options.programs) > 1:
-        parser.error("--json tells of one program: name one")
+        parser.error("--json prints one program: name one")
     own = options.script and (str(Path(options.script).resolve()), *shlex.split(options.script_args))
     options.script = own or ()
     return options

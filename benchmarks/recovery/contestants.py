@@ -1,4 +1,4 @@
-"""What is compared: three launchers and three programs, each pair started in a folder of its own."""
+"""The launchers and programs that are compared. Each pair runs in its own folder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PROGRAMS = ("trainer-ddp", "trainer-fsdp", "script")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """On what is trained, and the size of the bundled model."""
+    """The device, and the size of the bundled model."""
 
     device: str = "cpu"
     preset: str = "nano"
 
     def workers_of(self, program: str) -> int:
-        """NCCL refuses two ranks on one GPU, so the trainer gets one there; our script's two share it by gloo."""
+        """NCCL refuses two ranks on one GPU, so the trainer has one there. The script's two ranks share it by gloo."""
         return 1 if self.device == "cuda" and program.startswith("trainer-") else 2
 
 
@@ -46,12 +46,12 @@ ON_CPU = Setting()
 
 @dataclass
 class Training:
-    """A launcher at work. `folder` is the run directory; the workers' lines come into `lines`."""
+    """A launcher with its program. `folder` is the run directory; workers write their steps to `lines`."""
 
     launcher: str
     program: str
     folder: Path
-    script: tuple[str, ...] = ()  # somebody's own, with its arguments, where the program is OWN_SCRIPT
+    script: tuple[str, ...] = ()  # the user's script with its arguments, if the program is OWN_SCRIPT
     setting: Setting = ON_CPU
     process: subprocess.Popen[bytes] | None = None
 
@@ -65,7 +65,7 @@ class Training:
 
     @property
     def lines(self) -> Path:
-        """Where each step is told: the trainer's progress, what our script prints, or the hook in somebody else's."""
+        """The file with the steps: the trainer's progress, the output of our script, or what the hook writes."""
         if self.program == OWN_SCRIPT:
             return self.folder / "steps"
         return self.folder / "printed" if self.program == "script" else self.incarnation / layout.PROGRESS
@@ -73,7 +73,7 @@ class Training:
     def start(self) -> None:
         open_attempt(self.folder)
         if self.launcher != "ours":
-            self.incarnation.mkdir(parents=True)  # as an agent would have made it, for the trainer's lines
+            self.incarnation.mkdir(parents=True)  # for the trainer's lines, as an agent makes it
         with (self.folder / "printed").open("ab") as printed:
             self.process = subprocess.Popen(
                 self._command(),
@@ -88,7 +88,7 @@ class Training:
         return self.process is not None and self.process.poll() is not None
 
     def end(self) -> None:
-        """SIGKILL for the launcher and all that it started."""
+        """Send SIGKILL to the launcher and all processes that it started."""
         if self.process is None:
             return
         session = self.process.pid
@@ -102,7 +102,7 @@ class Training:
                     continue
 
     def split(self, kills: Sequence[Kill]) -> list[Split]:
-        """Where the time of each restart went; nothing of a script, which tells its steps alone."""
+        """The parts of each restart's time. Empty for scripts, which report only their steps."""
         if not self.program.startswith("trainer-"):
             return []
         return split_all(kills, self.lines, self.incarnation / layout.EVENTS)
@@ -138,7 +138,7 @@ class Training:
             marks |= {env.JOB_ID: "recovery", env.JOB_DIR: str(self.folder), env.ATTEMPT: "1", env.REPLICA: "0"}
             marks |= {env.CLAIM: "recovery"} if self.launcher == "ours" else {env.REPLICA_DIR: str(self.incarnation)}
         if self.setting.device == "cpu" and self.program != OWN_SCRIPT:
-            marks["CUDA_VISIBLE_DEVICES"] = ""  # or the trainer would take the GPU
+            marks["CUDA_VISIBLE_DEVICES"] = ""  # otherwise the trainer would use the GPU
         if self.launcher == "torchrun-safe":
             marks["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         return outer_environment() | marks
@@ -153,7 +153,7 @@ def _belongs(entry: Path, folder: Path, session: int) -> bool:
 
 
 def open_attempt(job_dir: Path) -> None:
-    """What a service leaves for the agents of a first attempt that may restart as often as it must."""
+    """Write the files of a first attempt with unlimited restarts, as the service does."""
     attempt = layout.attempt_dir(job_dir, 1)
     attempt.mkdir(parents=True)
     policy = LaunchPolicy(max_restarts=10**9, stop_timeout_s=10.0, log_limit_bytes=64 << 20)

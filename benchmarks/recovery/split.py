@@ -1,6 +1,6 @@
-"""Where the time of a restart goes, by what the agent and the bundled trainer's rank 0 have told in the run directory.
+"""Divide the time of a restart, by the journals of the agent and of the bundled trainer's rank 0.
 
-Pure, but for the reading of the two journals. Each part ends with a line that is written anyway.
+Pure, except for reading the two journals. Every part ends with a line that is in a journal anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.contract.progress import Phase, Progress, parse_progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """When a worker was killed, by the wall clock in seconds, and the process that is rank 0 of what came after."""
+    """When a worker was killed, in seconds of the wall clock, and the pid of rank 0 after the restart."""
 
     at_s: float
     first_pid: int
@@ -26,13 +26,13 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """Seconds from a kill to rank 0's next step, one part behind the other."""
+    """Seconds from a kill to rank 0's next step, in parts that follow each other."""
 
-    notice_s: float | None  # until the agent knew; None: the launcher keeps no journal, and it is part of the next
-    process_s: float  # until the new process ran the trainer: the others' end, and a fork or an interpreter's imports
-    verify_s: float  # the snapshot is chosen and verified
-    device_s: float  # CUDA starts, and the group forms
-    load_s: float  # the model is built, and the snapshot read into it
+    notice_s: float | None  # until the agent noticed; None: the launcher has no journal, and the next part includes it
+    process_s: float  # until the new process ran the trainer: the other workers ended, and a fork or imports
+    verify_s: float  # choosing and verifying the snapshot
+    device_s: float  # starting CUDA, and forming the group
+    load_s: float  # building the model, and reading the snapshot into it
     first_step_s: float
 
 
@@ -44,7 +44,7 @@ PARTS = {
     "load_s": "loaded",
     "first_step_s": "first step",
 }
-# What begins each part but the first two, in this order: rank 0's first such line behind the one before.
+# The parts after the first two begin with these lines of rank 0: each is the first such line after the previous one.
 _MARKS = (
     (Phase.DATA, False),
     (Phase.START, False),
@@ -55,7 +55,7 @@ _MARKS = (
 
 
 def split_restart(kill: Kill, lines: Iterable[Progress], events: Iterable[JournalEvent]) -> Split | None:
-    """None where a line is missing: the process died on its way, or it is another program."""
+    """None if a line is missing: the process died before it, or it is another program."""
     own = iter([line for line in lines if line.pid == kill.first_pid])
     marks_s: list[float] = []
     for phase, is_numbered in _MARKS:
@@ -77,7 +77,7 @@ def split_restart(kill: Kill, lines: Iterable[Progress], events: Iterable[Journa
 
 
 def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split]:
-    """Of each kill whose lines are whole."""
+    """The parts of each kill that has all of its lines."""
     lines = [parse_progress(document) for document in _read(progress)]
     reported = [parse_journal_event(document) for document in _read(events)]
     splits = (split_restart(kill, lines, reported) for kill in kills)
@@ -85,7 +85,7 @@ def split_all(kills: Iterable[Kill], progress: Path, events: Path) -> list[Split
 
 
 def summarise(splits: Sequence[Split]) -> dict[str, float | int | None]:
-    """Medians of each part, and of how many kills."""
+    """The median of each part, and the number of kills."""
     medians: dict[str, float | int | None] = {"kills": len(splits)}
     for part in PARTS:
         known = [seconds for split in splits if (seconds := getattr(split, part)) is not None]
@@ -94,7 +94,7 @@ def summarise(splits: Sequence[Split]) -> dict[str, float | int | None]:
 
 
 def _read(path: Path) -> Iterator[dict[str, object]]:
-    """Whole lines; the last one may be torn."""
+    """Complete lines: the last one may be torn."""
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             yield json.loads(line)

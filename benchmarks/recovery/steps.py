@@ -1,4 +1,4 @@
-"""Following the steps of a training as they are told, line by line."""
+"""Follow the steps of a training in the file that its workers write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK_S = 0.002
 
 @dataclass(frozen=True)
 class Step:
-    """An optimizer step that a rank has completed; `at_s` is the wall clock's, in the worker."""
+    """A completed optimizer step of a rank. `at_s` is by the wall clock of the worker."""
 
     at_s: float
     rank: int
@@ -35,7 +35,7 @@ class Follower:
         self._rest = b""
 
     def news(self) -> list[Step]:
-        """The steps told since the last look."""
+        """The steps since the previous call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -49,7 +49,7 @@ class Follower:
         return [Step(float(at), int(rank), int(pid), int(number)) for at, rank, pid, number in _PRINTED.findall(whole)]
 
     def until(self, enough: Callable[[list[Step]], bool], timeout_s: float) -> list[Step] | None:
-        """Collect steps until there are enough; None when they do not come in time."""
+        """Collect steps until there are enough. None on time-out."""
         deadline = time.monotonic() + timeout_s
         seen: list[Step] = []
         while not enough(seen):

@@ -1,4 +1,4 @@
-"""A user's own training script, with nothing of the orchestrator: DDP, a snapshot of its own, a line for each step."""
+"""A training script that uses nothing of this project: DDP, its own snapshot, and a line for each step."""
 
 import os
 import sys

@@ -1,1 +1,1 @@
-"""How long a snapshot holds training up: ours in the background and waiting, `torch.save` and `dcp.save`."""
+"""How long a snapshot delays training: ours in background and foreground, `torch.save` and `dcp.save`."""

@@ -1,14 +1,14 @@
-"""How long a snapshot holds training up, beside `torch.save` and `dcp.save` in the same run.
+"""How long a snapshot delays training, compared with `torch.save` and `dcp.save` in the same run.
 
     python -m benchmarks.snapshot [--strategies ddp fsdp] [--preset 124m] [--rounds N] [--folder DIR] [--json]
     python -m benchmarks.snapshot --device cuda     # one GPU: 1.1B parameters and 12.9 GB of state, steps in bf16
 
-On CPUs two gloo ranks with one thread each on this machine; 113.7 million parameters with AdamW in fp32, 1.36 GB of
-state. All contestants fsync; before each, everything written before is on disk, so that none pays for another. They
-take turns, each behind a quiet step. `stall` is the excess time until the next update may begin, on the last rank; that
-of `ours, staged` is compared: there nothing is written before that update, as it would be by idle cores, which this run
-lacks. `excess` is the excess of all steps together until the snapshot is committed; that of `ours, async` is compared
-on a GPU. Exit status 1 when a limit was missed.
+On CPUs: two gloo ranks with one thread each on this machine; 113.7 million parameters with AdamW in fp32, 1.36 GB of
+state. All contestants fsync. Before each, everything written so far is on disk, so that none pays for another. They
+take turns, each after a quiet step. `stall` is the excess time until the next update may begin, on the last rank. On
+CPUs the stall of `ours, staged` is compared: it writes nothing before that update, because no idle core could write.
+`excess` is the excess time of all steps until the snapshot is committed. On a GPU the excess of `ours, async` is
+compared. Exit status 1 if a limit was missed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from benchmarks.snapshot.setting import BASELINES, BOUNDS, STAGED, STRATEGIES, S
 def main() -> int:
     parser = build_parser("snapshot", __doc__)
     parser.add_argument("--device", choices=list(BOUNDS), default="cpu")
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, help="both; on a GPU ddp")
-    parser.add_argument("--preset", help="124m; on a GPU 1b")
-    parser.add_argument("--rounds", type=int, help="5; on a GPU 3")
-    parser.add_argument("--folder", type=Path, help="where snapshots go; absent: the temporary folder")
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, help="default: both; on a GPU ddp")
+    parser.add_argument("--preset", help="default: 124m; on a GPU 1b")
+    parser.add_argument("--rounds", type=int, help="default: 5; on a GPU 3")
+    parser.add_argument("--folder", type=Path, help="where snapshots are written; default: a temporary folder")
     options = parser.parse_args()
     begin()
     strategies = options.strategies or (["ddp"] if options.device == "cuda" else list(STRATEGIES))
@@ -52,21 +52,21 @@ def main() -> int:
 
 
 def measure(setting: Setting, parent: Path | None) -> Figures:
-    """What rank 0 wrote."""
+    """Run the ranks, and return the result of rank 0."""
     with tempfile.TemporaryDirectory(dir=parent) as name:
         folder, output = Path(name).resolve() / "snapshots", Path(name).resolve() / "result.json"
         folder.mkdir()
         program = [sys.executable, "-m", "benchmarks.snapshot.rank"]
         command = [*program, json.dumps(asdict(setting)), str(folder), str(output)]
         ranks = start_ranks(command, setting.ranks, setting.device, None)
-        if any([process.wait() for process in ranks]):  # noqa: C419  # all of them, not up to the first
+        if any([process.wait() for process in ranks]):  # noqa: C419  # wait for all of them
             sys.exit("a rank failed; its error is above")
         result: Figures = json.loads(output.read_text())
         return result
 
 
 def summarise(result: Figures) -> Figures:
-    """Medians over the rounds but the first, in which buffers are allocated; seconds."""
+    """Medians in seconds, without the first round, which allocates buffers."""
     quiet_s = {key: statistics.median(result["quiet"][key]) for key in ("until_update", "whole_step")}
     kinds = {}
     for name, times in result["times"].items():
@@ -96,13 +96,13 @@ def summarise(result: Figures) -> Figures:
 
 
 def excesses(times: Figures, quiet_step_s: float) -> list[float]:
-    """Of each snapshot: by how much all steps from its begin to its end took longer than as many quiet ones."""
+    """For each snapshot, how much longer its steps took than the same number of quiet steps."""
     both = zip(times["trained"], times["steps"], strict=True)
     return [trained_s - steps * quiet_step_s for trained_s, steps in both]
 
 
 def render(summaries: Sequence[Figures], rounds: int) -> list[str]:
-    """The ratio is that of a stall to the one of `ours, staged`, of the same run."""
+    """The ratio compares a stall with that of `ours, staged` in the same run."""
     rows, reported = [], []
     for summary in summaries:
         ours_s = summary["kinds"][STAGED]["stall_s"]

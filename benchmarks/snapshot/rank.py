@@ -1,9 +1,9 @@
 """One rank: real steps of a real model, and between them one snapshot of each kind in turn.
 
-The stall of a snapshot is the excess step time until the state is out of the way: from its begin until the last rank
-may make the next update, less the same stretch of a step when nothing is saved. For one in the background, that update
-waits until the state is staged. Writing begins as soon as it is, and takes from the same step where no core is idle:
-`ours, staged` holds the writing back until that update, and so shows what staging alone costs.
+The stall of a snapshot is the excess time from its begin until the last rank may make the next update, compared with
+the same part of a step without a snapshot. For a snapshot in the background, that update waits until the state is
+staged. Then writing begins, which slows the same step if no core is idle. `ours, staged` delays the writing until the
+update, and so shows the cost of staging alone.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _WARM_UP = 2  # steps
 
 @dataclass
 class Times:
-    """Seconds on rank 0, one of each for a snapshot."""
+    """Seconds on rank 0. Each list has one value per snapshot."""
 
     until_update: list[float] = field(default_factory=list)  # from the snapshot's begin
     whole_step: list[float] = field(default_factory=list)  # from the snapshot's begin to the end of the next step
     in_all: list[float] = field(default_factory=list)  # until the snapshot is on disk, or committed
     trained: list[float] = field(default_factory=list)  # all steps from the snapshot's begin until it is done
-    steps: list[int] = field(default_factory=list)  # how many those were
+    steps: list[int] = field(default_factory=list)  # the number of those steps
 
 
 class StagingSaver(Saver):
-    """Stages beside training as ever, and writes only once `may_write` is set."""
+    """Stages during training as usual, but writes only once `may_write` is set."""
 
     may_write = threading.Event()
 
@@ -82,7 +82,7 @@ class Bench:
         self.verified_s: list[float] = []
         for saver in savers.values():
             trainee.optimizer.register_step_pre_hook(saver.before_update)
-        trainee.optimizer.register_step_pre_hook(self.note_update)  # behind the waits of the savers
+        trainee.optimizer.register_step_pre_hook(self.note_update)  # after the waits of the savers
 
     def note_update(self, *_: object) -> None:
         finish(self.trainee.device)
@@ -105,7 +105,7 @@ class Bench:
         return time.perf_counter() - started
 
     def measure(self, name: str, begin: Callable[[Path], None]) -> None:
-        """One quiet step, one snapshot with the step behind it; then until it is on disk."""
+        """Time a quiet step, then a snapshot with the step after it, then the steps until it is on disk."""
         times, path = self.times.setdefault(name, Times()), self.folder / "one"
         self.time_step(self.quiet, lambda: None)
         StagingSaver.may_write.clear()
@@ -137,7 +137,7 @@ class Bench:
         return bool(flag.item())
 
     def _clear(self, path: Path) -> None:
-        """Nothing of the one before is left to be written when the next begins."""
+        """Remove the snapshot, and sync: the next one must not pay for it."""
         if dist.get_rank() == 0:
             for name in snapshot.list_committed(self.folder):
                 started = time.perf_counter()
@@ -150,19 +150,19 @@ class Bench:
 
 
 def finish(device: torch.device) -> None:
-    """Wait until the device has done what was asked of it: its own steps are timed, not the asking."""
+    """Wait until the device has done its queued work, so that the work is timed and not the queueing."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def meet(device: torch.device) -> None:
-    """Wait until all ranks are here, and their devices done."""
+    """Wait for all ranks and their devices."""
     finish(device)
     dist.all_reduce(torch.zeros(()))
 
 
 def save_with_torch(state: RunState, path: Path) -> None:
-    """What tutorials show for DDP: rank 0 writes everything in one file, here with fsync, and the others wait."""
+    """As tutorials show for DDP: rank 0 writes one file, here with fsync, and the others wait."""
     if dist.get_rank() == 0:
         path.mkdir()
         with (path / "state.pt").open("wb") as file:
@@ -198,7 +198,7 @@ def run(setting: Setting, folder: Path) -> dict[str, object] | None:
 
 
 def play(bench: Bench) -> None:
-    """Every kind once in each round, and one round more: the first allocates buffers and plans, and is told apart."""
+    """Measure every kind once per round. An extra first round allocates buffers and plans."""
     state = bench.state
     kinds: dict[str, Callable[[Path], None]] = {
         "dcp.save": lambda path: save_with_dcp(state, path),

@@ -1,4 +1,4 @@
-"""What is trained while snapshots are taken, which kinds are compared, and what is promised of ours."""
+"""What is trained during snapshots, the kinds that are compared, and the limits of ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Setting:
     batch: int  # sequences a step, on each rank
     seq_len: int
     precision: str
-    kinds: Sequence[str]  # what takes turns
+    kinds: Sequence[str]  # the kinds that take turns
     rounds: int
 
 
@@ -32,8 +32,8 @@ class Bound:
     limit: float
 
 
-# On a machine whose cores all compute, writing takes from the training whatever it does: there staging is compared. A
-# GPU trains on beside the writing, so that all counts by which its steps came later, until the snapshot was committed.
+# If all cores compute, writing always slows training: only staging is compared. A GPU trains while the CPU writes: all
+# delays of its steps count until the snapshot is committed.
 BOUNDS = {
     "cpu": {
         "ddp": Bound(ours=STAGED, measure="stall_s", limit=5.0),
@@ -47,7 +47,7 @@ BOUNDS = {
 
 
 def build_setting(strategy: str, device: str, preset: str | None, rounds: int | None) -> Setting:
-    """On CPUs two ranks with steps as short as can be; on a GPU what somebody would train on it, 12.9 GB of state."""
+    """On CPUs two ranks with short steps; on a GPU a realistic model with 12.9 GB of state."""
     if device == "cuda":
         kinds = (BASELINES[strategy], STAGED, ASYNC)
         return Setting(

@@ -1,1 +1,1 @@
-"""How quick the bundled trainer is, beside loops that people write by hand."""
+"""The speed of the bundled trainer, compared with hand-written loops."""

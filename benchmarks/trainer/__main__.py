@@ -1,14 +1,14 @@
-"""The bundled trainer beside hand-written loops: the same model, total batch and settings.
+"""The bundled trainer and hand-written loops, with the same model, total batch and settings.
 
     python -m benchmarks.trainer [--strategies plain ddp fsdp] [--preset nano] [--rounds N] [--json]
     python -m benchmarks.trainer --device cuda      # one GPU: 1.1B parameters, bf16, compiled; both fit into 80 GB
 
-Both sides run in turns, for some seconds each, while the other is stopped: what else the machine does at the time
-strikes both. On a CPU both start anew after four rounds. A round is one turn of each, in changing order; its ratio is
-that of the median times of a step, and above 1 ours is quicker. `cpu` is the CPU time of all ranks for a step, which
-neighbours change less. On CPUs there is one thread a rank, and every step is timed; on a GPU ten steps at once, since
-the loop by hand waits for the device only at their end. MFU is by the trainer's own table of devices. Exit status 1
-when the median of the rounds is below the limit: 0.97, on a GPU 0.99.
+Both sides run in turns of some seconds, while the other is stopped, so that other load on the machine affects both. On
+a CPU both start again after four rounds. A round is one turn of each, in alternating order. Its ratio compares the
+median times of a step: above 1 ours is faster. `cpu` is the CPU time of all ranks for a step, which depends less on
+other load. On CPUs each rank has one thread, and every step is timed. On a GPU ten steps are timed together, because
+the hand-written loop waits for the device only after ten. MFU uses the trainer's table of devices. Exit status 1 if the
+median of the rounds is below the limit: 0.97, on a GPU 0.99.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from benchmarks.frame import Figures, begin, build_parser, finish, render_table
 from benchmarks.trainer.contestants import Contestant
 from benchmarks.trainer.work import STRATEGIES, USUAL, Work
 
-# Then both sides start anew: where the memory of a process happens to lie makes its steps some percent longer or
-# shorter for as long as it lives, on a CPU. To compile again would take minutes on a GPU.
+# Then both sides start again. On a CPU the layout of a process's memory makes its steps some percent longer or shorter
+# during its whole life. On a GPU a new start would compile again for minutes.
 ROUNDS_OF_A_PAIR = {"cpu": 4, "cuda": 10**9}
 _OURS, _BY_HAND = SIDES = ("ours", "handwritten")
 
 
 @dataclass
 class Tally:
-    """Of both sides. A pair's processes stay the same; see ROUNDS_OF_A_PAIR."""
+    """The times of both sides. A pair keeps its processes for ROUNDS_OF_A_PAIR."""
 
     times: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})  # medians of turns
     steps: Counter[str] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Tally:
         return len(self.times[_OURS])
 
     def play(self, work: Work, rounds: int, folder: Path) -> None:
-        """So many rounds of one pair."""
+        """Play `rounds` rounds with one pair."""
         pair = {side: Contestant(work, side == _OURS, folder / side) for side in SIDES}
         goal, turn_s = self.rounds + rounds, work.turn_s
         try:
@@ -104,7 +104,7 @@ def speed_of(side: str, step_s: float, work: Work, ideal_s: float | None) -> Fig
 
 
 def render(scores: Sequence[Figures]) -> list[str]:
-    """The ratio is that of the hand-written loop's time to ours: above 1 ours is quicker."""
+    """The ratio is the hand-written loop's time over ours: above 1 ours is faster."""
     rows = []
     for score in scores:
         row = [score["strategy"], score["rounds"], *(f"{score[f'{side}_ms']} ms" for side in SIDES)]
@@ -130,7 +130,7 @@ def main() -> int:
 
 
 def parse_options(argv: list[str] | None = None) -> tuple[argparse.Namespace, Work]:
-    """The work is the device's usual one, with what the command line says instead."""
+    """The usual work of the device, changed by the command line."""
     parser = build_parser("trainer", __doc__)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--device", choices=USUAL, default="cpu")
@@ -139,16 +139,16 @@ def parse_options(argv: list[str] | None = None) -> tuple[argparse.Namespace, Wo
     parser.add_argument("--seq-len", type=int)
     parser.add_argument("--precision", choices=("fp32", "bf16"))
     parser.add_argument("--compile", dest="is_compiled", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--ranks", type=int, help="of ddp and fsdp; of `plain` there is one")
+    parser.add_argument("--ranks", type=int, help="for ddp and fsdp; `plain` has one")
     parser.add_argument("--window", type=int, help="steps that are timed as one")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--turn", dest="turn_s", type=float, help="seconds")
     parser.add_argument("--peak-tflops", type=float, help="of a device that the trainer's table lacks, for MFU")
     options = parser.parse_args(argv)
-    said = {name: value for name, value in vars(options).items() if value is not None}
-    usual = replace(USUAL[options.device], **{name: said[name] for name in said.keys() - {"strategies", "json"}})
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    usual = replace(USUAL[options.device], **{name: given[name] for name in given.keys() - {"strategies", "json"}})
     if options.device == "cuda" and usual.ranks > 1:
-        parser.error("--ranks: one on a GPU; of several, one stopped first leaves the others' kernels spinning")
+        parser.error("--ranks: must be 1 on a GPU, because a stopped rank leaves the kernels of the others spinning")
     return options, usual
 
 

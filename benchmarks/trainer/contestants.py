@@ -1,7 +1,7 @@
-"""Two trainings of the same model, of which only one runs at a time: the other is stopped by a signal.
+"""Two trainings of the same model, of which one runs at a time while the other is stopped by a signal.
 
-A stopped one keeps its memory, on a GPU too, and asks nothing more of the device. That holds for one rank a GPU and one
-GPU: of several, one stopped before the others would leave their kernels spinning.
+A stopped one keeps its memory, also on a GPU, and queues no more work. This needs a single rank on a GPU: with several,
+a stopped rank would leave the kernels of the others spinning.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NEVER = 10**9
 _HANDWRITTEN = str(Path(__file__).with_name("handwritten.py"))
 _ROOT = str(Path(__file__).parents[2])
 _PATIENCE_S, _COMPILES_WITHIN_S = 120.0, 600.0
-_SETTLE_S = {"cpu": 0.0, "cuda": 1.0}  # until a device has done what a stopped process had asked of it
+_SETTLE_S = {"cpu": 0.0, "cuda": 1.0}  # until a device has done the work that a stopped process had queued
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Of a step: the wall clock's seconds, and the step's number."""
+    """The end of a step: seconds of the wall clock, and the number of the step."""
 
     at_s: float
     step: int
@@ -39,7 +39,7 @@ class End:
 
 @dataclass
 class Contestant:
-    """Ours is `python -m trainer` as anyone starts it, but for the wrapper of a single rank. Leave it by `end`."""
+    """Ours is `python -m trainer`, but with DDP's wrapper also for a single rank. Call `end` when done."""
 
     work: Work
     is_ours: bool
@@ -64,7 +64,7 @@ class Contestant:
         time.sleep(_SETTLE_S[self.work.device])
 
     def run_for(self, seconds: float) -> list[float]:
-        """Go on for a while; the seconds of a step, one for each window that began and ended in it."""
+        """Continue for a while. Returns the seconds per step of each window that began and ended in that time."""
         began = time.time()
         for rank in self.ranks:
             rank.send_signal(signal.SIGCONT)
@@ -81,7 +81,7 @@ class Contestant:
         return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
     def ideal_step_s(self) -> float | None:
-        """The step that MFU compares with, of ours. None where the trainer knows no peak of the device."""
+        """The ideal step time that our MFU uses. None if the trainer knows no peak of the device."""
         reported = (line["metrics"] for line in self._read_steps())
         return next((metrics["mfu"] * metrics["step_s"] for metrics in reported if "mfu" in metrics), None)
 
@@ -123,7 +123,7 @@ class Contestant:
 
 
 def times_of_steps(ends: list[End], window: int) -> list[float]:
-    """Seconds of a step, from each window of steps to the next one that ended `window` steps later."""
+    """Seconds per step, between each window's end and the end `window` steps later."""
     return [
         (later.at_s - earlier.at_s) / window
         for earlier, later in itertools.pairwise(ends)
@@ -132,7 +132,6 @@ def times_of_steps(ends: list[End], window: int) -> list[float]:
 
 
 def config_of(work: Work) -> dict[str, object]:
-    """What the trainer gets."""
     config: dict[str, object] = {
         "strategy": "fsdp" if work.strategy == "fsdp" else "ddp",
         "preset": work.preset,

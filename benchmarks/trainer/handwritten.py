@@ -1,8 +1,7 @@
-"""What one writes without a trainer: `handwritten.py LINES '{"strategy": "ddp", ...}'`, on each rank.
+"""A hand-written training loop: `handwritten.py LINES '{"strategy": "ddp", ...}'`, on each rank.
 
-Nothing but the loop: no snapshots, no order of samples to come back to, no heartbeat. Rank 0 writes a line of LINES
-after each `window` steps, with the time when the last of them was done, its number and its loss. Only then does it wait
-for the device.
+It has no snapshots, no reproducible order of samples and no heartbeat. After every `window` steps rank 0 waits for the
+device and writes a line to LINES: the time, the number of the step and its loss.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def main() -> None:
     world_size, device = int(os.environ["WORLD_SIZE"]), torch.device(work["device"])
     if work["strategy"] != "plain":
         dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
-    is_cast = work["precision"] == "bf16" and work["strategy"] != "fsdp"  # which casts by its policy
+    is_cast = work["precision"] == "bf16" and work["strategy"] != "fsdp"  # FSDP casts by its policy
     tokens_N = read_tokens()
     model = build(work, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -81,7 +80,7 @@ def main() -> None:
             optimizer.zero_grad(set_to_none=True)
             step += 1
             if step % work["window"] == 0:
-                value = loss.item()  # stands behind the update in the device's queue
+                value = loss.item()  # waits for the update, which is before it in the device's queue
                 print(f"{time.time():.6f} {step} {value:.4f}", file=reported)
 
 

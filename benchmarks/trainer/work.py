@@ -1,4 +1,4 @@
-"""What both sides train, and how it is timed: on CPUs something small, on a GPU what somebody would train on it."""
+"""What both sides train, and how it is timed: on CPUs something small, on a GPU a realistic model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STRATEGIES = ("plain", "ddp", "fsdp")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """`global_batch` sequences a step, one microbatch on each rank."""
+    """`global_batch` sequences per step, in one microbatch per rank."""
 
     strategy: str = "plain"  # one of STRATEGIES
     device: str  # cpu or cuda
@@ -19,7 +19,7 @@ class Work:
     precision: str  # fp32 or bf16
     is_compiled: bool  # block by block
     ranks: int  # of ddp and fsdp
-    window: int  # steps between two looks at the clock
+    window: int  # steps that are timed together
     rounds: int
     turn_s: float
     limit: float  # of the median ratio
@@ -31,12 +31,12 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens per step."""
         return self.global_batch * self.seq_len
 
 
-# What a device gets where the command line does not say otherwise. A GPU's two models, with gradients, AdamW's moments
-# and activations, share its memory: about 30 GB each. A window is long beside the one wait for the device that ends it.
+# The defaults of a device. A GPU holds both models with gradients, AdamW's moments and activations, about 30 GB each.
+# Its window is long compared with the wait for the device that ends it.
 USUAL = {
     "cpu": Work(
         device="cpu", preset="nano", global_batch=8, seq_len=128, precision="fp32", is_compiled=False, ranks=2,

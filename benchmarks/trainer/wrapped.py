@@ -1,7 +1,6 @@
-"""`python -m trainer`, but ddp wraps the model on a single rank too.
+"""`python -m trainer`, but ddp also wraps the model on a single rank.
 
-There the trainer leaves the wrapper out, because training is quicker without it. Who compares wrappers on one device
-has to put it on.
+The trainer leaves the wrapper out there, because training is faster without it. A comparison on one device needs it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from trainer.parallel import trainee as parallel
 
 
 def put_wrapper_on() -> None:
-    parallel.replicate = replication.wrap  # type: ignore[attr-defined]  # the name by which it is called there
+    parallel.replicate = replication.wrap  # type: ignore[attr-defined]  # the name in the module that calls it
 
 
 def main() -> int:

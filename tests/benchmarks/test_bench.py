@@ -1,4 +1,4 @@
-"""`make bench`: what is run, what is written into the page, and what is left alone. No timing is looked at."""
+"""`make bench`: what it runs, what it writes to the page, and what it leaves unchanged. No time is checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ More words.
 older
 <!-- end: two -->
 """
-# By its name, whether a limit was missed; the last one prints no table.
+# The exit status by name: 1 is a missed limit, None a program that prints no table.
 PROGRAMS = {"one": 0, "two": 1, "broken": None}
 
 
@@ -57,18 +57,18 @@ def test_make_bench_runs_every_benchmark() -> None:
     found = {
         file.parent.name if file.name == "__main__.py" else file.stem
         for file in files
-        if "build_parser(" in file.read_text() and file.stem != "frame"  # to start each would take a minute
+        if "build_parser(" in file.read_text() and file.stem != "frame"  # starting each would take a minute
     }
     assert {benchmark.module for benchmark in BENCHMARKS} == found
 
 
-def test_every_benchmark_has_one_section_on_the_page_and_there_is_no_other() -> None:
+def test_every_benchmark_has_one_section_on_the_page_and_no_other_exists() -> None:
     sections = list_sections(PAGE.read_text())
     assert sorted(sections) == sorted(benchmark.name for benchmark in BENCHMARKS)
     assert all(read_section(PAGE.read_text(), name) for name in sections)
 
 
-def test_a_section_is_replaced_and_all_words_around_it_stay() -> None:
+def test_a_section_is_replaced_and_the_text_around_it_is_kept() -> None:
     assert replace_section(TEXT, "one", "new\n") == TEXT.replace("\nold\n", "\n\nnew\n\n")
     assert read_section(replace_section(TEXT, "one", "new"), "one") == "new"
     again = replace_section(replace_section(TEXT, "one", "first"), "one", "second")
@@ -85,12 +85,12 @@ def test_a_section_is_replaced_and_all_words_around_it_stay() -> None:
     ],
     ids=["no beginning", "no end", "two of them", "the wrong way round"],
 )
-def test_a_page_without_one_place_for_a_section_is_refused(page: str) -> None:
+def test_a_page_must_have_exactly_one_place_for_a_section(page: str) -> None:
     with pytest.raises(NoSection, match="one"):
         replace_section(page, "one", "new")
 
 
-def test_a_section_says_when_on_what_by_which_command_and_what_came_out(page: Path) -> None:
+def test_a_section_has_date_machine_command_and_results(page: Path) -> None:
     assert list(measure_all(some("one"), page, quick=False)) == []
     section = read_section(page.read_text(), "one")
     for words in ("Measured 20", "Load average", "yardstick", "cores", "Python 3", "torch 2", "commit"):
@@ -99,12 +99,12 @@ def test_a_section_says_when_on_what_by_which_command_and_what_came_out(page: Pa
     assert read_section(page.read_text(), "two") == "older"
 
 
-def test_a_missed_limit_stands_in_the_section_and_is_named(page: Path) -> None:
+def test_a_missed_limit_is_in_the_section_and_reported(page: Path) -> None:
     assert list(measure_all(some("two"), page, quick=False)) == ["two"]
-    assert "**A limit was not kept.**" in read_section(page.read_text(), "two")
+    assert "**A limit was missed.**" in read_section(page.read_text(), "two")
 
 
-def test_a_benchmark_that_fails_leaves_its_section_and_the_next_one_runs(page: Path) -> None:
+def test_a_failed_benchmark_keeps_its_old_section_and_the_next_one_runs(page: Path) -> None:
     page.write_text(TEXT.replace("two", "broken"))
     assert list(measure_all(some("broken", "one"), page, quick=False)) == ["broken"]
     assert read_section(page.read_text(), "broken") == "older"
@@ -113,14 +113,14 @@ def test_a_benchmark_that_fails_leaves_its_section_and_the_next_one_runs(page: P
         bench.run("benchmarks.broken")
 
 
-def test_quick_runs_are_printed_and_no_limit_is_judged(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_runs_are_printed_and_limits_do_not_count(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(measure_all(some("two"), None, quick=True)) == []
     assert page.read_text() == TEXT
     assert "    python -m benchmarks.two --quick\n" in (printed := capsys.readouterr().out)
     assert "| 3.5 s |" in printed
 
 
-def test_a_machine_without_a_gpu_leaves_out_what_is_measured_on_one(
+def test_a_machine_without_a_gpu_skips_benchmarks_of_a_gpu(
     page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_gpu = [benchmark for benchmark in BENCHMARKS if benchmark.name.endswith("_gpu")]
@@ -130,10 +130,10 @@ def test_a_machine_without_a_gpu_leaves_out_what_is_measured_on_one(
     monkeypatch.setattr(yardstick, "list_gpus", list)
     assert list(measure_all(on_gpu, page, quick=False)) == []
     assert page.read_text() == TEXT
-    assert "trainer_gpu: left out, nvidia-smi names no GPU here" in capsys.readouterr().err
+    assert "trainer_gpu: skipped, nvidia-smi finds no GPU" in capsys.readouterr().err
 
 
-def test_cells_have_three_digits_and_none_for_what_is_unknown() -> None:
+def test_cells_have_three_digits_and_are_empty_if_unknown() -> None:
     assert [render_number(value, "s") for value in (0.12345, 12.345, 1234.5, None)] == [
         "0.123 s",
         "12.3 s",

@@ -1,4 +1,4 @@
-"""The recovery benchmark: its JSON, its tables, and where the time of a restart went."""
+"""The recovery benchmark: its JSON, its tables, and the parts of a restart's time."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def test_each_part_ends_where_the_next_begins() -> None:
     }
 
 
-def test_without_an_agents_journal_noticing_is_part_of_the_start() -> None:
+def test_without_an_agents_journal_the_notice_is_part_of_the_start() -> None:
     split = split_restart(KILL, RESTART, [fail(-3.0)])
     assert split is not None
     assert split.notice_s is None
     assert split.process_s == pytest.approx(1.0)
 
 
-def test_a_process_that_died_on_its_way_has_no_split() -> None:
+def test_a_process_that_died_while_starting_has_no_split() -> None:
     assert split_restart(KILL, RESTART[:6], [fail(0.25)]) is None
 
 
-def test_journals_are_read_but_for_a_torn_line(tmp_path: Path) -> None:
+def test_a_torn_line_of_a_journal_is_skipped(tmp_path: Path) -> None:
     progress, events = tmp_path / "progress.jsonl", tmp_path / "events.jsonl"
     progress.write_text("".join(json.dumps(render_progress(line)) + "\n" for line in RESTART) + '{"at": "20')
     events.write_text(json.dumps(render_journal_event(fail(0.25))) + "\n")
@@ -82,7 +82,7 @@ def test_journals_are_read_but_for_a_torn_line(tmp_path: Path) -> None:
     assert summarise(splits)["device_s"] == pytest.approx(2.5)
 
 
-def test_two_ranks_share_a_gpu_only_where_gloo_carries_their_gradients() -> None:
+def test_two_ranks_share_a_gpu_only_with_gloo() -> None:
     on_gpu, on_cpu = Setting(device="cuda"), Setting()
     programs = ("trainer-ddp", "trainer-fsdp", "script")
     assert [on_gpu.workers_of(program) for program in programs] == [1, 1, 2]
@@ -92,15 +92,15 @@ def test_two_ranks_share_a_gpu_only_where_gloo_carries_their_gradients() -> None
 PARTS = {"process_s": 0.1, "verify_s": 0.1, "device_s": 0.5, "load_s": 0.1, "first_step_s": 0.1}
 
 
-def test_the_file_is_the_module() -> None:
+def test_the_file_runs_the_module() -> None:
     file = Path(__file__).parents[2] / "benchmarks/recovery.py"
     said = subprocess.check_output([sys.executable, file, "--help"], text=True, cwd="/")
     for flag in ("--kills", "--json", "--strategy", "--script"):
         assert flag in said
 
 
-def test_a_score_is_told_in_seconds_and_steps() -> None:
-    """What programs may rely on."""
+def test_a_score_has_seconds_and_steps() -> None:
+    """Programs may rely on this document."""
     score = Score("ours", "script", kills=4, recovered_s=[0.4, 0.1, 0.2], steps_redone=[3, 4, 6])
     document = score.document()
     assert list(document) == ["kills", "recovered", "p50_s", "p95_s", "p99_s", "steps_redone"]
@@ -109,7 +109,7 @@ def test_a_score_is_told_in_seconds_and_steps() -> None:
     assert score.document() == {**document, "split": {"kills": 3, "notice_s": 0.3, **PARTS}}
 
 
-def test_each_launcher_stands_beside_ours_of_the_same_program() -> None:
+def test_each_launcher_is_compared_with_ours_for_the_same_program() -> None:
     ours = Score("ours", "script", kills=1, recovered_s=[0.2], steps_redone=[6], splits=[Split(notice_s=None, **PARTS)])
     safe = Score("torchrun-safe", "script", kills=1, recovered_s=[3.1], steps_redone=[6])
     never = Score("torchrun", "script", kills=1)

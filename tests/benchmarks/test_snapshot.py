@@ -1,4 +1,4 @@
-"""What of a snapshot's times is compared with the others', on CPUs and on a GPU. No snapshot is taken."""
+"""Which times of a snapshot are compared, on CPUs and on a GPU. No snapshot is taken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUIET = {"until_update": [0.4, 0.4], "whole_step": [0.5, 0.5]}
 
 
 def times(until_update: float, whole_step: float, beside: float = 0.0, steps: int = 0) -> dict[str, Any]:
-    """Twice the same: a first snapshot, and the one that counts."""
+    """The times of two equal snapshots: the first, and the one that counts."""
     return {
         "until_update": [until_update] * 2,
         "whole_step": [whole_step] * 2,
@@ -30,24 +30,24 @@ def make_result(device: str) -> dict[str, Any]:
     return {"strategy": "ddp", "device": device, "parameters": 8, "quiet": QUIET, "verify_s": [1.0], "times": kinds}
 
 
-def test_all_steps_beside_a_snapshot_count_for_its_excess() -> None:
+def test_all_steps_during_a_snapshot_count_for_its_excess() -> None:
     assert excesses(times(1.4, 1.5, 0.75, steps=4), 0.5) == [pytest.approx(2.0)] * 2
 
 
-def test_cpus_that_all_compute_compare_what_staging_alone_costs() -> None:
+def test_on_cpus_the_cost_of_staging_is_compared() -> None:
     summary = summarise(make_result("cpu"))
     assert (summary["compared"], summary["measure"], summary["limit"]) == (STAGED, "stall", 5.0)
     assert summary["times_shorter"] == 100.0
 
 
-def test_a_gpu_compares_all_that_training_lost() -> None:
+def test_on_a_gpu_all_lost_time_is_compared() -> None:
     summary = summarise(make_result("cuda"))
     assert (summary["compared"], summary["measure"], summary["limit"]) == (ASYNC, "excess", 10.0)
     assert summary["times_shorter"] == 5.0
 
 
 @pytest.mark.parametrize(("device", "preset", "ranks"), [("cpu", "124m", 2), ("cuda", "1b", 1)])
-def test_a_setting_reaches_the_ranks_as_it_was(device: str, preset: str, ranks: int) -> None:
+def test_a_setting_is_passed_to_the_ranks_unchanged(device: str, preset: str, ranks: int) -> None:
     setting = build_setting("ddp", device, None, None)
     assert (setting.preset, setting.ranks) == (preset, ranks)
     assert list(Setting(**json.loads(json.dumps(asdict(setting)))).kinds) == list(setting.kinds)

@@ -1,4 +1,4 @@
-"""The two contestants of the trainer's benchmark: what is timed, with which settings, and in which wrapper."""
+"""The contestants of the trainer's benchmark: what is timed, the settings and the wrappers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def group_of_one() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_window_of_steps_is_timed_as_one_and_only_if_it_is_whole() -> None:
+def test_only_complete_windows_of_steps_are_timed() -> None:
     ends = [End(10.0, 20), End(11.0, 30), End(13.0, 40), End(20.0, 60)]
     assert times_of_steps(ends, 10) == [pytest.approx(0.1), pytest.approx(0.2)]
 
 
-def test_a_gpu_gets_a_model_that_somebody_would_train_on_it() -> None:
+def test_a_gpu_gets_a_realistic_model() -> None:
     _, usual = parse_options(["--device", "cuda", "--rounds", "3"])
     assert usual == replace(USUAL["cuda"], rounds=3)
     config = parse_config(config_of(replace(usual, strategy="fsdp")))
@@ -48,7 +48,7 @@ def test_a_gpu_gets_a_model_that_somebody_would_train_on_it() -> None:
     assert usual.limit == 0.99
 
 
-def test_without_a_word_the_cpu_gets_what_it_always_got() -> None:
+def test_the_defaults_of_the_cpu_are_stable() -> None:
     config = parse_config(config_of(make_work()))
     assert (config.preset, config.precision, config.compile, config.micro_batch) == ("nano", "fp32", "none", 4)
 
@@ -59,16 +59,16 @@ def test_several_ranks_on_a_gpu_are_refused(capsys: pytest.CaptureFixture[str]) 
     assert "spinning" in capsys.readouterr().err
 
 
-def test_speed_is_told_in_tokens_and_by_what_the_device_could_do() -> None:
+def test_speed_is_in_tokens_and_as_a_share_of_the_peak() -> None:
     work = make_work(global_batch=4, seq_len=2048)
     assert speed_of("ours", 0.1024, work, 0.0512) == {"ours_ms": 102.4, "ours_tokens_per_s": 80000, "ours_mfu": 0.5}
     assert speed_of("ours", 0.1024, work, None)["ours_mfu"] is None
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_the_wrapper_is_on_for_a_single_rank_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_rank_has_the_wrapper_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = torch.nn.Linear(2, 2), TrainerConfig(strategy="ddp")
-    monkeypatch.setattr(parallel, "replicate", replication.replicate)  # and put back
+    monkeypatch.setattr(parallel, "replicate", replication.replicate)  # restored after the test
     assert vars(parallel)["replicate"](model, config, CPU) is model
     wrapped.put_wrapper_on()
     assert isinstance(vars(parallel)["replicate"](model, config, CPU), DistributedDataParallel)
@@ -76,6 +76,6 @@ def test_the_wrapper_is_on_for_a_single_rank_too(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize(("strategy", "kind"), [("ddp", DistributedDataParallel), ("fsdp", FSDPModule)])
-def test_the_loop_by_hand_has_its_wrapper_on(strategy: str, kind: type) -> None:
+def test_the_hand_written_loop_uses_the_wrapper_of_its_strategy(strategy: str, kind: type) -> None:
     work = {"strategy": strategy, "preset": "nano", "precision": "bf16", "is_compiled": False}
     assert isinstance(handwritten.build(work, CPU), kind)

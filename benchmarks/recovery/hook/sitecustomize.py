@@ -1,7 +1,7 @@
-"""Put on the path of a script's interpreters: each optimizer step of theirs is told, and the script is not changed.
+"""Write a line for each optimizer step of an unchanged script. This folder is on the path of its interpreters.
 
-Python imports this module by itself at its start (https://docs.python.org/3/library/site.html). torch is not imported
-here: the step's hook is set once torch's optimizers are.
+Python imports this module when it starts (https://docs.python.org/3/library/site.html). It does not import torch: it
+sets the hook for steps when the script imports torch's optimizers.
 """
 
 import importlib.abc
@@ -20,12 +20,12 @@ _counts = itertools.count(1)
 
 
 def _tell(optimizer: Any, args: Any, kwargs: Any) -> None:
-    """A line for a step, in user_script.py's words. The optimizer's own count goes on where the script loads it."""
+    """Write a line in the format of user_script.py. The optimizer's own count continues if the script loads it."""
     step, counted = next(_counts), next((state["step"] for state in optimizer.state.values() if "step" in state), None)
     reported = step if counted is None else int(counted)
     rank = os.environ.get("RANK", "0")
     line = f"{time.time():.6f} rank {rank} pid {os.getpid()} step {reported} loss -\n"
-    with open(os.environ["RECOVERY_STEPS"], "a") as lines:  # noqa: PTH123  # nothing is imported that need not be
+    with open(os.environ["RECOVERY_STEPS"], "a") as lines:  # noqa: PTH123  # avoid imports
         lines.write(line)
 
 

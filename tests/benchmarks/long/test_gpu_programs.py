@@ -1,7 +1,4 @@
-"""The programs that measure a GPU, on the CPU with a tiny model: the same code but for the device.
-
-No time is judged.
-"""
+"""The programs that measure a GPU, run on the CPU with a tiny model. No time is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize("strategy", ["plain", "ddp", "fsdp"])
-def test_both_sides_train_in_turns_by_the_gpus_settings(strategy: str, tmp_path: Path) -> None:
+def test_both_sides_train_in_turns_with_the_settings_of_a_gpu(strategy: str, tmp_path: Path) -> None:
     small = replace(USUAL["cuda"], device="cpu", preset="nano", seq_len=32, global_batch=2, is_compiled=False, window=3)
     score = contest(replace(small, strategy=strategy, rounds=2, turn_s=1.0, peak_tflops=1.0), tmp_path)
     for side in ("ours", "handwritten"):
@@ -28,7 +25,7 @@ def test_both_sides_train_in_turns_by_the_gpus_settings(strategy: str, tmp_path:
     assert score["rounds"] == 2
 
 
-def test_the_snapshots_of_a_gpus_run_are_taken_and_compared(tmp_path: Path) -> None:
+def test_snapshots_with_the_settings_of_a_gpu_are_taken_and_compared(tmp_path: Path) -> None:
     setting = build_setting("ddp", "cuda", "nano", 1)
     result = measure(replace(setting, device="cpu", batch=1, seq_len=32), tmp_path)
     summary = summarise({**result, "device": "cuda"})

@@ -1,4 +1,4 @@
-"""The recovery benchmark at work: scripts of users, in which nothing is changed, and the bundled trainer."""
+"""The recovery benchmark with real processes: unchanged scripts, and the bundled trainer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script(tmp_path: Path) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_a_script_that_knows_nothing_of_us_is_killed_and_comes_back(script: str) -> None:
+def test_an_unchanged_script_is_killed_and_recovers(script: str) -> None:
     score = contest("ours", "own-script", 2, random.Random(0), (script, "1000000"))
     assert (score.kills, len(score.recovered_s)) == (2, 2)
     assert all(0 < seconds < 120 for seconds in score.recovered_s)
@@ -43,14 +43,14 @@ def test_a_script_that_knows_nothing_of_us_is_killed_and_comes_back(script: str)
 
 
 @pytest.mark.timeout(120)
-def test_a_script_too_short_to_be_killed_is_an_error_and_no_endless_loop(script: str) -> None:
+def test_a_script_too_short_for_a_kill_is_an_error(script: str) -> None:
     with pytest.raises(NeverStarted):
         contest("ours", "own-script", 1, random.Random(0), (script, "2"))
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("launcher", ["ours", "torchrun-safe"])
-def test_the_trainers_restart_is_told_part_by_part(launcher: str) -> None:
+def test_the_restart_of_the_trainer_is_split_into_parts(launcher: str) -> None:
     score = contest(launcher, "trainer-ddp", 1, random.Random(0), steps_between=(12, 20))
     (split,) = score.splits
     assert (split.notice_s is not None) == (launcher == "ours"), "torchrun keeps no journal"

@@ -1,4 +1,4 @@
-"""Memory that runs out is told with its largest part and a way out, and is classified as before."""
+"""An out-of-memory error names the largest part and a change that helps, and is still classified as one."""
 
 import traceback
 from pathlib import Path
@@ -29,12 +29,12 @@ def explain(error: Exception) -> OutOfMemory:
     return raised.value
 
 
-def test_a_trainer_without_memory_says_what_to_change(tmp_path):
+def test_an_out_of_memory_error_says_what_to_change(tmp_path):
     options = {"preset": "nano", "seq_len": 1024, "global_batch": 64, "micro_batch": 64}
     with start_group(tmp_path, 1, entry=ENTRY, **options) as group:
         assert group.wait() == [1]
         output = group.outputs()
-    ours, _, _ = output.partition("nanobind: leaked")  # what triton 3.8 says when the interpreter has ended
+    ours, _, _ = output.partition("nanobind: leaked")  # printed by triton 3.8 at exit
     last = ours.strip().splitlines()[-1]
     assert last.startswith("trainer: OutOfMemory: "), output
     assert "can't allocate memory" in last
@@ -43,10 +43,10 @@ def test_a_trainer_without_memory_says_what_to_change(tmp_path):
     assert classify_failure(exit_code=1, output=output) is FailureKind.HOST_OOM
 
 
-def test_a_device_without_memory_stays_a_device_without_memory():
+def test_an_explained_error_is_still_classified_as_device_oom():
     error = explain(torch.OutOfMemoryError(CUDA))
     text = str(error)
-    assert text.startswith("CUDA out of memory. Tried to allocate 2.00 GiB; by the formulas the largest part is")
+    assert text.startswith("CUDA out of memory. Tried to allocate 2.00 GiB; by estimate the largest part is")
     assert len(text) < 300, "the agent cuts messages at 500 characters"
     left = "".join(traceback.format_exception(error))  # as `record` leaves it for the agent
     assert exception_line(left) == f"trainer.errors.OutOfMemory: {text}"
@@ -54,19 +54,19 @@ def test_a_device_without_memory_stays_a_device_without_memory():
         assert classify_failure(exit_code=1, output=output) is FailureKind.DEVICE_OOM
 
 
-def test_the_hosts_memory_is_told_of_in_the_same_way():
+def test_an_error_of_host_memory_is_explained_too():
     error = explain(MemoryError())
-    assert str(error).startswith("MemoryError; by the formulas")
+    assert str(error).startswith("MemoryError; by estimate")
     left = "".join(traceback.format_exception(error))
     assert classify_failure(exit_code=1, output=left) is FailureKind.HOST_OOM
 
 
-def test_another_error_passes():
+def test_other_errors_are_not_explained():
     with pytest.raises(RuntimeError, match="shapes differ"), explained_shortage(CONFIG, parse_place({})):
         raise RuntimeError("shapes differ")
 
 
-def test_nothing_is_said_of_a_users_own_model():
+def test_an_error_of_a_users_own_model_is_not_explained():
     config = parse_config({"task": "my.task:build"})
     with pytest.raises(MemoryError), explained_shortage(config, parse_place({})):
         raise MemoryError

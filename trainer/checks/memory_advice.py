@@ -1,11 +1,9 @@
-"""`python -m trainer.checks.memory_advice`: the memory that training takes on each device, and the first way that fits.
+"""`python -m trainer.checks.memory_advice`: estimate the memory of each device, and find the first strategy that fits.
 
     python -m trainer.checks.memory_advice --preset 8b --device-memory 80GB --devices 8
     python -m trainer.checks.memory_advice --config @config.json --device h100 --devices 8 --json
-    python -m trainer.checks.memory_advice --layers 32 --hidden 4096 --heads 32 --vocab 128256 --seq 8192 \\
-        --devices 64 --device h100
 
-Exit status: 0 some rung fits, 1 none does, 2 wrong usage.
+Exit status: 0 if some rung fits, 1 if none does, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -17,11 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.contract.advice import BEYOND, Step, climb, describe_need, first_fitting, guide_for
-from trainer.contract.config import PRESETS, parse_config
+from trainer.contract.advice import BEYOND, Step, climb, describe_need, first_fitting
+from trainer.contract.config import PRECISIONS, PRESETS, parse_config
 from trainer.contract.devices import find_device_bytes, parse_size
-from trainer.contract.memory import Estimate
-from trainer.contract.workload import MOMENTS, PRECISIONS, Workload, build_workload, decoder_shape
+from trainer.contract.workload import Workload, build_workload
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(_table(steps))
         print(_sentence(load, device_bytes, found))
-        print(f"size guide for {load.shape.parameters / 1e9:.3g}B parameters: {guide_for(load.shape.parameters)}")
     return 0 if found is not None or device_bytes is None else 1
 
 
@@ -48,26 +44,15 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    model = parser.add_argument_group("what is trained (a preset, a configuration, or numbers)")
-    model.add_argument("--config", help="the trainer's configuration as JSON, or @file")
-    model.add_argument("--preset", choices=PRESETS)
-    model.add_argument("--parameters", type=float, help="of a model of your own; else counted from the other numbers")
-    for name, text in (
-        ("layers", ""),
-        ("hidden", "model width"),
-        ("heads", ""),
-        ("feed-forward", "default 8/3 hidden"),
-    ):
-        model.add_argument(f"--{name}", type=int, help=text)
-    model.add_argument("--vocab", type=int, default=256)
-    batch = parser.add_argument_group("how")
-    batch.add_argument("--seq", type=int, help="tokens of a sequence (default 2048)")
-    batch.add_argument("--micro-batch", type=int, help="sequences of a forward pass (default 1)")
-    batch.add_argument("--precision", choices=tuple(PRECISIONS))
-    batch.add_argument("--optimizer", choices=tuple(MOMENTS), default="adamw")
-    batch.add_argument("--devices", type=int, default=1)
-    batch.add_argument("--device-memory", help="as 80GB")
-    batch.add_argument("--device", help="its name instead, as h100 or a100-80gb")
+    parser.add_argument("--config", help="the trainer's configuration as JSON, or @file")
+    parser.add_argument("--preset", choices=PRESETS, help="instead of the configuration's")
+    parser.add_argument("--vocab", type=int, default=256, help="size of the vocabulary (default 256)")
+    parser.add_argument("--seq", type=int, help="tokens per sequence (default: the configuration's, or 2048)")
+    parser.add_argument("--micro-batch", type=int, help="sequences per forward pass (default: as configured, or 1)")
+    parser.add_argument("--precision", choices=PRECISIONS)
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--device-memory", help="such as 80GB")
+    parser.add_argument("--device", help="the device's name instead, such as h100 or a100-80gb")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -75,43 +60,18 @@ def _parser() -> argparse.ArgumentParser:
 def _workload(options: argparse.Namespace) -> Workload:
     if options.devices < 1:
         raise ValueError("--devices must be at least 1")
-    load = _own_model(options)
-    if options.config or options.preset:
-        text = options.config or "{}"
-        document = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
-        if not isinstance(document, dict):
-            raise ValueError("--config is not a JSON object")
-        document |= {"preset": options.preset} if options.preset else {}
-        if not options.config:
-            document |= {"seq_len": 2048, "global_batch": 1}
-        config = parse_config(document)
-        if config.task is not None:
-            raise ValueError("the shape of a task's model is not known: give its numbers")
-        load = build_workload(config, world_size=options.devices, vocab=options.vocab)
-    if load is None:
-        raise ValueError("name a --config, a --preset, or --layers, --hidden and --heads")
-    given = {
-        "seq_len": options.seq,
-        "micro_batch": options.micro_batch,
-        "precision": options.precision,
-        "optimizer": options.optimizer,
-    }
+    if not (options.config or options.preset):
+        raise ValueError("give --config or --preset")
+    text = options.config or '{"seq_len": 2048, "global_batch": 1}'
+    document = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    if not isinstance(document, dict):
+        raise ValueError("--config is not a JSON object")
+    config = parse_config(document | ({"preset": options.preset} if options.preset else {}))
+    if config.task is not None:
+        raise ValueError("the shape of a task's model is unknown")
+    load = build_workload(config, world_size=options.devices, vocab=options.vocab)
+    given = {"seq_len": options.seq, "micro_batch": options.micro_batch, "precision": options.precision}
     return replace(load, **{name: value for name, value in given.items() if value is not None})
-
-
-def _own_model(options: argparse.Namespace) -> Workload | None:
-    if not (options.layers and options.hidden and options.heads):
-        return None
-    shape = decoder_shape(
-        width=options.hidden,
-        layers=options.layers,
-        heads=options.heads,
-        feed_forward=options.feed_forward or options.hidden * 8 // 3,
-        vocab=options.vocab,
-    )
-    if options.parameters:
-        shape = replace(shape, parameters=int(options.parameters))
-    return Workload(shape=shape, seq_len=2048, micro_batch=1, devices=options.devices)
 
 
 def _device_bytes(options: argparse.Namespace) -> int | None:
@@ -121,12 +81,12 @@ def _device_bytes(options: argparse.Namespace) -> int | None:
         return None
     size = find_device_bytes(options.device)
     if size is None:
-        raise ValueError(f"--device {options.device} is not known; say its --device-memory")
+        raise ValueError(f"--device {options.device} is unknown; give --device-memory")
     return size
 
 
 def _table(steps: Sequence[Step]) -> str:
-    names = [*Estimate(terms=steps[0].need.terms).terms.by_name(), "overhead", "total"]
+    names = [*steps[0].need.terms.by_name(), "overhead", "total"]
     header = ["GB on each device", *names, "fits"]
     rows = [header]
     for step in steps:
@@ -171,7 +131,6 @@ def _document(load: Workload, device_bytes: int | None, steps: Sequence[Step], f
         ],
         "recommended": found.rung.name if found else None,
         "sentence": _sentence(load, device_bytes, found),
-        "size_guide": guide_for(load.shape.parameters),
     }
 
 

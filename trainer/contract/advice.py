@@ -1,6 +1,6 @@
-"""What to do about memory: the ladder of strategies, the first rung that fits, and the cheapest way out of a shortage.
+"""Advice about memory: the ladder of strategies, its first rung that fits, and the cheapest way out of a shortage.
 
-Pure, as are the formulas that it asks (memory.py).
+Pure, like the formulas (memory.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from trainer.contract.memory import Estimate, estimate
 from trainer.contract.workload import Workload
 
 _GB = 1e9
-_WORTH = 0.05  # of the need: what saves less is no way out of a shortage
-# `strategy: auto` where the device's memory is not known, as on a CPU: beyond this AdamW keeps 16 GB on each device.
+_WORTH = 0.05  # of the need: a change that saves less is not advised
+# Above this, `strategy: auto` shards if the device's memory is unknown, as on a CPU. Training states then take 16 GB.
 UNKNOWN_DEVICE_PARAMETERS = 1_000_000_000
 
 Change = Callable[[Workload], Workload]
@@ -21,7 +21,7 @@ Change = Callable[[Workload], Workload]
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """A way to train. `change` makes a workload use it, `settings` are the trainer's own words for it."""
+    """A way to train. `change` applies it to a workload; `settings` are the trainer's settings for it."""
 
     name: str
     change: Change
@@ -42,8 +42,8 @@ def _as_fsdp(load: Workload) -> Workload:
 
 
 def _lean(load: Workload) -> Workload:
-    """In 16 bits unless it is already, with every block recomputed."""
-    precision = load.precision if load.bytes_of.compute == 2 else "bf16"
+    """In 16 bits, with every block recomputed."""
+    precision = load.precision if load.compute_bytes == 2 else "bf16"
     return replace(load, precision=precision, recompute_every=1, keeps_products=False)
 
 
@@ -69,7 +69,7 @@ BEYOND = "more devices, a smaller micro batch, or tensor parallelism, which this
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A rung with what it takes for one workload. `fits` is None where the device's memory is not known."""
+    """A rung and its need for one workload. `fits` is None if the device's memory is unknown."""
 
     rung: Rung
     need: Estimate
@@ -87,13 +87,15 @@ def first_fitting(steps: list[Step]) -> Step | None:
 
 
 def describe_need(load: Workload, device_bytes: float | None, *, on_cpu: bool = False) -> str:
-    """One sentence: what the workload takes as it stands and, where that does not fit, what would."""
+    """One sentence: what the workload needs and, if that does not fit, what would."""
     need = estimate(load, on_cpu=on_cpu)
     devices = "the device" if load.devices == 1 else f"each of {load.devices} devices"
     text = f"about {_gb(need.total)} on {devices} with {load.strategy} in {load.precision}"
     if need.host:
         text += f", and {_gb(need.host)} of the host's memory for each"
-    text += f"; beside the runtime the largest part is {need.largest} with {_gb(need.terms.by_name()[need.largest])}"
+    text += (
+        f"; apart from the runtime the largest part is {need.largest} with {_gb(need.terms.by_name()[need.largest])}"
+    )
     if device_bytes is None:
         return text
     if need.total <= device_bytes:
@@ -102,11 +104,11 @@ def describe_need(load: Workload, device_bytes: float | None, *, on_cpu: bool = 
     way = f"no rung of the ladder fits: it needs {BEYOND}"
     if step is not None:
         way = f"the first that fits is {step.rung.name} with {_gb(step.need.total)} ({step.rung.settings})"
-    return f"{text}, more than the {_gb(device_bytes)} there are; {way}"
+    return f"{text}, more than the available {_gb(device_bytes)}; {way}"
 
 
 def choose_strategy(load: Workload, device_bytes: float | None) -> str:
-    """What `auto` means: "ddp" where a whole replica fits a device, else "fsdp". One device has nothing to share."""
+    """What `auto` means: "ddp" if a whole replica fits into a device, else "fsdp". A single device cannot shard."""
     if load.offloads:
         return "fsdp"
     if load.devices == 1:
@@ -118,7 +120,7 @@ def choose_strategy(load: Workload, device_bytes: float | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Relief:
-    """A way out of a shortage. `change` gives the workload after it, or None where it has nothing to give."""
+    """A way out of a shortage. `change` returns the changed workload, or None if it does not apply."""
 
     change: Callable[[Workload], Workload | None]
     settings: Callable[[Workload], str]  # of the changed workload
@@ -140,14 +142,14 @@ def _shard(load: Workload) -> Workload | None:
 
 
 def _exchange_sooner(load: Workload) -> Workload | None:
-    return replace(load, holds_gradients=False) if load.holds_gradients and load.division.parameters else None
+    return replace(load, holds_gradients=False) if load.holds_gradients and load.is_sharded else None
 
 
 def _offload(load: Workload) -> Workload | None:
     return None if load.offloads else replace(_as_fsdp(load), offloads=True)
 
 
-# The order is the policy: what costs least time comes first.
+# The order is the policy: the change that costs the least time comes first.
 RELIEFS: tuple[Relief, ...] = (
     Relief(change=_cut_micro_batch, settings=lambda load: f"micro_batch: {load.micro_batch}, at the same global batch"),
     Relief(change=_recompute, settings=lambda load: "activation_checkpointing: full"),
@@ -158,7 +160,7 @@ RELIEFS: tuple[Relief, ...] = (
 
 
 def find_relief(load: Workload) -> tuple[str, float] | None:
-    """The settings of the cheapest change that saves something worth it, and the bytes that it saves on each device."""
+    """The settings of the cheapest change that saves enough, and the bytes that it saves on each device."""
     need = estimate(load).terms.total
     for relief, changed in _reliefs_of(load):
         saved = need - estimate(changed).terms.total
@@ -168,28 +170,14 @@ def find_relief(load: Workload) -> tuple[str, float] | None:
 
 
 def describe_shortage(load: Workload) -> str:
-    """What most of the memory is for, and the cheapest way to need less. One line, for the message of a failure."""
+    """What takes most of the memory, and the cheapest way to need less. One line, for the message of a failure."""
     need = estimate(load)
     size = need.terms.by_name()[need.largest]
-    text = f"by the formulas the largest part is {need.largest}, {_gb(size)} of {_gb(need.terms.total)}"
+    text = f"by estimate the largest part is {need.largest}, {_gb(size)} of {_gb(need.terms.total)}"
     relief = find_relief(load)
     if relief is None:
         return f"{text}; it needs {BEYOND}"
     return f"{text}; try {relief[0]} (saves {_gb(relief[1])})"
-
-
-# The guide of many a handbook: a check on the ladder, which counts.
-SIZE_GUIDE: tuple[tuple[float, str], ...] = (
-    (1e9, "DDP"),
-    (3e9, "DDP with activation checkpointing"),
-    (7e9, "FSDP"),
-    (13e9, "FSDP, fully sharded"),
-    (float("inf"), "FSDP with CPU offload, or tensor parallelism"),
-)
-
-
-def guide_for(parameters: int) -> str:
-    return next(text for limit, text in SIZE_GUIDE if parameters < limit)
 
 
 def _reliefs_of(load: Workload) -> Iterator[tuple[Relief, Workload]]:

@@ -1,14 +1,14 @@
-"""How much memory of a device a training step takes, from formulas alone: no torch, no device.
+"""Estimate the device memory of a training step from formulas: no torch, no device.
 
 Service and trainer share them. Sources:
 
-* model states (parameters, gradients, optimizer): Rajbhandari et al., ZeRO, 2020, section 3. AdamW keeps 16 bytes for
-  each parameter in fp32 and in mixed precision; what a strategy divides, it divides by its number of shards.
+* model states (parameters, gradients, optimizer): Rajbhandari et al., ZeRO, 2020, section 3. With AdamW they take 16
+  bytes for each parameter in fp32 and in mixed precision, divided by the number of shards.
 * activations: what autograd keeps of a block, counted in our own decoder (`FP32_BLOCK` and below). Korthikanti et al.,
   Reducing Activation Recomputation, 2022, count GPT-2's block in the same way, at 34 bytes for each element of width,
   and with full recomputation its input alone. Attention is fused: its scores are never kept.
-* logits: log-softmax in fp32 has its output, its gradient and its result in memory at one time.
-* gathers: what FSDP2 has whole at one time (torch/distributed/fsdp/_fully_shard), and autocast's cache of casts.
+* logits: log-softmax in fp32 has its output, its gradient and its result in memory at the same time.
+* gathers: what FSDP2 holds unsharded at the same time (torch/distributed/fsdp/_fully_shard), and autocast's casts.
 * overhead: a rule of thumb; see docs/advice.md.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from trainer.contract.workload import MOMENTS, Workload
+from trainer.contract.workload import Workload
 
 _CONTEXT_BYTES = 1.25 * (1 << 30)  # a CUDA context and NCCL's buffers
 _PROCESS_BYTES = 0.3 * (1 << 30)  # Python with torch, where the device is the host itself
@@ -28,7 +28,7 @@ _ROOTS_BYTES = 8  # of two norms
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Bytes of one device at the worst moment of a step. What is not there at that moment is 0."""
+    """Bytes of one device at the peak of a step. What is not in memory at that moment is 0."""
 
     parameters: float = 0
     gradients: float = 0
@@ -47,7 +47,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """`terms` is what tensors take, `overhead` what the runtime takes beside them, `host` what offloading moves out."""
+    """Bytes: `terms` of the tensors, `overhead` of the runtime, `host` for what is offloaded to the host's memory."""
 
     terms: Terms
     overhead: float = 0
@@ -64,7 +64,7 @@ class Estimate:
 
 
 def estimate(load: Workload, *, on_cpu: bool = False) -> Estimate:
-    """Bytes of each device, or of each worker's part of the host where it computes on the CPU."""
+    """The memory of each device or, on CPUs, of each worker."""
     states = model_states(load)
     peak = max(_moments(load, Terms() if load.offloads else states), key=lambda terms: terms.total)
     return Estimate(
@@ -75,19 +75,14 @@ def estimate(load: Workload, *, on_cpu: bool = False) -> Estimate:
 
 
 def model_states(load: Workload) -> Terms:
-    """Parameters, gradients and optimizer of one device: ZeRO's table for 7.5B parameters on 64 devices."""
-    count, size, division = load.shape.parameters, load.bytes_of, load.division
-    moments = MOMENTS[load.optimizer] * size.moment + size.master
-    return Terms(
-        parameters=count * size.parameter / (load.shards if division.parameters else 1),
-        gradients=count * size.gradient / (load.shards if division.gradients else 1),
-        optimizer=count * moments / (load.shards if division.optimizer else 1),
-    )
+    """Parameters, gradients and AdamW's two moments of one device."""
+    size = load.shape.parameters * load.state_bytes / load.shards
+    return Terms(parameters=size, gradients=size, optimizer=2 * size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockBytes:
-    """Bytes that a token costs in a block: for each element of width, of feed-forward width, of the block's input."""
+    """Bytes of a token in a block: for each element of width, of feed-forward width, and of the block's input."""
 
     width: int
     feed_forward: int
@@ -103,15 +98,15 @@ CAST_BLOCK = BlockBytes(width=2 * 16, feed_forward=2 * 4, input=2)
 
 
 def _moments(load: Workload, states: Terms) -> tuple[Terms, ...]:
-    """The moments that may be the worst: the forward pass ends, the loss, the backward pass begins, and it ends."""
-    shape, compute = load.shape, load.bytes_of.compute
+    """The moments that may be the peak: the end of the forward pass, the loss, begin and end of the backward pass."""
+    shape, compute = load.shape, load.compute_bytes
     stored, block, gathers = _stored(load) + _last_norm(load), _block(load), _gathers(load)
     backward = 2 * load.tokens * (shape.width + shape.feed_forward) * compute
     recomputed = block if load.recompute_every else 0
-    is_ddp = load.strategy == "ddp" and load.devices > 1  # its buckets hold the gradients for as long as it lives
+    is_ddp = load.strategy == "ddp" and load.devices > 1  # its buckets hold the gradients all the time
     held = states.gradients if load.accumulates or is_ddp else 0
     # FSDP adds reduced shards to the accumulated ones, and frees them at the end of the backward pass.
-    final = states.gradients * (2 if load.accumulates and load.division.parameters else 1)
+    final = states.gradients * (2 if load.accumulates and load.is_sharded else 1)
     logits = load.tokens * shape.vocab
 
     def moment(gradients: float, activations: float, gathered: float, logits: float = 0) -> Terms:
@@ -133,7 +128,7 @@ def _moments(load: Workload, states: Terms) -> tuple[Terms, ...]:
 
 
 def _block_bytes(load: Workload) -> BlockBytes:
-    whole = {8: FP64_BLOCK, 4: FP32_BLOCK}.get(load.bytes_of.compute)
+    whole = {8: FP64_BLOCK, 4: FP32_BLOCK}.get(load.compute_bytes)
     return whole or (AUTOCAST_BLOCK if load.is_autocast else CAST_BLOCK)
 
 
@@ -150,19 +145,19 @@ def _stored(load: Workload) -> float:
     recomputed = -(-shape.layers // every) if every else 0
     of_token = shape.width * _block_bytes(load).input
     if load.keeps_products:  # qkv, both outputs, gate and up
-        of_token += (5 * shape.width + 2 * shape.feed_forward) * load.bytes_of.compute
+        of_token += (5 * shape.width + 2 * shape.feed_forward) * load.compute_bytes
     return (shape.layers - recomputed) * _block(load) + recomputed * load.tokens * of_token
 
 
 def _last_norm(load: Workload) -> float:
-    """Its input and normalised input in fp32 at least, its output as the head takes it."""
-    compute = load.bytes_of.compute
+    """Its input and normalised input in at least fp32, and its output in the type of the head."""
+    compute = load.compute_bytes
     return load.tokens * load.shape.width * (2 * max(4, compute) + compute)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Gathers:
-    """Whole copies of parameters and gradients at the four moments."""
+    """Unsharded or cast copies of parameters and gradients at the four moments."""
 
     forward: float = 0
     loss: float = 0
@@ -173,12 +168,12 @@ class _Gathers:
 def _gathers(load: Workload) -> _Gathers:
     if load.is_autocast:
         return _cast_copies(load)
-    return _unsharded(load) if load.division.parameters else _Gathers()
+    return _unsharded(load) if load.is_sharded else _Gathers()
 
 
 def _cast_copies(load: Workload) -> _Gathers:
-    """Every matrix is cast once and kept by the graph; a block that is recomputed casts its own again."""
-    compute, block = load.bytes_of.compute, load.shape.block_parameters * load.bytes_of.compute
+    """Every matrix is cast once, and the graph keeps it. A recomputed block casts its matrices again."""
+    compute, block = load.compute_bytes, load.shape.block_parameters * load.compute_bytes
     head = load.shape.vocab * load.shape.width * compute
     whole = load.shape.layers * block + head
     kept = head + block if load.recompute_every == 1 else whole
@@ -186,14 +181,14 @@ def _cast_copies(load: Workload) -> _Gathers:
 
 
 def _unsharded(load: Workload) -> _Gathers:
-    compute, gradient = load.bytes_of.compute, load.bytes_of.gradient
+    compute, gradient = load.compute_bytes, load.state_bytes
     root, block = load.shape.root_parameters * compute, load.shape.block_parameters * compute
     held = load.shape.parameters * gradient if load.holds_gradients else 0
     reduced = gradient / compute  # gradients are sent in a wider type than they are computed in
     moving = block * (2 + reduced)  # one block is computed, the next is on its way, the one before is being reduced
     end = max(root * (1 + reduced), root + moving + root / 2)  # half the root's gradients are the head's
-    if load.division.reshards:
-        # The root, where the backward pass begins at once, stays whole.
+    if load.frees_after_forward:
+        # The root stays gathered: the backward pass begins with it.
         return _Gathers(forward=held + root + block, loss=held + root, backward=held + root + moving, end=held + end)
     whole = held + root + load.shape.layers * block
     return _Gathers(forward=whole, loss=whole, backward=whole + block, end=held + end)

@@ -8,12 +8,12 @@ from trainer.contract.config import TrainerConfig, parse_checkpointing, parse_st
 from trainer.contract.shapes import SHAPES
 
 BYTES_VOCABULARY = 256  # of text that is read byte by byte
-TOKENS_VOCABULARY = 65_536  # the most that two bytes hold, where a token file's header is out of reach
+TOKENS_VOCABULARY = 65_536  # the most that two bytes hold, if a token file's header cannot be read
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder. `parameters` may be another model's own count; `decoder_shape` counts the bundled one's."""
+    """A decoder. `parameters` may be the count of another model; `decoder_shape` counts those of the bundled one."""
 
     parameters: int
     width: int
@@ -24,7 +24,7 @@ class ModelShape:
 
     @property
     def root_parameters(self) -> int:
-        """Embedding, head and the last norm: what FSDP keeps together outside of the blocks."""
+        """Embedding, head and the last norm, which FSDP shards as one unit."""
         return min(self.parameters, 2 * self.vocab * self.width + self.width)
 
     @property
@@ -42,64 +42,21 @@ def decoder_shape(*, width: int, layers: int, heads: int, feed_forward: int, voc
 
 
 def preset_shape(preset: str, vocab: int = BYTES_VOCABULARY) -> ModelShape:
-    """The bundled decoder of that size."""
     return decoder_shape(**vars(SHAPES[preset]), vocab=vocab)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Precision:
-    """Bytes of an element: as stored, as a gradient, in the arithmetic, as a moment, and as the optimizer's copy."""
-
-    parameter: int
-    gradient: int
-    compute: int
-    moment: int
-    master: int = 0
-
-
-PRECISIONS = {
-    "fp64": Precision(parameter=8, gradient=8, compute=8, moment=8),
-    "fp32": Precision(parameter=4, gradient=4, compute=4, moment=4),
-    "bf16": Precision(parameter=4, gradient=4, compute=2, moment=4),
-    "fp16": Precision(parameter=4, gradient=4, compute=2, moment=4),
-    "pure-bf16": Precision(parameter=2, gradient=2, compute=2, moment=2),
-    # As the ZeRO paper, DeepSpeed and Megatron keep it.
-    "fp16-master": Precision(parameter=2, gradient=2, compute=2, moment=4, master=4),
-}
-MOMENTS = {"adamw": 2, "sgd-momentum": 1, "sgd": 0}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Division:
-    """Which model states a strategy divides among its shards, and whether a block is whole only while it computes."""
-
-    parameters: bool
-    gradients: bool
-    optimizer: bool
-    reshards: bool = False
-
-
-# zero1 and zero2 are DeepSpeed's; the bundled trainer has the others.
-DIVISIONS = {
-    "ddp": Division(parameters=False, gradients=False, optimizer=False),
-    "zero1": Division(parameters=False, gradients=False, optimizer=True),
-    "zero2": Division(parameters=False, gradients=True, optimizer=True),
-    "shard_grad_op": Division(parameters=True, gradients=True, optimizer=True),
-    "fsdp": Division(parameters=True, gradients=True, optimizer=True, reshards=True),
-    "hsdp": Division(parameters=True, gradients=True, optimizer=True, reshards=True),
-}
+_COMPUTE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One training step. `micro_batch` counts sequences; `shard_size` is hsdp's, else all devices are shards."""
+    """One training step with AdamW. `micro_batch` is in sequences. `shard_size` applies to hsdp only."""
 
     shape: ModelShape
     seq_len: int
     micro_batch: int
     strategy: str = "ddp"
     precision: str = "fp32"
-    optimizer: str = "adamw"
     devices: int = 1
     shard_size: int | None = None
     accumulates: bool = False  # several microbatches a step on one device
@@ -110,32 +67,45 @@ class Workload:
 
     @property
     def shards(self) -> int:
-        """hsdp shards over all devices where they cannot be cut evenly (strategy.py)."""
-        is_cut = self.strategy == "hsdp" and self.shard_size and self.devices % self.shard_size == 0
-        return self.shard_size if is_cut and self.shard_size else self.devices
+        """How many devices share the model states. hsdp uses all if they cannot be divided evenly (strategy.py)."""
+        if not self.is_sharded:
+            return 1
+        is_even = self.strategy == "hsdp" and self.shard_size and self.devices % self.shard_size == 0
+        return self.shard_size if is_even and self.shard_size else self.devices
 
     @property
     def tokens(self) -> int:
         return self.micro_batch * self.seq_len
 
     @property
-    def division(self) -> Division:
-        return DIVISIONS[self.strategy]
+    def is_sharded(self) -> bool:
+        return self.strategy != "ddp"
 
     @property
-    def bytes_of(self) -> Precision:
-        return PRECISIONS[self.precision]
+    def frees_after_forward(self) -> bool:
+        """Whether a block's parameters are gathered again for the backward pass."""
+        return self.strategy in ("fsdp", "hsdp")
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a parameter. Its gradient and each of AdamW's two moments have the same size."""
+        return 8 if self.precision == "fp64" else 4
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of an element in the arithmetic."""
+        return _COMPUTE_BYTES[self.precision]
 
     @property
     def is_autocast(self) -> bool:
-        """Whole parameters in fp32, cast for each operation; FSDP casts what it gathers."""
-        return not self.division.parameters and self.precision in ("bf16", "fp16")
+        """Unsharded parameters in fp32 are cast for each operation. FSDP casts what it gathers."""
+        return not self.is_sharded and self.compute_bytes == 2
 
 
 def build_workload(
     config: TrainerConfig, *, world_size: int, ranks_per_node: int | None = None, vocab: int = BYTES_VOCABULARY
 ) -> Workload:
-    """The step of the bundled trainer. `auto` is taken for ddp: advice.choose_strategy says what it becomes."""
+    """The step of the bundled trainer. `auto` counts as ddp here; advice.choose_strategy resolves it."""
     strategy, checkpointing = parse_strategy(config.strategy), parse_checkpointing(config.activation_checkpointing)
     accumulates = config.global_batch > config.sequences_per_microbatch * world_size
     return Workload(

@@ -32,7 +32,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")  # NVIDIA driver README, "The /pro
 
 
 def check_names(around: Surroundings) -> Verdict:
-    """Every node finds every other by name, and its name by its address."""
+    """Every node resolves the name of every other node to its address, and the address to the name."""
     nodes = sorted({(host.name, host.address) for host in around.hosts})
     found = on_every_rank(lambda: find_names_problems(nodes), around.waits)
     problems = {problem for each in found for problem in each.failed}
@@ -45,11 +45,11 @@ def check_names(around: Surroundings) -> Verdict:
     if failures or doubts:
         return Verdict(check="names", outcome=Outcome.WARN, sentence="; ".join(failures + doubts))
     names = ", ".join(name for name, _ in nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
-    return Verdict(check="names", outcome=Outcome.OK, sentence=f"found in both directions: {names}")
+    return Verdict(check="names", outcome=Outcome.OK, sentence=f"resolved in both directions: {names}")
 
 
 def _blame_names(problems: Collection[NameProblem], around: Surroundings) -> tuple[str, ...]:
-    """Whoever misleads itself, and whoever is in the most pairs that do not know each other."""
+    """Nodes that resolve their own name wrongly, and those in the most pairs that do not find each other."""
     own = {around.node_of(problem.asker) for problem in problems if problem.asker == problem.asked}
     pairs = [(around.node_of(problem.asker), around.node_of(problem.asked)) for problem in problems]
     return tuple(sorted({*own, *blame(pair for pair in pairs if not own & set(pair))}))
@@ -57,7 +57,7 @@ def _blame_names(problems: Collection[NameProblem], around: Surroundings) -> tup
 
 @dataclass(frozen=True)
 class NameProblem:
-    """`asker` does not find `asked` where it is; both by the names that they have for themselves."""
+    """`asker` does not resolve `asked` to its address. Both are host names, as the nodes know them."""
 
     asker: str
     asked: str
@@ -66,7 +66,7 @@ class NameProblem:
 
 @dataclass(frozen=True)
 class NamesFound:
-    """What keeps nodes apart, and what is only odd."""
+    """`failed` keeps nodes from connecting; `doubts` are only unusual."""
 
     failed: tuple[NameProblem, ...]
     doubts: tuple[str, ...]
@@ -79,21 +79,21 @@ def find_names_problems(nodes: list[tuple[str, str]]) -> NamesFound:
         try:
             addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
         except OSError as error:
-            failures.append(NameProblem(own, name, f"{own} does not know {name}: {error.strerror}"))
+            failures.append(NameProblem(own, name, f"{own} cannot resolve {name}: {error.strerror}"))
             continue
         if name == own and len(nodes) > 1 and all(one.startswith("127.") or one == "::1" for one in addresses):
-            sentence = f"{own} takes its own name for a loopback address, where no other node reaches it"
+            sentence = f"{own} resolves its own name to a loopback address, where no other node reaches it"
             failures.append(NameProblem(own, own, sentence))
         if name != own and address not in addresses:
-            sentence = f"{own} knows {name} as {', '.join(sorted(addresses))}, it is at {address}"
+            sentence = f"{own} resolves {name} to {', '.join(sorted(addresses))}, but it is at {address}"
             failures.append(NameProblem(own, name, sentence))
         try:
             resolved = socket.gethostbyaddr(address)
         except OSError:
-            doubts.append(f"{own} knows no name for {address} ({name})")
+            doubts.append(f"{own} finds no name for {address} ({name})")
             continue
         if name != own and name.split(".")[0] not in {one.split(".")[0] for one in (resolved[0], *resolved[1])}:
-            doubts.append(f"{own} knows {address} as {resolved[0]}, it calls itself {name}")
+            doubts.append(f"{own} resolves {address} to {resolved[0]}, but that node is called {name}")
     return NamesFound(tuple(failures), tuple(doubts))
 
 
@@ -132,7 +132,7 @@ def _answer() -> None:
 
 
 def check_storage(around: Surroundings) -> Verdict:
-    """What each node writes and syncs the others read whole, where snapshots are kept."""
+    """Each node writes and syncs a file to the storage of the snapshots, and the others read it in full."""
     rank, scratch, leaders = around.place.rank, around.scratch, around.leaders
     written = on_every_rank(lambda: _try_to_write(scratch, rank) if rank in leaders else None, around.waits)
     digests = {writer: file.digest for writer, file in enumerate(written) if file is not None and file.digest}
@@ -178,7 +178,11 @@ class Seen:
 
 
 def _to_read(rank: int, leaders: Sequence[int], digests: Mapping[int, str]) -> dict[int, str]:
-    """Leaders read what all wrote, in a large group what the first and their neighbours did; the others the first's."""
+    """The digests of the files that a rank reads.
+
+    A leader reads those of all leaders, in a large group those of the first one and of its neighbors. Other ranks read
+    that of the first leader.
+    """
     if rank not in leaders:
         wanted = leaders[:1]
     elif rank == leaders[0] or len(leaders) <= _ALL_READ_ALL:
@@ -197,7 +201,7 @@ def _try_to_write(scratch: Path, rank: int) -> Written:
 
 
 def _write(scratch: Path, rank: int) -> Written:
-    """The digest of what was written, and the seconds that it took to be on disk. Raises OSError."""
+    """Write and sync a file. Raises OSError."""
     content, began = os.urandom(_FILE_BYTES), time.monotonic()
     scratch.mkdir(parents=True, exist_ok=True)
     with (scratch / f"rank-{rank}").open("wb") as file:
@@ -209,7 +213,7 @@ def _write(scratch: Path, rank: int) -> Written:
 
 
 def _wait_for(scratch: Path, digests: Mapping[int, str]) -> Seen:
-    """How long it took until all of the files were seen whole, and which never were."""
+    """Wait until all files can be read in full, and return how long that took and which never could."""
     began, missing = time.monotonic(), dict(digests)
     while missing and time.monotonic() - began <= _VISIBLE_WITHIN_S:
         for rank, digest in list(missing.items()):
@@ -221,7 +225,7 @@ def _wait_for(scratch: Path, digests: Mapping[int, str]) -> Seen:
 
 
 def check_versions(around: Surroundings) -> Verdict:
-    """What the nodes run is the same."""
+    """All nodes run the same versions."""
     installed = on_every_rank(_own_versions, around.waits)
     versions = {around.hosts[rank].node: installed[rank] for rank in around.leaders}
     return judge_versions(versions, essential=_ESSENTIAL)
@@ -233,7 +237,7 @@ def _own_versions() -> dict[str, str]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
         "nccl": _nccl(),
-        "trainer": _digest(Path(__file__).parent),
+        "trainer": _digest(Path(__file__).parents[1]),
         "driver": _first_line(_DRIVER),
     }
     return {name: text for name, text in found.items() if text}
@@ -247,7 +251,7 @@ def _nccl() -> str:
 
 
 def _digest(package: Path) -> str:
-    """Of the package's own code, so that two nodes with one version of it and one that was edited are told apart."""
+    """A digest of the package's code, which differs if one node's copy was edited."""
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
@@ -261,5 +265,5 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-# In this order: what a later check relies on comes first.
+# In this order: later checks rely on earlier ones.
 CHECKS = (check_names, check_versions, check_clocks, check_storage, check_bandwidth, check_pairs)

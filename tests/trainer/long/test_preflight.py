@@ -1,4 +1,4 @@
-"""The checks of a preflight, above all where they fail."""
+"""The checks of a preflight, and their failures."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.harness import start_group
+from tests.trainer.harness import ROOT, start_group
 from trainer.checks import drill, preflight_checks
 from trainer.contract import env
 from trainer.contract.blame import parse_node_verdict
@@ -20,12 +20,16 @@ def outcomes(output):
     return {verdict.check: verdict.outcome for verdict in verdicts}, {v.check: v.sentence for v in verdicts}
 
 
-def test_nodes_that_do_not_know_each_other_fail_while_all_else_is_still_checked(tmp_path):
+def test_nodes_that_cannot_resolve_each_other_fail_and_other_checks_still_run(tmp_path):
     with start_group(tmp_path, 2, entry=TWO_HOSTS) as group:
         assert group.wait() == [1, 1]
         output = group.outputs()
     found, sentences = outcomes(output)
-    nodes = {told.node: told.checks for line in output.splitlines() if (told := parse_node_verdict(line)) is not None}
+    nodes = {
+        reported.node: reported.checks
+        for line in output.splitlines()
+        if (reported := parse_node_verdict(line)) is not None
+    }
     assert found == {
         "ports": Outcome.OK,
         "names": Outcome.FAIL,
@@ -36,14 +40,14 @@ def test_nodes_that_do_not_know_each_other_fail_while_all_else_is_still_checked(
         "pairs": Outcome.OK,
         "steps": Outcome.OK,
     }
-    assert nodes == {"node-0.invalid": ("names",), "node-1.invalid": ("names",)}, "neither knows its own name"
-    assert "node-0.invalid does not know node-1.invalid" in sentences["names"]
+    assert nodes == {"node-0.invalid": ("names",), "node-1.invalid": ("names",)}, "neither can resolve its own name"
+    assert "node-0.invalid cannot resolve node-1.invalid" in sentences["names"]
     assert "ms, on node-1.invalid" in sentences["clocks"]
     assert "from each of 2 nodes" in sentences["storage"]
     assert list((tmp_path / "snapshots").iterdir()) == [], "it leaves nothing behind"
 
 
-def test_a_configuration_that_cannot_train_fails_the_steps(tmp_path):
+def test_a_configuration_that_cannot_train_fails_the_check_of_steps(tmp_path):
     with start_group(tmp_path, 1, entry=("-m", "trainer.checks.preflight"), data="/nowhere/corpus.txt") as group:
         assert group.wait() == [1]
         found, sentences = outcomes(group.outputs())
@@ -52,17 +56,17 @@ def test_a_configuration_that_cannot_train_fails_the_steps(tmp_path):
     assert found["storage"] is Outcome.OK
 
 
-def test_snapshots_in_a_store_are_tried_there(tmp_path):
+def test_snapshots_in_a_store_are_tried_in_that_store(tmp_path):
     variables = {env.SNAPSHOT_DIR: f"local://{tmp_path}/store"}
     with start_group(tmp_path, 1, entry=("-m", "trainer.checks.preflight"), variables=variables) as group:
         assert group.wait() == [0], group.outputs()
         found, _ = outcomes(group.outputs())
     assert found["steps"] is Outcome.OK
     left = [path for path in tmp_path.rglob("*") if path.is_file() and "attempts" not in path.parts]
-    assert left == [], "it leaves nothing behind, here or there"
+    assert left == [], "it leaves nothing behind in the store or in the job's folder"
 
 
-def test_storage_that_shows_other_bytes_is_not_shared(tmp_path, monkeypatch):
+def test_storage_with_other_bytes_is_not_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(preflight_checks, "_VISIBLE_WITHIN_S", 0.05)
     written = preflight_checks._try_to_write(tmp_path / "scratch", 3)
     assert preflight_checks._wait_for(tmp_path / "scratch", {3: written.digest}).missing == ()
@@ -72,29 +76,34 @@ def test_storage_that_shows_other_bytes_is_not_shared(tmp_path, monkeypatch):
     assert "Not a directory" in (preflight_checks._try_to_write(tmp_path / "file/scratch", 3).problem or "")
 
 
-def test_every_node_is_read_by_others_however_many_there_are():
+def test_every_nodes_file_is_read_by_others_in_any_group():
     leaders = [rank * 8 for rank in range(40)]
     digests = {rank: str(rank) for rank in leaders}
     read = {rank: set(preflight_checks._to_read(rank, leaders, digests)) for rank in [*leaders, 1]}
     assert read[0] == set(leaders)
     assert read[8] == {0, 16}
     assert read[39 * 8] == {0, 38 * 8}
-    assert read[1] == {0}, "one of a node's other ranks"
+    assert read[1] == {0}, "a rank that is no leader"
     few = leaders[:16]
     assert all(set(preflight_checks._to_read(rank, few, digests)) == set(few) for rank in few)
 
 
-def test_a_node_that_takes_its_own_name_for_loopback_is_told(monkeypatch):
-    """Debian puts the host's name on 127.0.1.1: gloo would listen there, where no other node reaches it."""
+def test_a_node_that_resolves_its_own_name_to_loopback_is_reported(monkeypatch):
+    """Debian resolves the host's own name to 127.0.1.1. gloo would listen there, where no other node reaches it."""
     own = socket.gethostname()
     monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: [(2, 1, 6, "", ("127.0.1.1", 0))])
     monkeypatch.setattr(socket, "gethostbyaddr", lambda address: (own, [], [address]))
     found = preflight_checks.find_names_problems([(own, "10.0.0.1"), ("other", "10.0.0.2")])
     failures = {problem.sentence: (problem.asker, problem.asked) for problem in found.failed}
     assert failures == {
-        f"{own} takes its own name for a loopback address, where no other node reaches it": (own, own),
-        f"{own} knows other as 127.0.1.1, it is at 10.0.0.2": (own, "other"),
+        f"{own} resolves its own name to a loopback address, where no other node reaches it": (own, own),
+        f"{own} resolves other to 127.0.1.1, but it is at 10.0.0.2": (own, "other"),
     }
+
+
+def test_the_digest_of_the_trainer_covers_all_of_its_packages():
+    own = preflight_checks._own_versions()["trainer"]
+    assert own == preflight_checks._digest(ROOT / "trainer")
 
 
 def test_a_drill_outside_a_job_is_refused(monkeypatch, capsys):
@@ -103,4 +112,4 @@ def test_a_drill_outside_a_job_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         drill.main(["--kill-at", "3", "--config", "{}"])
     assert ended.value.code == 2
-    assert "runs under elasticrun" in capsys.readouterr().err
+    assert "under elasticrun" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Run `python -m trainer --config '{"preset": "nano"}'` on each rank. `--config @file` reads a file.
 
-Exit codes: 0 finished, 1 a run that ended by an error of its own (one line says which), 2 a wrong configuration,
+Exit codes: 0 finished, 1 an error of the run (one line says which), 2 a wrong configuration,
 143 stopped by SIGTERM after a snapshot.
 """
 
@@ -70,7 +70,7 @@ def _recorded_run(config: TrainerConfig, place: WorkerPlace, stop: StopFlag) -> 
 def leave(program: Callable[[], int]) -> NoReturn:
     """Run a worker's program and end the process with its exit code.
 
-    All is committed and closed then. Taking an interpreter with torch apart costs seconds on a busy node, for nothing.
+    Everything is committed and closed by then. To shut down an interpreter with torch takes seconds on a busy node.
     """
     try:
         exit_code = program()

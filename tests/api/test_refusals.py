@@ -139,8 +139,8 @@ def test_a_snapshot_folder_that_cannot_be_written_is_refused(world: World) -> No
     blocked = str(world.workdir / "train.py" / "snapshots")
     assert "cannot be written" in problem_at(world, "/snapshot/dir", snapshot={"dir": blocked})
     assert "absolute" in problem_at(world, "/snapshot/dir", snapshot={"dir": "snapshots"})
-    assert "gone with the process" in problem_at(world, "/snapshot/dir", snapshot={"dir": "memory://snapshots"})
-    assert "names no place" in problem_at(world, "/snapshot/from", snapshot={"from": "s3://"})
+    assert "does not outlive the process" in problem_at(world, "/snapshot/dir", snapshot={"dir": "memory://snapshots"})
+    assert "names no folder" in problem_at(world, "/snapshot/from", snapshot={"from": "s3://"})
 
 
 def test_a_check_of_the_snapshot_folder_leaves_nothing_behind(world: World, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_rank_that_timed_out_waiting_is_not_the_first_cause() -> None:
 def test_of_a_loss_that_is_no_number_the_rank_whose_share_it_was_is_the_cause() -> None:
     found = "trainer.errors.NonFiniteLoss: loss is nan and the gradient's norm nan at step 3"
     echo = Failure(kind=FailureKind.NUMERIC, message=f"{found}; look at rank 1", rank=0)
-    cause = Failure(kind=FailureKind.NUMERIC, message=f"{found}; this rank's own share of it is no number", rank=1)
+    cause = Failure(kind=FailureKind.NUMERIC, message=f"{found}; the loss of this rank is not finite", rank=1)
     assert first_cause([Finding(failure=echo, at_s=8.0), Finding(failure=cause, at_s=9.0)]) is cause
 
 

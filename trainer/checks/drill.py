@@ -1,9 +1,8 @@
-"""`python -m trainer.checks.drill --kill-at STEP --config ...`: train as `python -m trainer` does, and die once.
+"""`python -m trainer.checks.drill --kill-at STEP --config ...`: train like `python -m trainer`, and die once.
 
-The last rank kills itself with SIGKILL, as a failing machine would, when it has made STEP steps: in the first
-generation of the first attempt, and never again. With `--hold-at STEP` it waits there instead, a minute at most, until
-a fault is requested of the job: so that the fault comes at a known step, however quick the training is.
-`orchestrator drill` submits this beside an undisturbed run.
+After STEP steps the last rank kills itself with SIGKILL. It does so only in the first generation of the first attempt.
+With `--hold-at STEP` it waits there instead, for at most a minute, until a fault is requested of the job. So the fault
+comes at a known step, however fast training is. `orchestrator drill` submits this beside an undisturbed run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from trainer.contract.launch import DesiredState, parse_desired
 from trainer.worker.snapshot_requests import desired_of
 
 _LOOK_EVERY_S, _PATIENCE_S = 0.02, 60.0
-_HOLD = signal.SIGRTMAX - 4  # nobody else's, as that of the stacks
+_HOLD = signal.SIGRTMAX - 4  # used by nothing else, like the signal for stacks
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(argv)
     place = parse_place(os.environ)
     if place.replica_dir is None:
-        parser.error("a drill runs under elasticrun, as a job: nobody would restart a worker that dies here")
+        parser.error("a drill must run as a job, under elasticrun: otherwise nothing restarts the worker that dies")
     if (place.attempt, place.generation, place.rank) == (1, 1, place.world_size - 1):
         journal = Path(place.replica_dir) / layout.PROGRESS
         act, step = (_die_at, options.kill_at) if options.hold_at is None else (_hold_at, options.hold_at)
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _die_at(step: int, place: WorkerPlace, journal: Path) -> None:
-    """Wherever the main thread stands then: in a step, in a collective, in a save."""
+    """Kill this process, whatever its main thread does then: a step, a collective or a save."""
     while _steps_made(place, journal) < step:
         time.sleep(_LOOK_EVERY_S)
     print(f"drill: rank {place.rank} kills itself after step {step}", flush=True)
@@ -64,7 +63,7 @@ def _hold_at(step: int, place: WorkerPlace, journal: Path) -> None:
 
 
 def _await_fault(place: WorkerPlace) -> None:
-    """In the main thread, which stands still meanwhile. Damage to a snapshot is not the last fault: a kill follows."""
+    """Block the main thread until a fault is requested. After damage to a snapshot, wait on: a kill follows."""
     path, deadline = desired_of(place), time.monotonic() + _PATIENCE_S
     while path is not None and time.monotonic() < deadline:
         with suppress(OSError, ValueError, RecursionError):
@@ -78,7 +77,7 @@ def _await_fault(place: WorkerPlace) -> None:
 
 
 def _steps_made(place: WorkerPlace, journal: Path) -> int:
-    """By this rank's own word, in the journal that it shares with the others of its node."""
+    """The completed steps of this rank, from the journal that it shares with the other ranks of its node."""
     steps = 0
     for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else ():
         if line.endswith(b"\n"):

@@ -1,9 +1,9 @@
 """`python -m trainer.checks.preflight [--config ...]` under elasticrun: would a job like this start, save and restore?
 
-Checks whether the nodes reach each other, their names, versions, clocks and storage and the all-reduce, of all and of
-each pair; with a configuration it then makes three steps of it: two and a snapshot, and from that, as another group
-would, the third. Rank 0 prints a verdict for each check and for each node. Exit codes: 0 nothing failed, 1 something
-did, 2 a wrong configuration.
+Checks ports, names, versions, clocks and storage of the nodes, and the all-reduce of all ranks and of each pair of
+nodes. With a configuration it then trains: two steps and a snapshot, and in a new group a restore and the third step.
+Rank 0 prints a verdict for each check and for each node. Exit codes: 0 nothing failed, 1 a check failed, 2 a wrong
+configuration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trainer.worker.signals import StopFlag
 from trainer.worker.waits import Waits
 
 _BEFORE, _STEPS = 2, 3  # steps before the restore, and in all
-_GROUPS = 10  # of one preflight, at most: their generations must differ
+_GROUPS = 10  # at most, in one preflight: each counts as a generation
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"preflight: {error}", file=sys.stderr)
         return 2
-    # Each group connects to rank 0's store anew. Holding it once keeps it open between two of them.
+    # Each group connects to rank 0's store. This reference keeps the store open between two groups.
     held = next(rendezvous("env://", timeout=timedelta(minutes=5))) if place.world_size > 1 else None
     store = None if held is None else held[0]
     name, snapshots = f".preflight-a{place.attempt}-g{place.generation}", snapshots_of(place)
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         reached, hosts = check_ports(store, place)
         verdicts = [_reported(reached, place)]
-        if reached.outcome is not Outcome.FAIL:  # a group would wait for minutes to form, and name nobody
+        if reached.outcome is not Outcome.FAIL:  # a group would fail to form after minutes, and name no node
             verdicts += _check_nodes(place, scratch, hosts)
             verdicts.append(_reported(_check_steps(config, place, scratch, in_store, stop), place))
     finally:
@@ -83,15 +83,15 @@ def _check_nodes(place: WorkerPlace, scratch: Path, hosts: Sequence[Host]) -> li
     waits = Waits(Heartbeat(place, _STEPS))
     with process_group(_as_group(place, 0), waits) as device:
         around = Surroundings(place=place, device=device, scratch=scratch, waits=waits, hosts=hosts)
-        return [_reported(check(around), place) for check in CHECKS]  # all of them, whatever the first ones find
+        return [_reported(check(around), place) for check in CHECKS]  # all checks, whatever the first ones find
 
 
 def _check_steps(
     config: TrainerConfig | None, place: WorkerPlace, scratch: Path, in_store: Remote | None, stop: StopFlag
 ) -> Verdict:
-    """On rank 0 the verdict; on the others whether they could take part."""
+    """The verdict on rank 0. On the other ranks, whether they could take part."""
     if config is None:
-        sentence = "a program of your own is not tried out"
+        sentence = "your own program is not tried"
         return Verdict(check="steps", outcome=Outcome.SKIPPED, sentence=sentence)
     try:
         own = replace(
@@ -108,8 +108,8 @@ def _check_steps(
     if problem is not None:
         return Verdict(check="steps", outcome=Outcome.FAIL, sentence=problem)
     sentence = (
-        f"{_BEFORE} steps and a snapshot in {seconds[0]:.1f} s, restored and one more in {seconds[1]:.1f} s, "
-        "each with the forming of its group"
+        f"{_BEFORE} steps and a snapshot in {seconds[0]:.1f} s, a restore and one more step in {seconds[1]:.1f} s, "
+        "both with the time to form the group"
     )
     return Verdict(check="steps", outcome=Outcome.OK, sentence=sentence)
 
@@ -133,7 +133,7 @@ def _find_problem(folder: Place) -> str | None:
 
 
 def _as_group(place: WorkerPlace, number: int) -> WorkerPlace:
-    """Groups of one process must not share keys in the store: each counts as a generation of its own."""
+    """Groups of one process must not share keys in the store, so each counts as its own generation."""
     return replace(place, generation=place.generation * _GROUPS + number)
 
 

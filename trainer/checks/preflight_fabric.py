@@ -18,7 +18,7 @@ _REDUCTIONS = 5
 
 
 def check_bandwidth(around: Surroundings) -> Verdict:
-    """The all-reduce that every step of ddp does, on the device's own fabric."""
+    """Time the all-reduce of a ddp step over all ranks."""
     ranks = around.place.world_size
     if ranks == 1:
         return Verdict(check="bandwidth", outcome=Outcome.SKIPPED, sentence="a single rank exchanges nothing")
@@ -34,11 +34,12 @@ def check_bandwidth(around: Surroundings) -> Verdict:
 
 
 def check_pairs(around: Surroundings) -> Verdict:
-    """The same between two nodes at a time, one rank of each: a slow link shows where all others are quick."""
+    """Time the all-reduce between two nodes at a time, one rank of each, to find slow links."""
     leaders, rank = around.leaders, around.place.rank
     bandwidths: dict[Pair, float] = {}
     for pairs in pair_rounds(len(leaders)):
-        groups = {pair: dist.new_group([leaders[one] for one in pair]) for pair in pairs}  # by all ranks, in one order
+        # All ranks make all groups, in the same order.
+        groups = {pair: dist.new_group([leaders[one] for one in pair]) for pair in pairs}
         mine = next((pair for pair in pairs if rank in (leaders[pair[0]], leaders[pair[1]])), None)
         seconds = 0.0
         if mine is not None:
@@ -53,7 +54,7 @@ def check_pairs(around: Surroundings) -> Verdict:
 
 
 def _time_reduction(values: torch.Tensor, group: dist.ProcessGroup | None) -> float:
-    """Seconds of the usual one, after one that warms everything up."""
+    """The median time in seconds, after a warm-up."""
     _reduce(values, group)
     return statistics.median(_reduce(values, group) for _ in range(_REDUCTIONS))
 

@@ -1,4 +1,4 @@
-"""The nodes of a preflight: what each rank tells of its own, and what the checks work on."""
+"""The nodes of a preflight, and the input of its checks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from trainer.worker.waits import Waits
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A node as one of its ranks tells of it: its own name, the address by which it reaches the first node, and what
-    the scheduler calls it."""
+    """A node: its host name, its address toward the first node, and the scheduler's name for it."""
 
     name: str
     address: str
@@ -27,7 +26,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What the checks work on. `hosts` by rank; `scratch` is a folder on the snapshots' storage, empty at first."""
+    """The input of the checks. `hosts` by rank; `scratch` is a folder on the snapshots' storage, empty at first."""
 
     place: WorkerPlace
     device: torch.device
@@ -42,11 +41,11 @@ class Surroundings:
 
     @property
     def nodes(self) -> list[str]:
-        """What the leaders' nodes are called, in their order."""
+        """The scheduler's names of the leaders' nodes, in order."""
         return [self.hosts[rank].node for rank in self.leaders]
 
     def node_of(self, name: str) -> str:
-        """Of a node's own name."""
+        """The scheduler's name of a node, by its host name."""
         return next((host.node for host in self.hosts if host.name == name), name)
 
 
@@ -66,6 +65,8 @@ def own_host() -> Host:
 
 
 def own_name() -> str:
-    """By which the others are to find this node. In Kubernetes that is a pod's whole name alone (DNS for Services and
-    Pods, "Pod's hostname and subdomain fields")."""
+    """The name by which the other nodes find this one.
+
+    In Kubernetes this must be a pod's full name (DNS for Services and Pods, "Pod's hostname and subdomain fields").
+    """
     return socket.getfqdn() if "KUBERNETES_SERVICE_HOST" in os.environ else socket.gethostname()

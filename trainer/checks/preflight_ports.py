@@ -1,6 +1,6 @@
-"""Whether the nodes reach each other on a port of any number, tried before a group needs it, through the store alone.
+"""Check that the nodes reach each other on any port, before a group needs that. Ranks communicate by the store alone.
 
-A group whose nodes do not would wait for minutes and end with an error that names nobody.
+A group whose nodes do not reach each other fails after minutes, with an error that names no node.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ def check_ports(store: Store | None, place: WorkerPlace) -> tuple[Verdict, list[
 
 
 def judge_ports(failed: Sequence[Pair], nodes: int) -> Verdict:
-    """`failed`: who did not reach whom."""
+    """`failed` has a pair (node, node that it did not reach) for each failure."""
     if nodes == 1:
         return Verdict(check="ports", outcome=Outcome.SKIPPED, sentence="all ranks are on one node")
     if not failed:
         return Verdict(check="ports", outcome=Outcome.OK, sentence=f"each of {nodes} nodes reaches all others")
     detail = "; ".join(f"{one} does not reach {other}" for one, other in failed[:_MOST_NAMED])
     more = f"; and {len(failed) - _MOST_NAMED} more" if len(failed) > _MOST_NAMED else ""
-    sentence = f"{detail}{more}: let the nodes of a job open TCP connections to each other on any port"
+    sentence = f"{detail}{more}: allow TCP connections between the nodes of a job on any port"
     return Verdict(check="ports", outcome=Outcome.FAIL, sentence=sentence, nodes=blame(failed))
 
 
 def _share(board: Store, place: WorkerPlace, name: str, value: dict[str, object]) -> list[dict[str, object]]:
-    """Give every rank what each tells."""
+    """Exchange a value from each rank. Returns them by rank."""
     board.set(f"{name}/{place.rank}", json.dumps(value))
     keys = [f"{name}/{rank}" for rank in range(place.world_size)]
     board.wait(keys, _ALL_S)
@@ -74,12 +74,12 @@ def _share(board: Store, place: WorkerPlace, name: str, value: dict[str, object]
 
 @contextmanager
 def _listening(address: str) -> Iterator[int]:
-    """Answer whoever connects, on any free port."""
+    """Answer connections on a free port."""
     with socket.create_server((address, 0), backlog=1024) as listener:
         threading.Thread(target=_answer, args=(listener,), daemon=True).start()
         yield listener.getsockname()[1]
         with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes whoever accepts
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
 
 
 def _answer(listener: socket.socket) -> None:

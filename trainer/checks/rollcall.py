@@ -1,6 +1,6 @@
 """`python -m trainer.checks.rollcall` under a launcher: the workers form a group on their CPUs and count each other.
 
-`orchestrator doctor` starts it as a job would be started. It needs torch and no other dependency of this package.
+`orchestrator doctor` starts it like a job. It needs torch and no other dependency of this package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The one language that service, agent and workers share: documents and pure rules, standard library only.
+"""Documents and rules that the service, agents and workers share. Pure, and standard library only.
 
-Every document is versioned by addition: a reader ignores fields that it does not know and a writer never changes the
-meaning of one. Nothing in here reads a file, a clock or the environment.
+Documents only gain fields: a reader ignores fields that it does not know, and a writer never changes the meaning of
+one. Nothing here reads a file, a clock or the environment.
 """

@@ -1,4 +1,4 @@
-"""`agent.json`: which process is the agent of a replica, so that a recycled pid is never taken for it."""
+"""`agent.json`: the process that is the agent of a replica. A reused pid is never taken for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
-    """A process for good: pids are recycled, a pid with its start time within one boot is not (proc(5), field 22)."""
+    """Identifies a process: a pid is reused, but not with the same start time in one boot (proc(5), field 22)."""
 
     pid: int
     start_ticks: int  # clock ticks after boot
@@ -29,7 +29,7 @@ def render_agent_record(record: AgentRecord) -> dict[str, object]:
 
 
 def parse_agent_record(document: Mapping[str, object]) -> AgentRecord:
-    """Raises ValueError for a document without a whole process identity."""
+    """Raises ValueError for a document without a complete process identity."""
     try:
         process = document["process"]
         if not isinstance(process, Mapping):

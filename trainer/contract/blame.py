@@ -1,4 +1,4 @@
-"""Which nodes a preflight is to blame, from what went wrong between them. Pure."""
+"""Find the nodes that made a preflight fail, from the failures between pairs of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Pair = tuple[str, str]
 
 MARK = "preflight-node: "  # before each node's verdict in the log
 _LINE = re.compile(r"preflight-node: (\S+) (ok|fail)(?:: (.*))?")
-# A pair below this share of the median is told; a node whose own median is below the second one holds all others up.
+# Fractions of the median. A slower pair is reported. A node whose own median is slower fails: it slows all others.
 SLOW_PAIR, SLOW_NODE = 0.5, 0.25
-_ENOUGH_NODES = 3  # of two it cannot be told which one is slow
+_ENOUGH_NODES = 3  # with two nodes it is unknown which one is slow
 MOST_ROUNDS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVerdict:
-    """`checks`: those that the node has failed."""
+    """`checks` are those that the node failed."""
 
     node: str
     checks: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class NodeVerdict:
 
 
 def judge_nodes(nodes: Iterable[str], verdicts: Collection[Verdict]) -> list[NodeVerdict]:
-    """Of each node the checks that failed by its fault, in the order of the checks."""
+    """For each node, the failed checks that it is to blame for, in the order of the checks."""
     failed = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAIL]
     return [
         NodeVerdict(node=node, checks=tuple(verdict.check for verdict in failed if node in verdict.nodes))
@@ -57,9 +57,9 @@ def parse_node_verdict(line: str) -> NodeVerdict | None:
 
 
 def blame(failed: Iterable[Pair]) -> tuple[str, ...]:
-    """The nodes whose absence would explain the most failed pairs, each in turn, until single pairs are left.
+    """The nodes that explain the failed pairs: the one in the most pairs, then the next one, until none stands out.
 
-    Of a single pair nobody can tell which of the two it is; nor of several nodes that fail with as many others.
+    A single pair does not show which of its nodes is at fault, nor do several nodes with equally many failed pairs.
     """
     left = {tuple(sorted(pair)) for pair in failed if pair[0] != pair[1]}
     blamed: list[str] = []
@@ -72,7 +72,7 @@ def blame(failed: Iterable[Pair]) -> tuple[str, ...]:
 
 
 def find_unlike(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes that tell something else than more than half of all; none where no such half is alike."""
+    """The nodes that differ from the majority. Empty if no text has a majority."""
     if not texts:
         return ()
     usual, count = Counter(texts.values()).most_common(1)[0]
@@ -80,9 +80,9 @@ def find_unlike(texts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def pair_rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int]]]:
-    """Rounds in which each of `count` meets at most one other; all meet all where `most` rounds are enough for that.
+    """At most `most` rounds of disjoint pairs of `count` members. If that is enough, every pair occurs once.
 
-    The circle method of round-robin tournaments: one stays, the others move on by a place.
+    The circle method of round-robin tournaments: one member stays, the others rotate by one place.
     """
     places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     rounds = []
@@ -95,9 +95,9 @@ def pair_rounds(count: int, most: int = MOST_ROUNDS) -> list[list[tuple[int, int
 
 
 def judge_pairs(bandwidths: Mapping[Pair, float]) -> Verdict:
-    """`bandwidths` in bytes a second, between nodes."""
+    """`bandwidths` are in bytes per second, between two nodes."""
     if not bandwidths:
-        return Verdict(check="pairs", outcome=Outcome.SKIPPED, sentence="a single node has no other")
+        return Verdict(check="pairs", outcome=Outcome.SKIPPED, sentence="there is a single node")
     median = statistics.median(bandwidths.values())
     slow = {pair for pair, rate in bandwidths.items() if rate < SLOW_PAIR * median}
     nodes = sorted({node for pair in bandwidths for node in pair})
@@ -109,30 +109,30 @@ def judge_pairs(bandwidths: Mapping[Pair, float]) -> Verdict:
     )
     failing = [node for node in nodes if own[node] < SLOW_NODE * median] if len(nodes) >= _ENOUGH_NODES else []
     if failing:
-        held = f"; all of {', '.join(failing)} is below {SLOW_NODE:.0%} of the median"
-        return Verdict(check="pairs", outcome=Outcome.FAIL, sentence=sentence + held, nodes=tuple(failing))
+        slowest = f"; most pairs of {', '.join(failing)} are below {SLOW_NODE:.0%} of the median"
+        return Verdict(check="pairs", outcome=Outcome.FAIL, sentence=sentence + slowest, nodes=tuple(failing))
     outcome = Outcome.WARN if slow else Outcome.OK
     detail = f"; {len(slow)} below {SLOW_PAIR:.0%} of the median" if slow else ""
     return Verdict(check="pairs", outcome=outcome, sentence=sentence + detail)
 
 
 def judge_versions(versions: Mapping[str, Mapping[str, str]], *, essential: Sequence[str]) -> Verdict:
-    """`versions` of each node by name of what has one. A difference in what is essential fails, another is told."""
+    """`versions` by node, then by name. A difference in an essential one fails, in another one it is a warning."""
     names = sorted({name for installed in versions.values() for name in installed})
     unlike = [name for name in names if len({installed.get(name, "none") for installed in versions.values()}) > 1]
     if not unlike:
         first = next(iter(versions.values()), {})
         detail = ", ".join(f"{name} {first[name]}" for name in essential if first.get(name))
-        return Verdict(check="versions", outcome=Outcome.OK, sentence=f"alike on {len(versions)} nodes: {detail}")
-    sentence = "; ".join(_tell_difference(name, versions) for name in unlike)
-    grave = [name for name in unlike if name in essential]
-    if not grave:
+        return Verdict(check="versions", outcome=Outcome.OK, sentence=f"equal on {len(versions)} nodes: {detail}")
+    sentence = "; ".join(_describe_difference(name, versions) for name in unlike)
+    failing = [name for name in unlike if name in essential]
+    if not failing:
         return Verdict(check="versions", outcome=Outcome.WARN, sentence=sentence)
-    found = {node for name in grave for node in find_unlike({n: t.get(name, "none") for n, t in versions.items()})}
-    return Verdict(check="versions", outcome=Outcome.FAIL, sentence=sentence, nodes=tuple(sorted(found)))
+    nodes = {node for name in failing for node in find_unlike({n: t.get(name, "none") for n, t in versions.items()})}
+    return Verdict(check="versions", outcome=Outcome.FAIL, sentence=sentence, nodes=tuple(sorted(nodes)))
 
 
-def _tell_difference(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
+def _describe_difference(name: str, versions: Mapping[str, Mapping[str, str]]) -> str:
     by_text: dict[str, list[str]] = {}
     for node, installed in sorted(versions.items()):
         by_text.setdefault(installed.get(name, "none"), []).append(node)

@@ -1,4 +1,4 @@
-"""Faults that an operator requests of a running attempt, and for which ranks of an agent one is meant. Pure."""
+"""Faults that an operator requests of a running attempt, and the ranks that each one strikes. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_NODE = OF_RANK | {Fault.PREEMPT}
 
 @dataclass(frozen=True, kw_only=True)
 class Chaos:
-    """One fault. It happens once at most: `number` is that of the request, and whoever strikes claims it first."""
+    """One fault. `number` is that of the request. Its claim makes it happen at most once."""
 
     number: int
     fault: Fault
@@ -37,7 +37,7 @@ def render_chaos(chaos: Chaos) -> dict[str, object]:
 
 
 def parse_chaos(document: object) -> Chaos | None:
-    """None for what cannot be read: a fault that is not understood must not become another one."""
+    """None for an invalid document: an unknown fault must not become another one."""
     if not isinstance(document, Mapping):
         return None
     number, rank, replica = (document.get(name) for name in ("number", "rank", "replica"))
@@ -48,10 +48,10 @@ def parse_chaos(document: object) -> Chaos | None:
 
 
 def struck_ranks(chaos: Chaos, *, replica: int, ranks: Collection[int], world_size: int) -> tuple[int, ...]:
-    """Which of an agent's ranks the fault is for; none: it is for another agent.
+    """The ranks of an agent that the fault strikes. Empty if it is for another agent.
 
-    Without a rank the last one is struck, of the group or of the named replica. A notice of preemption is for all
-    agents or for the named one; the newest snapshot belongs to the agent of rank 0.
+    Without a rank it strikes the last one of the group, or of the named replica. A notice of preemption is for all
+    agents or for the named one. The agent of rank 0 damages the newest snapshot.
     """
     if not ranks or chaos.replica not in (None, replica):
         return ()

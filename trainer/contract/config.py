@@ -11,7 +11,7 @@ from trainer.contract.near_misses import advise_field, advise_value
 from trainer.contract.shapes import SHAPES
 
 STRATEGIES = ("auto", "ddp", "fsdp", "shard_grad_op", "hsdp")
-# The same by the names of classic FSDP's ShardingStrategy and of ZeRO's and DeepSpeed's stages.
+# Their names in classic FSDP's ShardingStrategy, in ZeRO and in DeepSpeed.
 STRATEGY_ALIASES = {
     "no_shard": "ddp",
     "zero0": "ddp",
@@ -26,14 +26,14 @@ STRATEGY_ALIASES = {
 STRATEGY_REFUSALS = {
     "tensor_parallel": "cannot split single layers yet: use fsdp, and hsdp on several nodes",
     "pipeline_parallel": "cannot split a model into stages yet: use fsdp, and hsdp on several nodes",
-    "zero1": "shards the optimizer alone, which is not offered: shard_grad_op sends as much and needs less memory",
-    "deepspeed": "is not used: shard_grad_op does as its stage 2 and fsdp as its stage 3",
+    "zero1": "is not offered: shard_grad_op communicates as much and needs less memory",
+    "deepspeed": "is not used: shard_grad_op corresponds to its stage 2 and fsdp to its stage 3",
     "data_parallel": "drives all devices from one process: use ddp, one worker for each device",
 }
 POWERSGD_REFUSAL = (
-    "powersgd keeps an error of its own on each rank: the curve would depend on their number; use fp16 or bf16"
+    "powersgd keeps a separate error on each rank: the curve would depend on the number of ranks; use fp16 or bf16"
 )
-_REFUSED = {
+_REFUSED_ALIASES = {
     "tp": "tensor_parallel",
     "pp": "pipeline_parallel",
     "pipeline": "pipeline_parallel",
@@ -55,13 +55,13 @@ _CLASS_NAMES = re.compile(r"^[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*$")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _WINDOW = re.compile(r"^(\d{1,12}):(\d{1,12})$", re.ASCII)
 _TASK = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", re.ASCII)
-_OF_THE_BUNDLED_TASK = ("model", "preset", "data", "seq_len", "dropout")
+_BUNDLED_TASK_FIELDS = ("model", "preset", "data", "seq_len", "dropout")
 
 
 class ConfigError(ValueError):
-    """A field of the configuration is wrong: `field` names it, the text says what was found and what is allowed.
+    """A field of the configuration is wrong. `field` names it; the message says what was found and what is allowed.
 
-    Where several are wrong, the others follow, one a line.
+    If several fields are wrong, the message has one line for each.
     """
 
     def __init__(self, field: str, message: str, others: Sequence[ConfigError] = ()) -> None:
@@ -82,18 +82,18 @@ class TrainerConfig:
     micro_batch: int | None = None  # sequences per forward pass; divides global_batch; None: the largest divisor <= 8
     seq_len: int = 128
     strategy: str = "auto"
-    shard_size: int | None = None  # hsdp: ranks that share one copy of the model; None: those of a node
-    wrap: str = "auto"  # what is sharded, recomputed and compiled as one: "auto", "Block,Head" or ">=10M" parameters
+    shard_size: int | None = None  # hsdp: ranks that share one copy of the model; None: the ranks of a node
+    wrap: str = "auto"  # units to shard, recompute and compile: "auto", "Block,Head" or ">=10M" parameters
     precision: str = "fp32"
     activation_checkpointing: str = "none"  # "none", "full", "every-2" (every second block) or "selective"
-    compile: str = "none"  # of each block: "none", "default", "reduce-overhead" (CUDA graphs) or "max-autotune"
+    compile: str = "none"  # each block: "none", "default", "reduce-overhead" (CUDA graphs) or "max-autotune"
     cpu_offload: bool = False  # sharded strategies: parameters, gradients and optimizer live in host memory
-    prefetch_blocks: int = 0  # sharded strategies: blocks gathered ahead; 0: as FSDP does by itself
+    prefetch_blocks: int = 0  # sharded strategies: blocks gathered ahead; 0: FSDP's own default
     gradient_sync: str = "auto"  # once a "step" or after each "microbatch"; auto: ddp step, sharded microbatch
-    reduce_precision: str = "auto"  # what gradients are sent in; auto: what they are computed in, at least fp32
-    bucket_mb: float = 25.0  # ddp: gradients that are sent together
+    reduce_precision: str = "auto"  # type that gradients are sent in; auto: as they are computed, at least fp32
+    bucket_mb: float = 25.0  # ddp: size of the gradients that are sent together
     gradient_as_bucket_view: bool = True  # ddp: gradients lie in the buckets themselves
-    broadcast_buffers: bool = True  # ddp: rank 0's buffers before each step
+    broadcast_buffers: bool = True  # ddp: send rank 0's buffers before each step
     static_graph: bool = False  # ddp: the same parameters are used in every step
     find_unused_parameters: bool = False  # ddp: a step may leave parameters unused
     sync_batchnorm: bool = False  # batch statistics over all ranks; accelerators only
@@ -106,16 +106,16 @@ class TrainerConfig:
     dropout: float = 0.0
     seed: int = 0
     snapshot_interval: str = "auto"  # "auto", a number of steps, or seconds as "30s"
-    snapshot_keep: int = 3  # the newest so many good ones
-    snapshot_keep_every: int | None = None  # and each whose step is a multiple of this
-    snapshot_mode: str = "async"  # written beside training, or "sync": training waits until it is committed
+    snapshot_keep: int = 3  # the number of good snapshots to keep, newest first
+    snapshot_keep_every: int | None = None  # also keep every snapshot whose step is a multiple of this
+    snapshot_mode: str = "async"  # "async": written while training continues; "sync": training waits for the commit
     task: str | None = None  # "module:function" of the user, see docs/scripts.md; None: the bundled language model
-    task_config: dict[str, object] = field(default_factory=dict)  # what that function gets
-    data_workers: str = "auto"  # processes that read batches ahead, for each rank; "auto": started when a step waits
-    skip_bad_samples: int = 0  # so many unreadable ones may be replaced by their neighbours
-    evaluate_every: int | None = None  # steps; None: a task's `evaluate` is used after the last step only
-    peak_tflops: float | None = None  # of one device in this precision, for MFU; None: by the device's name
-    tensorboard: bool = False  # files for it in the job's folder
+    task_config: dict[str, object] = field(default_factory=dict)  # the argument of that function
+    data_workers: str = "auto"  # processes per rank that read ahead; "auto": started if steps wait for data
+    skip_bad_samples: int = 0  # the number of unreadable samples that may be replaced by the next ones
+    evaluate_every: int | None = None  # steps; None: only after the last step
+    peak_tflops: float | None = None  # of one device in this precision, for MFU; None: looked up by the device's name
+    tensorboard: bool = False  # write TensorBoard files to the job's folder
     profile: str | None = None  # a trace of each rank over steps "first:last", both included
 
     def __post_init__(self) -> None:
@@ -134,8 +134,8 @@ class TrainerConfig:
         _require("cpu_offload", not (self.cpu_offload and strategy == "ddp"), "needs a sharded strategy, not ddp")
         _require("prefetch_blocks", self.prefetch_blocks >= 0, f"is {self.prefetch_blocks}, must be at least 0")
         _require("bucket_mb", 0 < self.bucket_mb <= 65536, f"is {self.bucket_mb}, must be above 0 and at most 65536")
-        learns = self.static_graph and self.gradient_sync == "step" and strategy in ("auto", "ddp")
-        _require("gradient_sync", not learns, "'step' does not go with static_graph: leave it at 'auto'")
+        is_static_step = self.static_graph and self.gradient_sync == "step" and strategy in ("auto", "ddp")
+        _require("gradient_sync", not is_static_step, "'step' does not work with static_graph: leave it at 'auto'")
         _one_of("snapshot_mode", self.snapshot_mode, SNAPSHOT_MODES)
         for name in ("steps", "global_batch", "seq_len", "snapshot_keep"):
             _require(name, getattr(self, name) >= 1, f"is {getattr(self, name)}, must be at least 1")
@@ -168,23 +168,23 @@ class TrainerConfig:
 
     def _check_task(self, task: str) -> None:
         _require("task", bool(_TASK.match(task)), f"is {task!r}, must be 'module:function'")
-        for name in _OF_THE_BUNDLED_TASK:
+        for name in _BUNDLED_TASK_FIELDS:
             is_default = getattr(self, name) == type(self).__dataclass_fields__[name].default
-            _require(name, is_default, f"belongs to the bundled task; give it to {task} in task_config")
+            _require(name, is_default, f"applies to the bundled task only; pass it to {task} in task_config")
 
     @property
     def sequences_per_microbatch(self) -> int:
-        """The microbatch: fixed by the configuration alone, so that it is the same at every world size."""
+        """The size of a microbatch. It depends on the configuration alone, so it is the same at every world size."""
         if self.micro_batch is not None:
             return self.micro_batch
         return max(size for size in range(1, min(8, self.global_batch) + 1) if self.global_batch % size == 0)
 
 
 def parse_strategy(text: str) -> str:
-    """One of STRATEGIES for any name that it has. Raises ConfigError, with advice for what is not offered."""
+    """Parse a strategy's name or alias. Raises ConfigError, with advice for strategies that are not offered."""
     name = text.lower().replace("-", "_")
     name = STRATEGY_ALIASES.get(name, name)
-    refusal = STRATEGY_REFUSALS.get(_REFUSED.get(name, name))
+    refusal = STRATEGY_REFUSALS.get(_REFUSED_ALIASES.get(name, name))
     _require("strategy", refusal is None, f"{text!r} {refusal}")
     names = (*STRATEGIES, *STRATEGY_ALIASES)
     message = f"is {text!r}, must be one of {', '.join(names)}{advise_value(text, names)}"
@@ -212,7 +212,7 @@ def parse_wrap(text: str) -> Wrap:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Every `every`-th block keeps its input and computes the rest again; `keeps_products`: but for matrix products."""
+    """Every `every`-th block is recomputed from its input. With `keeps_products` it keeps the matrix products."""
 
     every: int = 1
     keeps_products: bool = False
@@ -269,7 +269,7 @@ def parse_profile(text: str) -> tuple[int, int]:
 
 
 def parse_config(document: Mapping[str, object]) -> TrainerConfig:
-    """Parse a mapping. Raises one ConfigError for all unknown fields and wrong types, else for a value out of range."""
+    """Parse a mapping. Raises one ConfigError for all unknown fields and wrong types, or else for a bad value."""
     known = {known.name: str(known.type) for known in fields(TrainerConfig)}
     values: dict[str, object] = {}
     wrong: list[ConfigError] = []
@@ -285,7 +285,7 @@ def parse_config(document: Mapping[str, object]) -> TrainerConfig:
 
 
 def render_config(config: TrainerConfig) -> dict[str, object]:
-    """What `parse_config` makes the same configuration of: the strategy, and all that is not as by default."""
+    """The mapping that `parse_config` reads back: the strategy, and all fields that differ from their defaults."""
     default, own = asdict(TrainerConfig()), asdict(config)
     return {name: value for name, value in own.items() if name == "strategy" or value != default[name]}
 

@@ -1,6 +1,6 @@
-"""What snapshots and failures cost a job in expectation, and which interval costs least. Pure.
+"""The expected cost of snapshots and failures, and the snapshot interval that costs least. Pure.
 
-Failures are exponential, and may strike during a snapshot or a restart too. J. T. Daly, "A higher order estimate of the
+Failures are exponential and may occur during a snapshot or a restart, too. J. T. Daly, "A higher order estimate of the
 optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006) 303-312. Times in seconds.
 """
 
@@ -10,7 +10,7 @@ import math
 
 
 def young_daly_s(stall_s: float, mtbf_s: float) -> float:
-    """The interval that loses least, training time between two snapshots: equation 37."""
+    """The interval that loses least, in training time between two snapshots: equation 37."""
     if stall_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = stall_s / (2 * mtbf_s)

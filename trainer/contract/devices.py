@@ -1,4 +1,4 @@
-"""How much memory a device has, by the name that clusters give it."""
+"""The memory of a device, by the name that clusters give it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEVICES: tuple[tuple[str, int], ...] = (
     (r"h100.?nvl", 94),
     (r"h100", 80),
     (r"h20\b", 96),
-    (r"a100", 40),  # or 80: the smaller, where the name does not say
+    (r"a100", 40),  # or 80: the smaller one if the name does not say
     (r"a800", 80),
     (r"l40|a40|a6000", 48),
     (r"a30|l4\b|a10|4090|3090", 24),
@@ -31,11 +31,11 @@ DEVICES: tuple[tuple[str, int], ...] = (
 
 
 def find_device_bytes(name: str) -> int | None:
-    """The memory of a device type as users write it ("h100", "nvidia-a100-80gb"); None for one that is not known."""
+    """The memory of a device type as users write it ("h100", "nvidia-a100-80gb"); None if it is unknown."""
     lowered = name.lower()
-    said = _SIZE_IN_NAME.search(lowered)
-    if said is not None:
-        return int(said[1]) * 10**9
+    match = _SIZE_IN_NAME.search(lowered)
+    if match is not None:
+        return int(match[1]) * 10**9
     return next((size * 10**9 for pattern, size in DEVICES if re.search(pattern, lowered)), None)
 
 
@@ -43,5 +43,5 @@ def parse_size(text: str) -> int:
     """Bytes of "80GB", "80 G" or "79.6GiB". Raises ValueError, also for a number without a unit."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
-        raise ValueError(f"{text!r} is no size of a memory; write it as 80GB or 79.6GiB")
+        raise ValueError(f"{text!r} is not a memory size; write it as 80GB or 79.6GiB")
     return int(float(match[1]) * _UNITS[match[2].upper()])

@@ -1,7 +1,7 @@
 """The environment variables between service, agent and worker, and a worker's place in its group.
 
-RANK, LOCAL_RANK, WORLD_SIZE and their kind are torchrun's own; ours start with ORCHESTRATOR_. None of them is a
-setting of the service.
+RANK, LOCAL_RANK, WORLD_SIZE and similar ones are torchrun's; ours start with ORCHESTRATOR_. None of them configures
+the service.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ JOB_ID = "ORCHESTRATOR_JOB_ID"
 JOB_DIR = "ORCHESTRATOR_JOB_DIR"  # <root>/<job>, as this node sees it
 ATTEMPT = "ORCHESTRATOR_ATTEMPT"  # 1, 2, ...
 REPLICA = "ORCHESTRATOR_REPLICA"  # 0 .. nodes-1
-CLAIM = "ORCHESTRATOR_CLAIM"  # which submission this agent came from: one token for all replicas of one submit
+CLAIM = "ORCHESTRATOR_CLAIM"  # the submission that this agent came from: one token for all its replicas
 SNAPSHOT_DIR = "ORCHESTRATOR_SNAPSHOT_DIR"  # absent: <job>/snapshots
 SNAPSHOT_INTERVAL = "ORCHESTRATOR_SNAPSHOT_INTERVAL"  # of a script under trainer.supervised; see config.parse_interval
 SNAPSHOT_KEEP = "ORCHESTRATOR_SNAPSHOT_KEEP"
-SNAPSHOT_KEEP_EVERY = "ORCHESTRATOR_SNAPSHOT_KEEP_EVERY"  # absent: none is kept for good
-RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # one of the job's snapshots (way back), or a path elsewhere (way in)
-RETRY = "ORCHESTRATOR_RETRY"  # how often the owner asked for another attempt: RESTORE_FROM holds once for each
-NODE = "ORCHESTRATOR_NODE"  # what the scheduler calls this machine, where there is one: a name that it can avoid
-IMAGE = "ORCHESTRATOR_IMAGE"  # the container image that a job runs in, where there is one
+SNAPSHOT_KEEP_EVERY = "ORCHESTRATOR_SNAPSHOT_KEEP_EVERY"  # absent: no snapshot is kept forever
+RESTORE_FROM = "ORCHESTRATOR_RESTORE_FROM"  # the name of one of the job's snapshots, or the path of another one
+RETRY = "ORCHESTRATOR_RETRY"  # how many retries the owner requested; RESTORE_FROM applies once for each
+NODE = "ORCHESTRATOR_NODE"  # the scheduler's name for this machine, if there is a scheduler: it can avoid this name
+IMAGE = "ORCHESTRATOR_IMAGE"  # the container image of the job, if any
 REPORT_URL = "ORCHESTRATOR_REPORT_URL"  # absent: the run directory is the only way to report
 REPORT_TOKEN = "ORCHESTRATOR_REPORT_TOKEN"
 
@@ -31,15 +31,15 @@ ATTEMPT_HEADER = "Orchestrator-Attempt"  # of a report: `JOB/NUMBER`, the attemp
 # Set by the agent for its workers.
 REPLICA_DIR = "ORCHESTRATOR_REPLICA_DIR"  # .../attempts/<n>/replica-<r>/<incarnation>
 GENERATION = "ORCHESTRATOR_GENERATION"  # 1, 2, ... within the attempt
-NOTICE_S = "ORCHESTRATOR_NOTICE_S"  # how long a worker that is asked to stop has until it is killed; absent: unknown
+NOTICE_S = "ORCHESTRATOR_NOTICE_S"  # from the signal to stop until the kill; absent: unknown
 
-# Only in the fork server's own environment, and in what /proc shows of it.
+# Only in the environment of the fork server, where /proc shows it.
 FORK_SERVER = "ORCHESTRATOR_FORK_SERVER"
 
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker stands. Outside a job (`job_dir` is None) generation and attempt are 1."""
+    """A worker's place in its group and its job. Outside a job (`job_dir` is None) generation and attempt are 1."""
 
     rank: int
     local_rank: int

@@ -1,4 +1,4 @@
-"""What an agent leaves when it ends (`exit.json`), and the line it writes for each event before that."""
+"""The record that an agent leaves when it ends (`exit.json`), and the events that it journals until then."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord:
-    """How one replica's agent ended. It is the truth about the attempt even when the scheduler has forgotten it."""
+    """How one replica's agent ended. It counts even if the scheduler has forgotten the attempt."""
 
     outcome: Outcome
     at: str  # RFC 3339 UTC
     generation: int  # the last one
-    restarts: int  # in place after a failure; neither shrinking nor growing is one
+    restarts: int  # in place after failures; a change of the group's size is not one
     failure: Failure | None = None
 
 
@@ -39,7 +39,7 @@ def render_exit_record(record: ExitRecord) -> dict[str, object]:
 
 
 def parse_exit_record(document: Mapping[str, object]) -> ExitRecord:
-    """Raises ValueError for a document without a known outcome: an end that cannot be read is not an end."""
+    """Raises ValueError without a known outcome: an unreadable record is no evidence of an end."""
     failure = document.get("failure")
     return ExitRecord(
         outcome=Outcome(str(document.get("outcome"))),
@@ -56,9 +56,9 @@ class EventKind(str, Enum):
     AGENT_STARTED = "agent.started"
     GENERATION_STARTED = "generation.started"
     WORKER_FAILED = "worker.failed"
-    PEER_LOST = "peer.lost"  # the group misses replicas: their heartbeats, or the store that one of them serves
+    PEER_LOST = "peer.lost"  # no heartbeat of a replica arrives, or the store that one of them serves does not answer
     NODE_WAITED = "node.waited"  # before a generation, for room or memory
-    STACKS_SAVED = "stacks.saved"  # of workers that were going to be killed, or because somebody asked
+    STACKS_SAVED = "stacks.saved"  # of workers before they were killed, or on request
     CHAOS_INJECTED = "chaos.injected"  # a fault that an operator requested
     RESTARTED_IN_PLACE = "restart.in_place"  # a worker of the same membership failed
     GROUP_SHRUNK = "group.shrunk"  # formed again with fewer nodes than before
@@ -69,13 +69,13 @@ class EventKind(str, Enum):
     SNAPSHOT_SKIPPED = "snapshot.skipped"  # no time for one before the stop
     SNAPSHOT_QUARANTINED = "snapshot.quarantined"
     SNAPSHOT_DELETED = "snapshot.deleted"
-    SETTING_IGNORED = "setting.ignored"  # the configuration asks for what this device or group does not have
-    SAMPLE_SKIPPED = "sample.skipped"  # it could not be read, and the job allows for some
+    SETTING_IGNORED = "setting.ignored"  # this device or group does not support a setting
+    SAMPLE_SKIPPED = "sample.skipped"  # it could not be read, and the job allows some of these
     PROVENANCE_CHANGED = "provenance.changed"  # code, versions or configuration since the restored snapshot
     BATCH_CHANGED = "batch.changed"  # since the restored snapshot, and whether the learning rate follows
     RANK_SLOW = "rank.slow"  # the others have waited for it for a while
     PROFILED = "profiled"  # a window of steps, with its share of communication
-    METADATA_NOTED = "metadata.noted"  # these three by a script, through torchx's tracker
+    METADATA_NOTED = "metadata.noted"  # this and the next two come from a script, through torchx's tracker
     ARTIFACT_ADDED = "artifact.added"
     SOURCE_ADDED = "source.added"
     AGENT_EXITED = "agent.exited"

@@ -1,4 +1,4 @@
-"""Why something ended: thirteen kinds, and the record of a first cause."""
+"""The kinds of failures, how they are recognized, and the record of a first cause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FailureKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The first cause of an end. `message` is one line; `traceback` what the rank printed, shortened to 16 kB."""
+    """The first cause of an end. `message` is one line; `traceback` is what the rank printed, at most 16 kB."""
 
     kind: FailureKind
     message: str
@@ -41,8 +41,8 @@ class Failure:
     signal: str | None = None  # SIGKILL, ...
     step: int | None = None  # completed steps of that rank when it failed
     traceback: str | None = None
-    repeated: bool = False  # the same error twice in a row, with no step between: the agent gave up on it
-    at_launch: bool = False  # no worker of the job had begun by then: set by the service, when the attempt has ended
+    repeated: bool = False  # the same error twice in a row without a step between: the agent gave up
+    at_launch: bool = False  # no worker of the job had started: set by the service when the attempt has ended
 
 
 def render_failure(failure: Failure) -> dict[str, object]:
@@ -50,7 +50,7 @@ def render_failure(failure: Failure) -> dict[str, object]:
 
 
 def parse_failure(document: Mapping[str, object]) -> Failure:
-    """Parse a failure; an unknown kind reads as UNKNOWN, a wild number as absent; unknown fields are ignored.
+    """Parse a failure; an unknown kind reads as UNKNOWN, an invalid number as absent; unknown fields are ignored.
 
     A long message is cut at its end, a long traceback at its beginning.
     """
@@ -81,21 +81,21 @@ def signal_name(exit_code: int) -> str | None:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression (Python's, one line at a time, searched) that tells the kind of a failure."""
+    """A Python regular expression that is searched in each line, and the kind of failure that a match means."""
 
     text: str
     kind: FailureKind
 
 
 def parse_pattern(document: Mapping[str, object]) -> Pattern:
-    """Parse {"text": ..., "kind": ...}. Raises ValueError for an unknown kind and a text that is no expression."""
+    """Parse {"text": ..., "kind": ...}. Raises ValueError for an unknown kind and for a bad expression."""
     text, kind = document.get("text"), str(document.get("kind"))
     if not isinstance(text, str) or not text:
         raise ValueError(f"pattern: text is {text!r}, must be a regular expression")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"pattern: text {text!r} is no regular expression: {error}") from error
+        raise ValueError(f"pattern: text {text!r} is not a regular expression: {error}") from error
     if kind not in {member.value for member in FailureKind}:
         raise ValueError(
             f"pattern: kind is {kind!r}, must be one of {', '.join(member.value for member in FailureKind)}"
@@ -108,10 +108,10 @@ def render_pattern(pattern: Pattern) -> dict[str, object]:
 
 
 def classify_failure(*, exit_code: int | None, output: str, patterns: Sequence[Pattern] = ()) -> FailureKind:
-    """Classify one worker's end from its exit code and its traceback or last output; `patterns` go before our own.
+    """Classify a worker's end by its exit code and its traceback or last output. `patterns` are tried before PATTERNS.
 
-    A worker killed from outside (SIGKILL and its kind) without a traceback is UNKNOWN, whatever it printed before: an
-    out-of-memory killer, an operator and a dying node look alike from here.
+    A worker that was killed from outside and left no traceback is UNKNOWN, whatever it printed before: an out-of-memory
+    killer, an operator and a dying node look alike from here.
     """
     found = find_telling_line(exit_code=exit_code, output=output, patterns=patterns)
     if found is not None:
@@ -127,12 +127,12 @@ def classify_failure(*, exit_code: int | None, output: str, patterns: Sequence[P
 def find_telling_line(
     *, exit_code: int | None, output: str, patterns: Sequence[Pattern] = ()
 ) -> tuple[FailureKind, str] | None:
-    """The line of the last words that a pattern knows, with the kind that it tells."""
+    """The first line of the output that matches a pattern, with the kind of that pattern."""
     silent = TRACEBACK not in output and _killed_from_outside(exit_code)
     table = tuple(patterns) if silent else (*patterns, *PATTERNS)
-    for words in split_words(output):
+    for text in split_words(output):
         for pattern in table:
-            for line in _lines(words):
+            for line in _lines(text):
                 if re.search(pattern.text, line):
                     return pattern.kind, line.strip()
     return None
@@ -143,24 +143,24 @@ def _killed_from_outside(exit_code: int | None) -> bool:
 
 
 def is_taken_port(failure: Failure) -> bool:
-    """Whether the rendezvous failed only because another program holds its port: the next port solves that."""
+    """Whether the rendezvous failed only because another program holds its port. Another port helps."""
     of_the_group = failure.kind is FailureKind.RENDEZVOUS and failure.rank is None
     return of_the_group and "EADDRINUSE" in failure.message
 
 
 def is_collateral(failure: Failure) -> bool:
-    """Whether the failure reads as the loss of a peer: the first cause is another rank's, perhaps another replica's."""
-    words = (failure.message, *split_words(failure.traceback or ""))
-    return any(_COLLATERAL.search(line) for text in words for line in _lines(text))
+    """Whether the failure is the loss of a peer. The first cause is in another rank, perhaps of another replica."""
+    texts = (failure.message, *split_words(failure.traceback or ""))
+    return any(_COLLATERAL.search(line) for text in texts for line in _lines(text))
 
 
 def is_echo(failure: Failure) -> bool:
-    """Whether the rank says itself that another one knows more of it: all ended of the same at the same time."""
+    """Whether the message refers to another rank: all ranks failed in the same way at the same time."""
     return any(_ECHO.search(line) for line in _lines(failure.message))
 
 
 def _lines(text: str) -> list[str]:
-    """The lines in which is searched, each no longer than searching for two things in a row can bear."""
+    """The lines to search, shortened: a pattern with two parts takes long to search in a very long line."""
     return [line[:_MOST_OF_A_LINE] for line in text.splitlines()]
 
 
@@ -175,15 +175,15 @@ def _optional_text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-# What clusters print. Searched in the last words only (words.py), line by line, first match wins: a false match is
-# worse than a miss, so each asks for the words of an end and not of a warning.
+# What programs print on clusters. Only the texts that `split_words` returns are searched, line by line; the first match
+# wins. A false match is worse than a miss, so a pattern must match an error and not a warning.
 PATTERNS: tuple[Pattern, ...] = (
-    # Shared memory is memory, though the error speaks of a device. torch: MapAllocator.cpp; NCCL: misc/shmutils.cc
+    # Shared memory is host memory, although the error names a device. torch: MapAllocator.cpp; NCCL: misc/shmutils.cc
     Pattern(r"</torch_.*(No space left on device|Cannot allocate memory)", FailureKind.HOST_OOM),
     Pattern(r"/dev/shm/.*(No space left on device|Cannot allocate memory)", FailureKind.HOST_OOM),
     Pattern(r"insufficient shared memory \(shm\)", FailureKind.HOST_OOM),  # torch: csrc/DataLoader.cpp
     Pattern(r"DataLoader worker .* killed by signal: (Killed|Bus error)", FailureKind.HOST_OOM),  # the same file
-    # errno(3) of file systems, as strerror(3) puts them; ENOTCONN is also a socket's, a dead mount names its path
+    # Errors of file systems, as strerror(3) prints them. Sockets have ENOTCONN, too; only a dead mount names a path.
     Pattern(r"No space left on device", FailureKind.STORAGE),
     Pattern(r"Disk quota exceeded", FailureKind.STORAGE),
     Pattern(r"Read-only file system", FailureKind.STORAGE),
@@ -200,18 +200,18 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(r"CUBLAS_STATUS_ALLOC_FAILED", FailureKind.DEVICE_OOM),  # cuBLAS, cublasStatus_t
     Pattern(r"Cuda failure \d* ?'out of memory'", FailureKind.DEVICE_OOM),  # NCCL: include/checks.h
-    # CPython and NumPy (_ArrayMemoryError); torch: c10/core/impl/alloc_cpu.cpp; libstdc++; ENOMEM, but for a limit on
-    # locked memory (ibv_reg_mr), which no other node fixes
+    # CPython and NumPy (_ArrayMemoryError); torch: c10/core/impl/alloc_cpu.cpp; libstdc++; ENOMEM, but not of
+    # ibv_reg_mr: its limit on locked memory is the same on other nodes
     Pattern(r"^[\w.]*MemoryError\b", FailureKind.HOST_OOM),
     Pattern(r"DefaultCPUAllocator: (not enough|can't allocate) memory", FailureKind.HOST_OOM),
     Pattern(r"std::bad_alloc", FailureKind.HOST_OOM),
     Pattern(r"^(?!.*\bibv_).*Cannot allocate memory", FailureKind.HOST_OOM),
     # NVIDIA, Xid Errors: those that name hardware (48 double-bit ECC, 64 row remapping, 74 NVLink, 79 off the bus,
-    # 92/94/95 ECC, 119/120 GSP); 13, 31 and 43 are mostly the program's
+    # 92/94/95 ECC, 119/120 GSP); 13, 31 and 43 are mostly bugs of the program
     Pattern(r"NVRM: Xid \([^)]*\): (48|64|74|79|92|94|95|119|120)\b", FailureKind.NODE),
     Pattern(r"GPU has fallen off the bus", FailureKind.NODE),  # Xid 79
     # CUDA Runtime API: cudaErrorECCUncorrectable, NvlinkUncorrectable, SystemNotReady. Not cudaErrorLaunchFailure
-    # ("unspecified launch failure") nor IllegalAddress: a wild pointer of the program's, mostly
+    # ("unspecified launch failure") nor IllegalAddress: mostly bugs of the program
     Pattern(r"uncorrectable (ECC|NVLink) error", FailureKind.NODE),
     Pattern(r"CUDA error: system not yet initialized", FailureKind.NODE),
     Pattern(r"Unable to determine the device handle for GPU", FailureKind.NODE),  # nvidia-smi
@@ -222,7 +222,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"The loss returned in `\w+` is (nan|inf)", FailureKind.NUMERIC),
     Pattern(r"Current loss scale already at minimum", FailureKind.NUMERIC),
     Pattern(r"found NaN in local", FailureKind.NUMERIC),
-    # torch: c10d/socket.cpp and TCPStore.cpp; the group never formed
+    # torch: c10d/socket.cpp and TCPStore.cpp, if the group never formed
     Pattern(r"EADDRINUSE", FailureKind.RENDEZVOUS),
     Pattern(r"waiting for clients\. \d+/\d+ clients joined", FailureKind.RENDEZVOUS),
     Pattern(r"client socket has timed out after .* while trying to connect to", FailureKind.RENDEZVOUS),
@@ -233,17 +233,17 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(r"Application timeout caused pair closure", FailureKind.HANG),
     Pattern(r"failed to pass monitoredBarrier in \d+", FailureKind.HANG),
     Pattern(r"timed out in monitoredBarrier after \d+", FailureKind.HANG),
-    # CPython: Modules/main.c and runpy, and elastic/child.py, whose words these are; bash; ld.so(8)
+    # CPython: Modules/main.c and runpy, and elastic/child.py, which prints the same; bash; ld.so(8)
     Pattern(r"can't open file (or command )?['/]", FailureKind.LAUNCH),
     Pattern(r": No module named ", FailureKind.LAUNCH),
     Pattern(r"Exec format error", FailureKind.LAUNCH),  # an image for another processor
     Pattern(r"error while loading shared libraries: ", FailureKind.LAUNCH),
-    # torch: multiprocessing/spawn.py. A child killed from outside tells as little as a worker killed from outside
+    # torch: multiprocessing/spawn.py. For a killed child nothing else is known, as for a killed worker.
     Pattern(r"^[\w.]*ProcessExitedException: process \d+ .* SIG(KILL|TERM|INT|HUP)$", FailureKind.UNKNOWN),
 )
 
-# What a worker prints when a peer has gone: a consequence. gloo: transport/tcp/pair.cc ("Connection closed by peer" is
-# its own, "reset by peer" any socket's, so gloo or NCCL must be in the line); NCCL: misc/socket.cc and ncclResult_t;
+# What a worker prints when it has lost a peer. gloo: transport/tcp/pair.cc ("Connection closed by peer" is
+# its own, any socket has "reset by peer", so gloo or NCCL must be in the line); NCCL: misc/socket.cc and ncclResult_t;
 # torch: c10d/socket.cpp, when the store's host has gone, and ProcessGroupNCCL.cpp, when a peer reports the time-out.
 _ECHO = re.compile(r"\bNonFiniteLoss: .*; (look at rank \d+|as rank 0 says)$")
 _COLLATERAL = re.compile(

@@ -29,7 +29,7 @@ class Term:
 class TermRecord:
     """A term and the step it continued from; None while it has not chosen (generation 0 never does).
 
-    `retry` is how often the job's owner had asked for another attempt by then.
+    `retry` is how many retries the job's owner had requested by then.
     """
 
     term: Term

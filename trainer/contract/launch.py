@@ -19,8 +19,8 @@ class LaunchPolicy:
     stop_timeout_s: float  # from the polite signal to SIGKILL
     log_limit_bytes: int  # of one worker's log; the older half moves to `log.1`
     patterns: tuple[Pattern, ...] = ()  # of the cluster or the job; consulted before failure.PATTERNS
-    refund_after_s: float = 3600.0  # of healthy progress, and the restarts before it no longer count; 0: never
-    startup_timeout_s: float = 600.0  # from the start of a worker to its first word, for one that is known to speak
+    refund_after_s: float = 3600.0  # after so long of healthy progress, earlier restarts no longer count; 0: never
+    startup_timeout_s: float = 600.0  # from the start of a worker to its first line, if its program is known to report
     heartbeat_timeout_s: float | None = None  # the longest silence within a step; None: learned (silence.py)
 
 
@@ -29,7 +29,7 @@ def render_policy(policy: LaunchPolicy) -> dict[str, object]:
 
 
 def parse_policy(document: Mapping[str, object]) -> LaunchPolicy:
-    """Parse a policy, of an older service too. Raises ValueError for a field that is no number."""
+    """Parse a policy, also one of an older service. Raises ValueError for a field that is not a number."""
     patterns, heartbeat = document.get("patterns"), document.get("heartbeat_timeout_s")
     return LaunchPolicy(
         max_restarts=int(str(document.get("max_restarts", 0))),
@@ -43,7 +43,7 @@ def parse_policy(document: Mapping[str, object]) -> LaunchPolicy:
 
 
 def _parse_patterns(documents: list[object]) -> tuple[Pattern, ...]:
-    """Those that can be read: one that a newer service means otherwise must not cost the training."""
+    """The patterns that can be parsed. One of a newer service that cannot be parsed must not end training."""
     patterns: list[Pattern] = []
     for document in documents:
         with suppress(ValueError):
@@ -61,10 +61,10 @@ class DesiredDocument:
     """What the service wants of a running attempt; also the answer to a report. Repeating it changes nothing."""
 
     state: DesiredState = DesiredState.RUN
-    snapshot: int = 0  # how many snapshots were asked for in this job so far: it only rises
-    number: int = 0  # of the newest request: it only rises, whatever the request is about
+    snapshot: int = 0  # the number of snapshots requested in this job so far; only rises
+    number: int = 0  # of the newest request of any kind; only rises
     stacks: int = 0  # the number of the newest request for stacks of this attempt
-    stacks_rank: int | None = None  # whose; None: of every rank
+    stacks_rank: int | None = None  # the rank whose stacks are requested; None: every rank
     chaos: Chaos | None = None  # the newest fault that is requested of this attempt
 
 
@@ -74,7 +74,7 @@ def render_desired(desired: DesiredDocument) -> dict[str, object]:
 
 
 def parse_desired(document: Mapping[str, object]) -> DesiredDocument:
-    """An unknown request reads as RUN: an old agent goes on training. What is no count reads as 0."""
+    """An unknown state reads as RUN: an old agent continues to train. An invalid count reads as 0."""
     known = {member.value for member in DesiredState}
     state, rank = str(document.get("state")), document.get("stacks_rank")
     return DesiredDocument(
@@ -87,9 +87,9 @@ def parse_desired(document: Mapping[str, object]) -> DesiredDocument:
     )
 
 
-def newest(known: DesiredDocument, heard: DesiredDocument) -> DesiredDocument:
-    """Of two documents the one to follow: a lower number than one already seen is older news that came late."""
-    return known if heard.number < known.number else heard
+def newest(known: DesiredDocument, received: DesiredDocument) -> DesiredDocument:
+    """The document to follow. A document with a lower number than a known one is older and arrived late."""
+    return known if received.number < known.number else received
 
 
 def _count(value: object) -> int:

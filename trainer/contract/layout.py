@@ -16,8 +16,8 @@ from pathlib import Path
 CLAIM = "claim"  # text: the ORCHESTRATOR_CLAIM token of the submission that owns the attempt
 LAUNCH = "launch.json"
 DESIRED = "desired.json"
-DEPARTED = "departed-"  # <replica>.json in attempts/<n>/: how an agent ended, where something stays beside it
-NODE_LAUNCH = "node.json"  # in attempts/<n>/, mode 0600: what the nodes start, where a scheduler starts them
+DEPARTED = "departed-"  # <replica>.json in attempts/<n>/: how an agent ended, by the process that started it
+NODE_LAUNCH = "node.json"  # in attempts/<n>/, mode 0600: what each node starts, if a scheduler starts it
 AGENT = "agent.json"
 EXIT = "exit.json"
 EVENTS = "events.jsonl"
@@ -26,9 +26,9 @@ AGENT_LOG = "agent.log"  # in replica-<r>/: what the agent itself printed, all i
 WORKER_LOG = "log"
 ERROR = "error.json"
 PROFILE = "profile.json.gz"  # a trace for chrome://tracing or Perfetto, of the configured steps
-STACKS = "stacks.txt"  # where the worker stood when it was asked, above all before it was killed
+STACKS = "stacks.txt"  # the worker's Python stacks, on request and before it was killed
 MANIFEST = "MANIFEST.json"
-FULL_DISK = "full-disk-"  # <rank> in an incarnation's folder: that rank's next part of a snapshot finds no room
+FULL_DISK = "full-disk-"  # <rank> in an incarnation's folder: the rank's next write of a snapshot fails
 
 
 def attempt_dir(job_dir: Path, attempt: int) -> Path:
@@ -45,12 +45,12 @@ def worker_dir(incarnation_dir: Path, generation: int, local_rank: int) -> Path:
 
 
 def beginning_file(job_dir: Path, attempt: int, generation: int) -> Path:
-    """Where rank 0 of a user's own script tells the others which snapshot all go on from."""
+    """Where rank 0 of a user's own script publishes the snapshot that all ranks continue from."""
     return attempt_dir(job_dir, attempt) / f"beginning-g{generation}.json"
 
 
 def chaos_file(attempt_dir: Path, number: int, replica: int | None = None) -> Path:
-    """The claim of a requested fault: who creates it strikes. `replica`: of a fault that strikes every agent."""
+    """The claim of a requested fault. Who creates it injects the fault; `replica` if every agent does so itself."""
     return attempt_dir / (f"chaos-{number}" if replica is None else f"chaos-{number}-r{replica}")
 
 

@@ -12,8 +12,8 @@ def join(place: str, name: str) -> str:
 
 
 def why_no_place(url: str) -> str | None:
-    """What is wrong with a URL as a place that outlives its process, in a phrase; None where nothing is."""
+    """Why a URL cannot hold snapshots, as a phrase, or None if it can."""
     scheme, _, rest = url.partition("://")
-    if "memory" in (scheme, url.rpartition("://")[0].rpartition(":")[2]):  # at the end of a chain as well
-        return "is gone with the process that wrote it"
-    return None if scheme and rest.strip("/") else "names no place: write <scheme>://<bucket>/<folder>"
+    if "memory" in (scheme, url.rpartition("://")[0].rpartition(":")[2]):  # also at the end of a chain
+        return "does not outlive the process that wrote it"
+    return None if scheme and rest.strip("/") else "names no folder: write <scheme>://<bucket>/<folder>"

@@ -1,4 +1,4 @@
-"""A snapshot's commit (`MANIFEST.json`, renamed in last) and the order in which snapshots are tried."""
+"""A snapshot's manifest (`MANIFEST.json`), which is its commit, and the order in which snapshots are tried."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 
 from trainer.contract.fence import Term, TermRecord, counts
 
-CONTIGUOUS = {"tensors": "contiguous"}  # in details: each is stored row by row, whatever its strides were
-FRESH_OPTIMIZER = {"optimizer": "fresh"}  # in details: it holds no state of an optimizer, any one begins afresh
-FILES = "files"  # as a strategy: files of a script's own, not a distributed checkpoint of torch's
+CONTIGUOUS = {"tensors": "contiguous"}  # in `details`: each tensor is stored row by row, whatever its strides were
+FRESH_OPTIMIZER = {"optimizer": "fresh"}  # in `details`: no optimizer state, so any optimizer starts afresh
+FILES = "files"  # as `strategy`: a script's own files, not a distributed checkpoint of torch
 _NAME = re.compile(r"step-([0-9]{1,18})-a([0-9]{1,18})-g([0-9]{1,18})\Z")  # numbers that fit 64 bits
 
 

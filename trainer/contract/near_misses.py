@@ -1,6 +1,6 @@
-"""Names from FSDP1, ZeRO, Lightning and Transformers, and what they are called here.
+"""Names from FSDP1, ZeRO, Lightning and Transformers, and their counterparts here.
 
-A name that has no counterpart gets a sentence on what to use instead. Any other is compared with the known ones.
+A name without a counterpart gets a sentence on what to use instead. Any other is compared with the known names.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-# The field that sets the same.
+# The field with the same meaning.
 _FIELDS = {
     "batch_size": "global_batch",
     "bf16": "precision",
@@ -42,16 +42,16 @@ _ACCUMULATION = "a rank accumulates over global_batch / (micro_batch * ranks) mi
 _FIELD_ADVICE = {
     "accumulate_grad_batches": _ACCUMULATION,
     "gradient_accumulation_steps": _ACCUMULATION,
-    "deepspeed": "DeepSpeed is not used; strategy 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
+    "deepspeed": "DeepSpeed is not used; strategy 'shard_grad_op' corresponds to ZeRO-2 and 'fsdp' to ZeRO-3",
     "fsdp": "set strategy to 'fsdp'",
     "limit_all_gathers": "FSDP2 limits its gathers by itself, so leave it out or set prefetch_blocks",
     "max_epochs": "a run is counted in steps, so set steps",
     "num_train_epochs": "a run is counted in steps, so set steps",
-    "resume_from_checkpoint": "a job continues from its newest snapshot by itself; for another one set snapshot.from",
+    "resume_from_checkpoint": "a job continues from its newest snapshot; to start from another one, set snapshot.from",
     "sync_module_states": "all ranks start from one seed, so leave it out",
     "use_orig_params": "FSDP2 keeps the original parameters, so leave it out",
     "output_dir": "the job has its own folder, so leave it out or set snapshot.dir in the job",
-    "zero_optimization": "set strategy, where 'shard_grad_op' does as ZeRO-2 and 'fsdp' as ZeRO-3",
+    "zero_optimization": "set strategy: 'shard_grad_op' corresponds to ZeRO-2 and 'fsdp' to ZeRO-3",
 }
 # Values by another name.
 _VALUES = {
@@ -81,7 +81,7 @@ _VALUES = {
 
 
 def advise_field(name: str, known: Collection[str]) -> str:
-    """What to write instead of an unknown field; names all fields where none is near."""
+    """What to write instead of an unknown field: its counterpart, a similar name, or else all names."""
     if name in _FIELD_ADVICE:
         return _FIELD_ADVICE[name]
     meant = _FIELDS.get(name) or _nearest(name, known)
@@ -89,7 +89,7 @@ def advise_field(name: str, known: Collection[str]) -> str:
 
 
 def advise_value(text: str, allowed: Collection[str]) -> str:
-    """The clause "; did you mean ...?" for a value that is none of `allowed`; empty where none is near."""
+    """The clause "; did you mean ...?" for a value that is not in `allowed`. Empty if none is similar."""
     meant = _VALUES.get(text.lower()) or _nearest(text.lower(), allowed)
     is_offered = meant is not None and meant.split(" ")[0] in allowed
     return f"; did you mean {meant}?" if is_offered else ""

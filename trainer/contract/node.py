@@ -1,4 +1,4 @@
-"""The documents between a scheduler's batch script, what starts an agent on each node, and the service. Pure."""
+"""Documents between the service, a batch script, and the process that starts the agent of a node. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from trainer.contract import layout
 
-# In the flags of a launcher, until the node knows better: the first node's address, and its own.
+# Placeholders in a launcher's flags, for the first node's address and for the node's own.
 HEAD, LOCAL = "{head}", "{local}"
 _DEPARTED = re.compile(layout.DEPARTED + r"([0-9]{1,9})\.json\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLaunch:
-    """What a node is to start. `host_command` is replica 0's, which binds the rendezvous. Holds the job's secrets."""
+    """What a node starts. `host_command` is replica 0's, which serves the rendezvous. Contains the job's secrets."""
 
     host_command: tuple[str, ...]
     command: tuple[str, ...]
     environment: Mapping[str, str]
     workdir: str
-    interface: str | None = None  # of the network that the workers are to use; None: the one that reaches the head
+    interface: str | None = None  # the network interface of the workers; None: the one that reaches the first node
 
 
 def render_node_launch(launch: NodeLaunch) -> dict[str, object]:
@@ -29,7 +29,7 @@ def render_node_launch(launch: NodeLaunch) -> dict[str, object]:
 
 
 def parse_node_launch(document: Mapping[str, object]) -> NodeLaunch:
-    """Raises ValueError for a document that is not whole."""
+    """Raises ValueError for an incomplete document."""
     environment, interface = document.get("environment"), document.get("interface")
     if not isinstance(environment, Mapping):
         raise ValueError("node launch: environment is not an object")
@@ -43,7 +43,7 @@ def parse_node_launch(document: Mapping[str, object]) -> NodeLaunch:
 
 
 def fill_in(command: Sequence[str], *, head: str, local: str) -> list[str]:
-    """The command with both addresses in the launcher's own flags; what follows them is the user's and stays."""
+    """Put both addresses into the launcher's own flags. The user's command after them is left unchanged."""
     filled = list(command)
     for flag, mark, value in (("--rdzv-endpoint=", HEAD, head), ("--local-addr=", LOCAL, local)):
         for place, word in enumerate(filled):
@@ -54,7 +54,7 @@ def fill_in(command: Sequence[str], *, head: str, local: str) -> list[str]:
 
 
 def find_port(command: Sequence[str]) -> int | None:
-    """The port of the rendezvous on the first node, from the launcher's own flags; None where none is named."""
+    """The port of the rendezvous on the first node, from the launcher's own flags. None if they name none."""
     flag = f"--rdzv-endpoint={HEAD}:"
     value = next((word.removeprefix(flag) for word in command if word.startswith(flag)), "")
     return int(value) if value.isdecimal() else None
@@ -62,7 +62,7 @@ def find_port(command: Sequence[str]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """How an agent ended, as seen by what started it. `recorded`: it left its own record, which counts."""
+    """How an agent ended, by the process that started it. If `recorded`, the agent left its own record: that counts."""
 
     replica: int
     node: str
@@ -87,7 +87,7 @@ def render_departure(departure: Departure) -> dict[str, object]:
 
 
 def parse_departure(document: Mapping[str, object]) -> Departure:
-    """Raises ValueError for a document that is not whole."""
+    """Raises ValueError for an incomplete document."""
     try:
         return Departure(
             replica=int(str(document["replica"])),

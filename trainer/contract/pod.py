@@ -1,4 +1,4 @@
-"""The documents between a Kubernetes cluster's pods and the service: what a pod starts, and its last words. Pure.
+"""Documents between the service and Kubernetes pods: what a pod starts, and its last words. Pure.
 
 A pod's last words are the container's termination message, of which the kubelet keeps 4096 bytes (Kubernetes,
 "Determine the Reason for Pod Failure").
@@ -20,7 +20,7 @@ _SHORT_MESSAGE, _SHORT_TRACEBACK = 600, 1000  # characters; one may take six byt
 
 @dataclass(frozen=True, kw_only=True)
 class PodLaunch:
-    """What every pod of an attempt is to start, and what stands in `launch.json` where the service cannot write it."""
+    """What every pod of an attempt starts, and the content of `launch.json` if the service cannot write that."""
 
     node: NodeLaunch
     policy: LaunchPolicy
@@ -33,7 +33,7 @@ def render_pod_launch(launch: PodLaunch) -> dict[str, object]:
 
 
 def parse_pod_launch(document: Mapping[str, object]) -> PodLaunch:
-    """Raises ValueError for a document that is not whole."""
+    """Raises ValueError for an incomplete document."""
     node, launch = document.get("node"), document.get("launch")
     policy = launch.get("policy") if isinstance(launch, Mapping) else None
     if not isinstance(node, Mapping) or not isinstance(launch, Mapping) or not isinstance(policy, Mapping):
@@ -45,7 +45,7 @@ def parse_pod_launch(document: Mapping[str, object]) -> PodLaunch:
 
 @dataclass(frozen=True, kw_only=True)
 class LastWords:
-    """The exit record of one life of a replica's agent, as its pod tells it."""
+    """The exit record of one incarnation of a replica's agent, from its pod."""
 
     replica: int
     incarnation: int
@@ -68,7 +68,7 @@ def render_last_words(words: LastWords) -> str:
 
 
 def parse_last_words(text: str) -> LastWords | None:
-    """None for any other message: a container of the user's may leave one of its own."""
+    """None for any other message: a user's container may write its own."""
     try:
         document = json.loads(text)
         return LastWords(

@@ -1,6 +1,6 @@
 """A line of a worker's log as its pod prints it: `[i1 g2 local-0] text`. Pure.
 
-With it whoever reads the container's output (kubectl logs, the service) knows whose line it is.
+The prefix tells readers of the container's output (kubectl logs, the service) which worker printed the line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MARK = re.compile(rb"\[i([0-9]{1,6}) g([0-9]{1,6}) local-([0-9]{1,4})\] ?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Writer:
-    """A worker of one replica: the life of its agent, the generation, and its local rank."""
+    """A worker of one replica, in one incarnation of its agent."""
 
     incarnation: int
     generation: int
@@ -26,7 +26,7 @@ def render_printed(writer: Writer, text: bytes) -> bytes:
 
 
 def parse_printed(line: bytes) -> tuple[Writer, bytes] | None:
-    """The writer and the text; None for a line of the agent's own."""
+    """The writer and the text; None for a line of the agent itself."""
     match = _MARK.match(line)
     if match is None:
         return None

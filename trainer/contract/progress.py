@@ -1,13 +1,15 @@
-"""What a worker says of itself: one JSON line per step or change of phase in its replica's `progress.jsonl`.
+"""Progress lines: a worker appends a JSON line per step or change of phase to its replica's `progress.jsonl`.
 
-All workers of a replica append to one file (O_APPEND, a line per write), so the byte offset behind a line is the
-line's sequence number: a reader that remembers the offset takes each line once, by whatever road it came.
+All workers of a replica append to one file (O_APPEND, one write per line). The byte offset after a line is its sequence
+number: a reader that remembers the offset takes each line once, however the line arrived.
 
-Every rank says when its phase changes, and every step that it completes. Until its first line it is in START: its
-interpreter imports. A rank that has waited some seconds in a collective says WAITING, once, and its former phase again
-when the wait is over, each with the step that it last completed. Hence, when a group has gone silent: of its newest
-generation, the ranks behind in steps stopped first; else those that do not wait while others do. A frozen process and
-one that hangs outside a collective cannot say WAITING.
+Every rank reports each change of its phase and each completed step. Before its first line it is in START: its
+interpreter imports. A rank that has waited some seconds in a collective reports WAITING once, and its former phase
+again when the wait is over. Both lines have the step that it completed last.
+
+So if a group goes silent, the ranks of the newest generation that are behind in steps stopped first. If none is behind,
+it was the ranks that do not wait while others do: a frozen process, and one that hangs outside a collective, cannot
+report WAITING.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """What a worker is doing; deadlines differ by phase, so that a slow snapshot is not taken for a hang."""
+    """What a worker does. Limits differ by phase, so that a slow snapshot is not taken for a hang."""
 
     START = "start"  # imports, process group, building the model
     RESTORE = "restore"  # choosing and reading a snapshot, or the first values of the parameters
     COMPILE = "compile"
     DATA = "data"  # opening or indexing data, or a batch that was not ready at once
-    STEP = "step"  # without a number: the first one is under way
+    STEP = "step"  # without a number: the first one is in progress
     SNAPSHOT = "snapshot"
     EVALUATION = "evaluation"
-    WAITING = "waiting"  # in a collective, for its peers: who does not say so is who they wait for
-    NOTE = "note"  # no phase: measurements of a program that does not say what it does; its silence is never judged
+    WAITING = "waiting"  # in a collective, for the ranks that do not report this phase
+    NOTE = "note"  # not a phase: measurements of a program that reports no phases; its silence is never a hang
     DONE = "done"
 
 
@@ -50,13 +52,13 @@ class Progress:
 
 
 def render_progress(progress: Progress) -> dict[str, object]:
-    """The JSON object of a line, without fields that say nothing."""
+    """The JSON object of a line, without empty fields."""
     document = {name: value for name, value in vars(progress).items() if value is not None and value != {}}
     return {**document, "phase": progress.phase.value}
 
 
 def parse_progress(document: dict[str, object]) -> Progress:
-    """Parse a line; unknown fields are ignored, an unknown phase reads as STEP. Raises ValueError for no line."""
+    """Parse a line; unknown fields are ignored, an unknown phase reads as STEP. Raises ValueError."""
     try:
         phase = document.get("phase")
         metrics = document.get("metrics") or {}

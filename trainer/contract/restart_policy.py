@@ -1,6 +1,6 @@
-"""Whether an agent starts its workers again in place: a pure rule over the failures of one attempt.
+"""Whether an agent restarts its workers in place: pure rules over the failures of one attempt.
 
-The agent decides without the service; what it refuses to restart, the service may still retry as a new attempt.
+The agent decides without the service. If it refuses, the service may still start a new attempt.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Setback:
 
     failure: Failure
     step: int | None  # the highest step that any worker of this attempt had completed by then; None: none reported
-    ran_s: float  # since the workers were started after the setback before, or first; shrinking and growing included
-    silent_s: float | None = None  # of a hang: how long it had lasted by then
-    charged: bool = True  # False: it was the loss of a node, and the group formed again without it
+    ran_s: float  # since the workers started after the previous setback, or first; includes changes of the group's size
+    silent_s: float | None = None  # of a hang: how long it had lasted
+    charged: bool = True  # False: a node was lost, and the group formed again without it
 
     @property
     def worked_s(self) -> float:
@@ -37,15 +37,15 @@ class Setback:
 class RestartDecision:
     restart: bool
     sentence: str  # for the job's owner
-    repeated: bool = False  # given up because the same error came twice in a row
+    repeated: bool = False  # the agent gives up because the same error occurred twice in a row
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestartSituation:
-    setbacks: Sequence[Setback]  # oldest first; each was followed by a restart, but the last: it is to be decided
+    setbacks: Sequence[Setback]  # oldest first; the last is to be decided, a restart followed each of the others
     max_restarts: int
     refund_after_s: float = 0.0  # 0: never
-    may_shrink: bool = False  # fewer nodes than there were would do
+    may_shrink: bool = False  # fewer nodes than before are enough
 
     @property
     def last(self) -> Setback:
@@ -53,7 +53,7 @@ class RestartSituation:
 
 
 def decide_restart(situation: RestartSituation) -> RestartDecision:
-    """Decide on the last setback. Raises IndexError when there is none."""
+    """Decide on the last setback. Raises IndexError if there is none."""
     for rule in RESTART_POLICY:
         decision = rule(situation)
         if decision is not None:
@@ -62,7 +62,7 @@ def decide_restart(situation: RestartSituation) -> RestartDecision:
 
 
 def give_up_on_launch(s: RestartSituation) -> RestartDecision | None:
-    """A missing file, module or command does not appear by trying again."""
+    """Another try does not create a missing file, module or command."""
     if s.last.failure.kind is not FailureKind.LAUNCH:
         return None
     return _give_up(f"a restart cannot help: {s.last.failure.message}")
@@ -75,15 +75,15 @@ def give_up_on_repetition(s: RestartSituation) -> RestartDecision | None:
     where = (
         "before any step" if s.last.step is None else f"at step {s.last.step + 1}, with no step beyond {s.last.step}"
     )
-    sentence = f"the same error came twice in a row {where}: {s.last.failure.message}"
+    sentence = f"the same error occurred twice in a row {where}: {s.last.failure.message}"
     return RestartDecision(restart=False, sentence=sentence, repeated=True)
 
 
 def form_again(s: RestartSituation) -> RestartDecision | None:
-    """A lost peer is no failure of this replica's: see who is left. With nobody missing it counts after all."""
+    """The loss of a peer is no failure of this replica. If no peer turns out to be lost, the restart counts."""
     if not (s.may_shrink and is_collateral(s.last.failure)) or count_restarts(s) > s.max_restarts:
         return None
-    return RestartDecision(restart=True, sentence="a peer was lost: the group forms again with whoever is left")
+    return RestartDecision(restart=True, sentence="a peer was lost; the group forms again without it")
 
 
 def give_up_on_budget(s: RestartSituation) -> RestartDecision | None:
@@ -111,33 +111,33 @@ RESTART_POLICY: tuple[Callable[[RestartSituation], RestartDecision | None], ...]
 
 
 def count_restarts(s: RestartSituation) -> int:
-    """The restarts so far that count: for failures of a worker, since the last long stretch of healthy progress."""
+    """The restarts that count: for failures of workers, since the last long period of healthy progress."""
     count = 0
     for before, after in reversed(list(pairwise(s.setbacks))):
-        if 0 < s.refund_after_s <= after.worked_s and _gained(before, after):
+        if 0 < s.refund_after_s <= after.worked_s and _made_progress(before, after):
             break
         count += before.charged
     return count
 
 
 def repeats(before: Setback, after: Setback) -> bool:
-    """Whether `after` is the error of `before` again with nothing gained between them.
+    """Whether `after` is the error of `before` again, without progress between them.
 
-    Kills from outside and losses of a peer are excused: what happened once more says nothing about this worker.
+    Kills from outside and losses of a peer do not count: they say nothing about this worker.
     """
     if after.failure.kind is FailureKind.UNKNOWN or is_collateral(after.failure):
         return False
-    return not _gained(before, after) and fingerprint(before.failure) == fingerprint(after.failure)
+    return not _made_progress(before, after) and fingerprint(before.failure) == fingerprint(after.failure)
 
 
 def fingerprint(failure: Failure) -> tuple[str, str, str]:
-    """Kind, first line of the message and end of the traceback, free of numbers (ranks, pids, ports, addresses)."""
+    """Kind, first line of the message and end of the traceback, without numbers (ranks, pids, ports, addresses)."""
     first_line = failure.message.partition("\n")[0]
     tail = "\n".join((failure.traceback or "").splitlines()[-_TRACEBACK_TAIL_LINES:])
     return failure.kind.value, _VARIABLE.sub("#", first_line), _VARIABLE.sub("#", tail)
 
 
-def _gained(before: Setback, after: Setback) -> bool:
+def _made_progress(before: Setback, after: Setback) -> bool:
     if after.step is None:
         is_known = after.failure.kind is not FailureKind.HANG or after.silent_s is not None
         return is_known and after.worked_s >= UPTIME_AS_PROGRESS_S

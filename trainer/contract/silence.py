@@ -1,7 +1,7 @@
 """How long a phase may last before its silence is a hang: learned from the job's own times. Pure.
 
-The service and the agent judge by the same limits. The agent's are its own workers' own; the service, which hears of
-all, gives it time to act first.
+The service and the agent use the same rules. An agent learns from its own workers; the service sees all workers and
+gives the agents time to act first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import datetime
 
 from trainer.contract.progress import Phase, Progress
 
-# What a phase may take before any was observed, in seconds. A busy file system, a cold compile cache and a first
-# snapshot of hundreds of gigabytes all fit in; who knows better says heartbeat_timeout_s.
+# The limit of a phase before any was observed, in seconds. It allows for a busy file system, a cold compile cache and a
+# first snapshot of hundreds of gigabytes; heartbeat_timeout_s overrides it.
 UNSEEN_S: dict[Phase, float] = {
     Phase.RESTORE: 1800.0,
     Phase.COMPILE: 3600.0,
@@ -27,12 +27,12 @@ UNSEEN_S: dict[Phase, float] = {
 # How long the processes of a script that reports no steps may do nothing (trainer/elastic/health/stillness.py).
 # Half of gloo's time-out, and longer than shared file systems take to fail over.
 STILL_S = 900.0
-# Once observed: so many times the usual, or a few times the longest, and never less than the shortest.
+# Once observed: a multiple of the median or of the longest, whichever is more, and never less than the shortest.
 _TIMES_TYPICAL = 20.0
 _TIMES_LONGEST = 4.0
 _SHORTEST_S: dict[Phase, float] = {Phase.STEP: 120.0, Phase.WAITING: 120.0}
 _SHORTEST_OF_OTHERS_S = 600.0
-_MOST_S = 7 * 86400.0  # no phase lasts so long: a clock that jumps teaches nothing
+_MOST_S = 7 * 86400.0  # no phase lasts longer: the clock jumped
 _ENOUGH = 5  # observations, before they count
 _REMEMBERED = 32  # durations of one phase
 _WARM_UP = 2  # steps of a generation that do not count: caches fill, kernels are chosen
@@ -40,7 +40,7 @@ _WARM_UP = 2  # steps of a generation that do not count: caches fill, kernels ar
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """How long a phase has taken lately: `count` times observed, the middle one and the longest in seconds."""
+    """How long a phase took lately: the number of observations, the median and the longest in seconds."""
 
     count: int
     typical_s: float
@@ -49,18 +49,18 @@ class PhaseTime:
 
 @dataclass
 class PhaseTimes:
-    """How long the phases of one rank took, by its own clock. The service keeps rank 0's: it takes part in all."""
+    """How long the phases of one rank took, by its own clock. The service keeps rank 0's, which is in all phases."""
 
     durations: dict[str, list[float]] = field(default_factory=dict)  # the latest ones by phase, in seconds
     counts: dict[str, int] = field(default_factory=dict)
-    phase: str | None = None  # the newest one,
-    since: datetime | None = None  # and when it began
+    phase: str | None = None  # the current one
+    since: datetime | None = None  # when it began
     step: int | None = None
     generation: int = 0
     steps_begun: int = 0  # in this generation
 
     def enter(self, line: Progress, at: datetime) -> None:
-        """A line says which phase begins; the one before it has ended."""
+        """Begin the phase of a line, and end the one before."""
         if line.generation != self.generation:
             self.generation, self.steps_begun, self.phase = line.generation, 0, None
         same = line.phase.value == self.phase and line.step == self.step
@@ -95,7 +95,7 @@ def limit_s(
     learned = _learned_s(phase, phase_times)
     if heartbeat_timeout_s is None:
         return learned
-    # What the owner says is meant for steps; a snapshot or an evaluation keeps its own, longer time.
+    # The owner's limit is meant for steps. A snapshot or an evaluation keeps its own if that is longer.
     return heartbeat_timeout_s if phase in _SHORTEST_S else max(heartbeat_timeout_s, learned)
 
 

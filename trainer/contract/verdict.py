@@ -9,8 +9,8 @@ from enum import Enum
 
 MARK = "preflight: "  # before each verdict in the log
 _LINE = re.compile(r"preflight: (\w+) (ok|warn|fail|skipped): (.*)")
-# Beyond the first, events of several nodes are told in the wrong order; beyond the second, certificates, tokens and
-# caches of files begin to fail.
+# Above the first, events of several nodes may appear in the wrong order. Above the second, certificates, tokens and
+# file caches begin to fail.
 CLOCK_WARN_S, CLOCK_FAIL_S = 0.1, 5.0
 
 
@@ -26,7 +26,7 @@ class Verdict:
     check: str
     outcome: Outcome
     sentence: str
-    nodes: tuple[str, ...] = ()  # that are to blame, where that is known; not in the log's line
+    nodes: tuple[str, ...] = ()  # the nodes to blame, if known; not in the log line
 
 
 def render_verdict(verdict: Verdict) -> str:
@@ -43,7 +43,7 @@ def parse_verdict(line: str) -> Verdict | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Ping:
-    """One question and its answer: asked and answered by the asker's clock, heard by the other's. Seconds."""
+    """A request for the time, in seconds. `heard_at` is by the other node's clock, the other two by the asker's."""
 
     asked_at: float
     heard_at: float
@@ -63,7 +63,7 @@ def judge_clocks(offsets: Mapping[str, float]) -> Verdict:
     node = max(offsets, key=lambda node: abs(offsets[node]))
     worst = abs(offsets[node])
     outcome = Outcome.FAIL if worst > CLOCK_FAIL_S else Outcome.WARN if worst > CLOCK_WARN_S else Outcome.OK
-    advice = "" if outcome is Outcome.OK else "; look at chrony or ntpd there"
+    advice = "" if outcome is Outcome.OK else "; check chrony or ntpd there"
     return Verdict(
         check="clocks",
         outcome=outcome,
@@ -73,5 +73,5 @@ def judge_clocks(offsets: Mapping[str, float]) -> Verdict:
 
 
 def bus_bandwidth(size_bytes: int, seconds: float, ranks: int) -> float:
-    """Bytes a second that each link carries in an all-reduce (nccl-tests, doc/PERFORMANCE.md)."""
+    """Bytes per second that each link carries in an all-reduce (nccl-tests, doc/PERFORMANCE.md)."""
     return size_bytes / seconds * 2 * (ranks - 1) / ranks

@@ -1,6 +1,6 @@
-"""A program's last words: of what it printed, the part that says why it ended. Pure text, no judgement.
+"""Find the part of a program's output that says why it ended. Pure.
 
-Frames of a traceback quote source code, and source code quotes every error there is; only exceptions' own lines count.
+The frames of a traceback are left out: they quote source code, which may contain the text of any error.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 TRACEBACK = "Traceback (most recent call last):"
-_LAST_LINES = 10  # of output without a traceback: what a native program prints of its end
+_LAST_LINES = 10  # of output without a traceback: enough for what a native program prints when it ends
 _CHAINED = re.compile(r"^(The above exception was the direct cause|During handling of the above exception)")
 _NATIVE_FRAME = re.compile(r"^\s*(frame )?#\d+:? ")  # of c10's and gdb's backtraces
 # What nanobind, with which triton is bound, reports when the interpreter ends (nanobind's src/nb_internals.cpp).
@@ -17,10 +17,10 @@ _FAULTHANDLER = "Fatal Python error"  # followed by the stacks of all threads
 
 
 def split_words(output: str) -> tuple[str, ...]:
-    """The texts that may tell why a program ended, the most telling first.
+    """The texts that may say why a program ended, the best first.
 
-    With a traceback: the message of its last exception, then of those that it is chained to. Without one: the last
-    lines, native stack frames, faulthandler's stacks and what a binding has leaked left out.
+    With a traceback: the message of its last exception, then those of the exceptions that it is chained to. Without
+    one: the last lines, without native stack frames, faulthandler's stacks and reports of leaked objects.
     """
     if TRACEBACK in output:
         messages = [_message(part) for part in output.split(TRACEBACK)[1:]]
@@ -31,7 +31,7 @@ def split_words(output: str) -> tuple[str, ...]:
 
 
 def _message(part: str) -> str:
-    """What follows the frames of one traceback, to the blank line or the words that chain it to the next."""
+    """The text after the frames of a traceback, up to a blank line or the sentence that chains it to the next one."""
     lines = part.splitlines()[1:]
     start = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith((" ", "\t"))), len(lines))
     rest = lines[start:]

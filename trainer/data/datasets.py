@@ -1,8 +1,8 @@
 """A user's own data as a source of microbatches.
 
-`build_source` takes a map-style dataset (`__len__` and `__getitem__`), a DataLoader, whose dataset, batch size, sampler
-and collation are used while its order becomes a function of (seed, epoch), or a function (step, microbatch) -> batch.
-Iterable-only data are refused: the position of an iterator can be neither read nor set.
+`build_source` takes a map-style dataset (`__len__` and `__getitem__`), a DataLoader, or a function
+(step, microbatch) -> batch. Of a DataLoader it uses the dataset, batch size, sampler and collation; the order becomes a
+function of (seed, epoch). Iterable-only data are refused: the position of an iterator can be neither read nor set.
 """
 
 from __future__ import annotations
@@ -230,9 +230,7 @@ def _of_loader(loader: DataLoader[object], config: TrainerConfig) -> Source:
     if isinstance(loader.dataset, IterableDataset):
         return build_source(loader.dataset, config)  # raises TaskError
     if size is None or type(loader.batch_sampler) is not BatchSampler:
-        raise TaskError(
-            "data: the loader makes its batches by a batch_sampler of its own; give it a batch_size instead"
-        )
+        raise TaskError("data: the loader has its own batch_sampler; give it a batch_size instead")
     if config.micro_batch not in (None, size) or config.global_batch % size:
         raise TaskError(
             f"data: the loader's batch_size {size} is the microbatch: it must divide global_batch = "

@@ -1,7 +1,7 @@
 """This rank's microbatches in order, read on demand or ahead of time by worker processes.
 
-Requests alone say what is read, so that reading ahead changes nothing but the time that a step waits. By default a run
-starts without processes and gets some when its steps turn out to wait: a fork takes less than guessing wrong.
+Only the request determines what is read, so reading ahead changes nothing but how long a step waits. By default a run
+starts without worker processes and gets some if its steps wait: a fork costs less than a wrong guess.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def cores_of(local_world_size: int) -> int:
 def send(read: Read, device: torch.device, *, is_pinned: bool = False) -> Read:
     """The microbatch on the device.
 
-    From pinned memory: a copy from any other holds the host until the device has done all that was asked of it before.
+    The memory is pinned first: a copy from other memory blocks the host until the device has done its queued work.
     """
     if device.type == "cpu":
         return read

@@ -32,7 +32,7 @@ def draw_windows(*, first: int, count: int, num_windows: int, seed: int) -> NDAr
 def permute(index_N: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.int64]:
     """Map each index below `size` to its place in the permutation that `key` selects.
 
-    Index by index in Python: a microbatch has a few, for which NumPy takes several times as long.
+    One by one in Python: for the few indices of a microbatch, NumPy takes several times as long.
     """
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     round_keys = _round_keys(key)

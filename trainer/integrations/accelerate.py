@@ -1,4 +1,4 @@
-"""Accelerate under supervision: its own `save_state` and `load_state`, at the right moments.
+"""Supervision for Accelerate, by its own `save_state` and `load_state`.
 
     run = Elastic(accelerator)
     start = run.restore()                  # after accelerator.prepare
@@ -6,7 +6,8 @@
         ...
         run.step(step, loss=loss)          # progress; a snapshot when one is due; an orderly stop
 
-To go on within an epoch give the loader to `accelerator.skip_first_batches` with the batches that `start` stands for.
+To continue within an epoch, pass the loader to `accelerator.skip_first_batches` with the number of batches that
+`start` steps have used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trainer.supervised import Supervised
 
 
 class Elastic:
-    """`options` are those of Supervised. Outside a job it does nothing. Every method is called by all ranks."""
+    """`options` are those of Supervised. Outside a job it does nothing. All ranks call every method."""
 
     def __init__(self, accelerator: Accelerator, **options: Any) -> None:
         self.run = Supervised(**options)
@@ -33,7 +34,7 @@ class Elastic:
         return state.step
 
     def step(self, step: int, *, loss: SupportsFloat | None = None, **metrics: SupportsFloat) -> None:
-        """Step `step` (from 0) is done. A stop ends the script here by SystemExit, after a snapshot."""
+        """Report that step `step` (from 0) is done. Saves a snapshot that is due. Raises SystemExit after a stop."""
         self.run.step(step, loss=loss, **metrics)
         if self.run.should_save:
             self.save()
@@ -41,7 +42,7 @@ class Elastic:
             raise SystemExit(self.run.STOPPED)
 
     def save(self) -> None:
-        """A snapshot of the steps so far, unless they have one; for the end of a script."""
+        """Save a snapshot of the steps so far, unless there is one. Call it at the end of a script."""
         if self.run.is_active and self.run.saved_step != self.run.done:
             with self.run.slot() as folder:
                 self._accelerator.save_state(str(folder))

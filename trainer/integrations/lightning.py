@@ -1,11 +1,11 @@
-"""Lightning under supervision: one callback.
+"""Supervision for Lightning, as a callback.
 
     elastic = Elastic()
     trainer = lightning.Trainer(callbacks=[elastic], ...)
     trainer.fit(model, data, ckpt_path=elastic.checkpoint())
 
-Snapshots are Lightning's own checkpoints, taken when the job's `snapshot` section says; `enable_checkpointing=False`
-saves taking them twice.
+Snapshots are Lightning's own checkpoints, saved when the job's `snapshot` section says. With
+`enable_checkpointing=False` Lightning saves no others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Elastic(Callback):
         self._evaluation = ExitStack()
 
     def checkpoint(self) -> str | None:
-        """What `fit` goes on from, as its `ckpt_path`: the newest verified checkpoint, or None. All ranks call it."""
+        """The `ckpt_path` for `fit`: the newest verified checkpoint, or None. All ranks call it."""
         folder = self.run.latest()
         return None if folder is None else str(folder / _FILE)
 

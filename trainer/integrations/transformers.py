@@ -1,11 +1,11 @@
-"""Hugging Face's Trainer under supervision: one callback.
+"""Supervision for Hugging Face's Trainer, as a callback.
 
     elastic = Elastic()
     trainer = Trainer(..., callbacks=[elastic])
     trainer.train(resume_from_checkpoint=elastic.checkpoint())
 
-Checkpoints stay where the Trainer writes them; each is linked, or copied where it must be, into a verified snapshot.
-`save_strategy="no"` leaves the moments to the job's `snapshot` section alone.
+The Trainer writes its checkpoints as usual. The files of each are linked into a verified snapshot, or copied if they
+cannot be linked. With `save_strategy="no"` only the job's `snapshot` section says when to save.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trainer.supervised import Supervised
 
 
 class Elastic(TrainerCallback):
-    """`options` are those of Supervised. Outside a job it does nothing. The loss is the one that was logged last."""
+    """`options` are those of Supervised. Outside a job it does nothing. The loss is the newest in the log."""
 
     def __init__(self, **options: Any) -> None:
         self.run = Supervised(**options)
 
     def checkpoint(self) -> str | None:
-        """What `train` goes on from, as its `resume_from_checkpoint`: the newest verified one. All ranks call it."""
+        """The `resume_from_checkpoint` for `train`: the newest verified checkpoint, or None. All ranks call it."""
         folder = self.run.latest()
         return None if folder is None else str(folder)
 
@@ -59,7 +59,7 @@ class Elastic(TrainerCallback):
 
 
 def _link(source: Path, target: Path) -> None:
-    """The files are final: links cost no space, and outlive the Trainer's own rotation."""
+    """Link the files, which no longer change: links take no space, and survive the Trainer's own rotation."""
     shutil.copytree(source, target, copy_function=_link_file, dirs_exist_ok=True)
 
 

@@ -13,8 +13,8 @@ _TOLERANCE = 1.1  # a rounded rate counts as equal
 def advise_batch(saved: Mapping[str, object], config: TrainerConfig, *, has_own_rate: bool = False) -> str | None:
     """A sentence if the saved configuration had another batch per step, in samples or in tokens.
 
-    `has_own_rate`: an optimizer of the user's own does not go by the configuration's.
-    From k times the batch a rate between sqrt(k) and k times as high is expected: by the square root for adaptive
+    `has_own_rate`: the user's own optimizer does not use the configuration's rate.
+    For k times the batch a rate between sqrt(k) and k times as high is expected: by the square root for adaptive
     optimizers (Malladi et al., 2022), in proportion for plain descent (Goyal et al., 2017).
     """
     before, now = _size(saved.get("global_batch"), saved.get("seq_len")), _size(config.global_batch, config.seq_len)

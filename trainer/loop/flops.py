@@ -52,7 +52,7 @@ def flops_per_token(shape: ModelShape, seq_len: int) -> float:
 def peak_flops(device_name: str, precision: str, *, is_tf32: bool = False) -> float | None:
     """Peak FLOP/s of a device by the name that its driver reports. None if the table lacks it.
 
-    A part of a device (MIG) is none, and nobody publishes what fp64 by tensor cores comes to in training.
+    Also None for a part of a device (MIG), and for fp64: no peak is published for training in fp64 by tensor cores.
     """
     if "MIG" in device_name:
         return None

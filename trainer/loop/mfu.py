@@ -51,7 +51,8 @@ def find_peak_flops(config: TrainerConfig, device: torch.device) -> float | None
 def count_flops_per_sample(task: Task, model: nn.Module) -> float:
     """Count the forward and backward pass of one microbatch on the meta device, where only shapes are computed.
 
-    A copy is run: what a model keeps of a forward pass, be it a mask, must not come from there. Raises what the model
+    A copy of the model is run: the model may keep something of a forward pass, such as a mask, and that must not come
+    from the meta device. Raises what the model
     or the loss raises, and ValueError when nothing in them is counted.
     """
     model = copy.deepcopy(model)

@@ -100,7 +100,7 @@ class Stepper:
         waits.end()
         if not weight_sum > 0:
             found = f"the batch of step {state.step + 1} weighs {weight_sum:g}"
-            raise DataError(f"{found}: there is nothing to learn from it")
+            raise DataError(f"{found}: its samples must weigh more than 0")
         scaled_by = scale.factor * (weight_sum / expected)  # of the loss so far: the weight is known now
         loss_sum, grad_norm = loss_sum * (expected / weight_sum), norm_read / scaled_by
         if not (math.isfinite(loss_sum) and (math.isfinite(grad_norm) or scale.is_on)):
@@ -154,7 +154,7 @@ def _blame(own_loss: float, device: torch.device, waits: Waits) -> str:
         dist.all_reduce(lowest, dist.ReduceOp.MIN)
         culprit = int(lowest)
     if culprit == rank:
-        return "; this rank's own share of it is no number"
+        return "; the loss of this rank is not finite"
     return f"; look at rank {culprit}" if culprit < world_size else ""
 
 

@@ -33,9 +33,9 @@ class OwnTimes:
             self._data_s += data_s
 
     def tell(self, step: int) -> tuple[float, ...]:
-        """What goes into the all-reduce of step `step`, from 1: nothing, or all places, of which two are this rank's.
+        """This rank's part of the all-reduce of step `step` (from 1): nothing, or two places for each rank.
 
-        Means over the steps since it last told. As many places on every rank.
+        Its own places have the mean times since it last shared them, the others are 0. Equal length on every rank.
         """
         if step % EVERY_STEPS or self._world_size == 1:
             return ()
@@ -75,7 +75,9 @@ def rank_standings(places: Sequence[float]) -> list[Standing]:
 class Stragglers:
     """Remembers since when ranks are slow, and reports each once."""
 
-    _slow_since: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time, and number of windows ago
+    _slow_since: dict[int, tuple[float, int]] = field(
+        default_factory=dict
+    )  # by rank: the time, and the number of windows since
     _reported: set[int] = field(default_factory=set)
 
     def look(self, standings: Sequence[Standing], now: float) -> list[Standing]:

@@ -1,15 +1,15 @@
-"""What is trained: a model, its data and its loss. The loop knows nothing else of them.
+"""A task: a model, its data and its loss. The loop knows nothing else about what it trains.
 
-A job's `task: "my_task:task"` names a function of the user's; it gets `task_config` and returns a dictionary:
+A job's `task: "my_task:task"` names a function of the user. It gets `task_config` and returns a dictionary:
 
     model      () -> torch.nn.Module
     data       a dataset with __len__ and __getitem__, a DataLoader, or (step, microbatch) -> batch
     loss       (model, batch) -> the mean over the batch's samples, or (sum, weight)
     weight     optional: (batch) -> its weight; then `loss` returns the sum alone
     optimizer  optional: (parameters) -> torch.optim.Optimizer; else AdamW as the configuration says
-    schedule   optional: (step) -> factor of the learning rate; else the configuration's, or with an optimizer of one's
-               own a constant 1
-    wrap       optional: module classes that are sharded, and recomputed, as one
+    schedule   optional: (step) -> factor of the learning rate; else the configuration's schedule, or with your own
+               optimizer a constant 1
+    wrap       optional: module classes to shard and recompute as units
     evaluate   optional: a dataset; its loss is reported as `evaluation_loss`
 """
 
@@ -39,12 +39,12 @@ _CALLABLE = ("model", "loss", "weight", "optimizer", "schedule")
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """`loss` gives a microbatch's summed loss and its weight, for a model, a batch and the number of its samples.
+    """`loss` returns the summed loss of a microbatch and its weight, from a model, a batch and its number of samples.
 
-    The batch's loss is the sum of sums over that of weights.
+    The loss of a step is the sum of these losses divided by the sum of the weights.
 
-    `sample_weight` is what a sample is expected to weigh: gradients are divided by it at once, and by what the batch
-    really weighed when that is known.
+    `sample_weight` is the expected weight of a sample. Gradients are divided by it at first, and corrected once the
+    real weight of the batch is known.
     """
 
     name: str
@@ -106,9 +106,7 @@ def _find(name: str) -> Callable[[Mapping[str, object]], object]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one of its imports does not
-        raise TaskError(
-            f"task {name!r}: there is no module {error.name}; it is looked for in the job's workdir"
-        ) from None
+        raise TaskError(f"task {name!r}: there is no module {error.name} in the job's workdir") from None
     function: Callable[[Mapping[str, object]], object] | None = getattr(module, function_name, None)
     if function is None or not callable(function):
         raise TaskError(f"task {name!r}: {module.__file__} has no function {function_name}")
@@ -129,7 +127,7 @@ def _checked(name: str, parts: object) -> dict[str, Any]:
             raise TaskError(f"task {name!r}: {key} is a {type(parts[key]).__name__}, must be a function")
     if isinstance(parts["model"], nn.Module):
         kind = type(parts["model"]).__name__
-        raise TaskError(f"task {name!r}: model is a {kind} already; give what builds it: lambda: {kind}(...)")
+        raise TaskError(f"task {name!r}: model is a {kind}; give a function that builds it: lambda: {kind}(...)")
     return dict(parts)
 
 

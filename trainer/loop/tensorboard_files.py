@@ -21,7 +21,7 @@ _MOST_UNWRITTEN = 1000  # steps in the queue before a slow disk delays training
 class Board:
     """`notice` receives one sentence if files cannot be written. Training continues without them.
 
-    The library is imported behind the first step, so that no restart waits for it.
+    The library is imported after the first step, so that no restart waits for it.
     """
 
     def __init__(self, folder: Path, notice: Callable[[str], None]) -> None:

@@ -1,9 +1,9 @@
 """Build a user's model without memory where that is safe, and its initial values, equal at every world size.
 
-It is built on the meta device when every parameter and buffer gets its value from `reset_parameters` of the very module
-that owns it, and from nowhere else: then each module draws again by itself, seeded by its name, and no rank ever holds
-more than one module's full values. All else (an initialisation in `__init__`, a buffer that is computed, tied weights,
-weights from a file) is built on the CPU of every rank from one seed, and copied from there.
+It is built on the meta device if every parameter and buffer gets its value only from `reset_parameters` of the module
+that owns it. Then each module is initialised again by itself, seeded by its name, and no rank ever holds more than one
+module's full values. Any other model (initialised in `__init__`, with a computed buffer, with tied weights or weights
+from a file) is built on the CPU of every rank from one seed, and copied from there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_WRITES = ("requires_grad_", "share_memory_", "retain_grad_")
 class Draft:
     """A model on the meta device. `write` fills the named parameters and buffers once they have memory.
 
-    It returns a digest of each, by which ranks can tell whether all have written the same.
+    It returns a digest of each, so that ranks can check that all have written the same.
     """
 
     model: nn.Module

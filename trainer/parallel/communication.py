@@ -1,11 +1,13 @@
 """Exposed communication: how long a rank only communicated, without computing.
 
-Waiting for slower ranks is part of it. Measured where that is cheap and true:
+Waiting for slower ranks is part of it. It is measured where that is cheap and exact:
 
-* ddp, from the last gradient to the end of the backward pass, when all buckets have arrived, and the wait for what
-  ranks agree on; by the clock on a CPU, by events of the stream on an accelerator.
-* sharded strategies on CPUs, where every gather and every reduction blocks the host; with copies of shards (hsdp) and
-  on accelerators, where streams wait for each other inside torch, not at all: a profile shows it.
+* ddp: from the last gradient to the end of the backward pass, when all buckets have arrived, and the wait for the
+  all-reduce of the loss; by the clock on a CPU, by events of the stream on an accelerator.
+* sharded strategies on CPUs, where every gather and every reduction blocks the host.
+
+It is not measured with copies of shards (hsdp) and with sharding on accelerators, where streams wait for each other
+inside torch. A profile shows it.
 """
 
 from __future__ import annotations

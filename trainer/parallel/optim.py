@@ -1,7 +1,7 @@
 """AdamW, gradient clipping, and the learning rate as a function of the global step.
 
-All arithmetic is on each rank's own shards: torch plans every operation on a sharded tensor first, which costs a small
-model more than the arithmetic, in each step, and most of all in the first after a restart.
+All arithmetic is on each rank's own shards. torch plans every operation on a sharded tensor, which for a small model
+takes longer than the arithmetic, most of all in the first step after a restart.
 """
 
 from __future__ import annotations

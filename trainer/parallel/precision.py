@@ -39,7 +39,7 @@ REDUCE_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 class LossScale:
     """A power of two that keeps fp16 gradients from underflow. Constant 1 for other precisions.
 
-    The gradient's norm is the same number on every rank, and so is all that follows from it.
+    The gradient's norm is equal on every rank, and so is every decision that follows from it.
     """
 
     def __init__(self, precision: str) -> None:

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from trainer.contract.config import Checkpointing
 
-# The operations of linear layers and convolutions. Attention is left out: its dropout draws random numbers, and to skip
-# it in the second pass would shift those of every later dropout.
+# The operations of linear layers and convolutions. Attention is left out: its dropout draws random numbers. Without it,
+# the second pass would draw other numbers for every later dropout.
 _PRODUCTS = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,

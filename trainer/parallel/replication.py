@@ -47,8 +47,8 @@ def wrap(model: nn.Module, config: TrainerConfig, device: torch.device) -> Distr
 def _settle_buckets(replica: nn.Module, model: nn.Module) -> None:
     """Make DDP build its buckets now, by a backward pass that touches every parameter once, last to first.
 
-    It does so after its first backward pass, whatever that was, and from then on ranks add gradients up in another
-    order: three ranks or more that were restarted would make other rounding errors than those that ran on.
+    Otherwise DDP does so after its first backward pass, and from then on ranks add gradients in another order. Three or
+    more ranks would then round differently after a restart than without one.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     own_forward = vars(model).get("forward")  # set on the object, not on the class

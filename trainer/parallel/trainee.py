@@ -57,7 +57,7 @@ class Trainee:
     def synchronise(self, is_last: bool) -> None:
         """Announce a microbatch, and whether it is the last of the step. Gradients may be reduced only then.
 
-        Sharded strategies reduce after every microbatch unless told otherwise: to wait would hold the gradients whole.
+        By default sharded strategies reduce after every microbatch: until then, gradients are held unsharded.
         Copies of a shard (hsdp) always wait.
         """
         if self.config.compile == "reduce-overhead":
@@ -114,9 +114,9 @@ def build_trainee(
     `write_values` fills every parameter, with first values or from a snapshot; `wrap` is what `wrap: auto` means for
     this model.
 
-    The order of the steps is what makes them right: modules are replaced before anything holds them, recomputed inside
-    and sharded outside; memory comes after sharding, so that no rank ever holds the whole; the optimizer keeps the
-    parameters it is given, and a wrapper or a compiler wants a model that is final.
+    The order of the steps matters. Modules are replaced before anything refers to them. Blocks are recomputed inside,
+    sharded outside. Memory is allocated after sharding, so that no rank ever holds the whole model. The optimizer keeps
+    the parameters that it is given, and DDP and the compiler need the final model.
     """
     config, device = run.config, run.device
     model = model.double() if PRECISIONS[config.precision].parameters == torch.float64 else model

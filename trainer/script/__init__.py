@@ -1,1 +1,1 @@
-"""Supervision for a user's own script; `trainer.supervised` is its public face."""
+"""Supervision for a user's own script; `trainer.supervised` is its public interface."""

@@ -1,9 +1,9 @@
-"""How the ranks of a user's own script begin a generation and write a snapshot together: by notes in files.
+"""How the ranks of a user's own script begin a generation and commit a snapshot together: by notes in files.
 
-A script may ask for its snapshot before it has a process group, and may have none at all; what it needs is the folder
-that holds the snapshots anyway. Rank 0 does what lineage.py says and writes down what came of it for the others. In a
-slot each rank leaves a note when its files are there; rank 0 commits when all notes are, and the others leave when they
-see the commit, or the slot gone.
+A script may ask for its snapshot before it has a process group, and may never have one. All it needs is the folder of
+snapshots. Rank 0 chooses a snapshot by lineage.py and publishes the result for the other ranks. In a slot, each rank
+leaves a note when its files are written. Rank 0 commits when all notes are there. The other ranks leave when they see
+the commit, or that the slot was removed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _NOTE = ".rank-"
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.2
 _PATIENCE_S = 1200.0  # as long as the trainer waits in a collective
 _LONGEST_ERROR = 300  # characters: it becomes an event's sentence
-_NOTE_BYTES = 4096  # more than a note of an error takes, which JSON may write in twelve for a character
+_NOTE_BYTES = 4096  # enough for the note of an error, with up to 12 bytes a character in JSON
 
 T = TypeVar("T")
 
 
 def publish(path: Path, document: dict[str, object]) -> None:
-    """Write a document that is read as a whole or not at all."""
+    """Write a document atomically."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     temporary.write_text(json.dumps(document))
     temporary.rename(path)
 
 
 def wait_for(look: Callable[[], T | None], what: str) -> T:
-    """Look until there is something, at most twenty minutes. Raises SnapshotError."""
+    """Call `look` until it returns something, for at most twenty minutes. Raises SnapshotError."""
     deadline, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_LOOK_S
     while (found := look()) is None:
         if time.monotonic() > deadline:
@@ -57,21 +57,21 @@ def read(path: Path) -> dict[str, object] | None:
     return document if isinstance(document, dict) else None
 
 
-def take_room(slot: Path, rank: int) -> None:
-    """For a note that this rank has failed: a full disk must not keep the others waiting for it."""
+def reserve_note(slot: Path, rank: int) -> None:
+    """Reserve space for a note that this rank failed: the others must not wait for it when the disk is full."""
     with suppress(OSError):
         (slot / f"{_NOTE}{rank}").write_bytes(b" " * _NOTE_BYTES)
 
 
 def leave_note(slot: Path, rank: int, own: Iterable[str]) -> None:
-    """Say that this rank's files are written; `own` are those that it has the checksums of. Raises OSError."""
+    """Publish that this rank's files are written, with the checksums of `own`. Raises OSError."""
     entries = snapshot.checksum_files(slot, sorted(own))
     files = {name: [entry.size_bytes, entry.checksum] for name, entry in entries.items()}
     publish(slot / f"{_NOTE}{rank}", {"files": files})
 
 
 def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
-    """Say that this rank has failed, in the room that it took. Where there was none, nothing is said."""
+    """Publish that this rank failed, in the space that it reserved. Does nothing without that space."""
     first_line = (str(error).strip().splitlines() or ["no message"])[0][:_LONGEST_ERROR]
     note = json.dumps({"error": f"rank {rank}: {type(error).__name__}: {first_line}"})
     with suppress(OSError), (slot / f"{_NOTE}{rank}").open("r+b") as file:
@@ -79,15 +79,15 @@ def leave_failure(slot: Path, rank: int, error: BaseException) -> None:
 
 
 def await_notes(slot: Path, ranks: Iterable[int]) -> list[dict[str, object]]:
-    """Those of these ranks, once all have left one: then nobody writes into the slot. Raises SnapshotError."""
+    """The notes of these ranks, once all are there. Then these ranks no longer write. Raises SnapshotError."""
     paths = {rank: slot / f"{_NOTE}{rank}" for rank in ranks}
     return [wait_for(partial(read, path), f"rank {rank} in {slot}") for rank, path in paths.items()]
 
 
 def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:
-    """On rank 0: wait for all notes, remove them, and return every file of the slot, safe on disk.
+    """On rank 0, wait for all notes, remove them, sync every file of the slot to disk, and return the files.
 
-    Raises SnapshotError when a rank has failed or never came, OSError when something cannot be read.
+    Raises SnapshotError if a rank failed or left no note, OSError if something cannot be read.
     """
     files: dict[str, FileEntry] = {}
     for note in await_notes(slot, range(world_size)):
@@ -105,7 +105,7 @@ def gather(slot: Path, world_size: int) -> dict[str, FileEntry]:
 
 
 def wait_until_closed(slot: Path) -> bool:
-    """On the other ranks: whether rank 0 has committed the slot; False when it gave it up."""
+    """On the other ranks, wait for rank 0, and return whether it committed the slot."""
 
     def look() -> bool | None:
         if snapshot.is_there(slot / layout.MANIFEST):

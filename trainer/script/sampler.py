@@ -5,14 +5,15 @@
     state = run.restore(model=model, optimizer=optimizer, sampler=sampler)
     step = state.step
     while step < steps:
-        for batch in loader:                                      # what is left of the epoch
+        for batch in loader:                                      # the rest of the epoch
             ...
-            run.step(step, loss=loss)                             # the sampler hears of it
+            run.step(step, loss=loss)                             # also advances the sampler
             step += 1
 
-Undisturbed it gives each rank what torch's DistributedSampler gives it. After a restart an epoch goes on behind the
-last sample that the snapshot has seen, and what is left of it is dealt to the ranks that there are: each sample comes
-once. `set_epoch` need not be called. The batch of all ranks together grows and shrinks with their number.
+Without a restart, each rank gets the same samples as from torch's DistributedSampler. After a restart, the epoch
+continues after the last sample that the snapshot has seen. The rest is divided among the ranks that there are now, so
+that each sample occurs once. `set_epoch` need not be called. The global batch grows and shrinks with the number of
+ranks.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _SAME = ("length", "seed", "shuffle")
 
 
 class ElasticSampler(DistributedSampler[int]):
-    """`batch_size` counts the samples that one rank takes for each `run.step`, all of its loader's batches together.
+    """`batch_size` is the number of samples that one rank uses for each `run.step`, in all batches of its loader.
 
-    `num_replicas` and `rank` are those of the environment. Where an epoch does not come out even its first samples are
-    dealt again, so that all ranks make the same number of steps; with `drop_last` a step that would come short is left
-    out instead, as a loader with drop_last leaves it out.
+    `num_replicas` and `rank` default to those of the environment. If an epoch cannot be divided evenly, its first
+    samples are used again, so that all ranks make the same number of steps. With `drop_last` an incomplete step is
+    left out instead, as by a loader with `drop_last`.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ElasticSampler(DistributedSampler[int]):
         self._length, self._step_samples = len(dataset), batch_size * replicas
         if drop_last and self._step_samples > self._length:
             raise ValueError(f"dataset: has {self._length} samples, one step of all ranks takes {self._step_samples}")
-        self._seen = 0  # samples of this epoch that steps have been made of
+        self._seen = 0  # samples of this epoch that are part of a step
         self._passes: tuple[int, int] = (-1, 0)  # where the newest pass began, and how many have begun there
 
     def __iter__(self) -> Iterator[int]:
@@ -70,7 +71,7 @@ class ElasticSampler(DistributedSampler[int]):
         return iter(left[self.rank :: self.num_replicas])
 
     def _refuse_standstill(self) -> None:
-        """Raise RuntimeError where passes over the end of an epoch make no step, for ever."""
+        """Raise RuntimeError if passes over the end of an epoch make no step: they would never end."""
         place, passes = self._passes
         self._passes = self._seen, passes + 1 if place == self._seen else 1
         if self._length - self._seen < self._step_samples and self._passes[1] >= _IDLE_PASSES:
@@ -80,30 +81,30 @@ class ElasticSampler(DistributedSampler[int]):
             )
 
     def __len__(self) -> int:
-        """Of what is left of this epoch, for this rank."""
+        """The remaining samples of this epoch, for this rank."""
         left = self._length - self._seen
         if self.drop_last:
             return left // self._step_samples * (self._step_samples // self.num_replicas)
         return -(-left // self.num_replicas)
 
     def step_done(self) -> None:
-        """One more step has been made of this epoch; `run.step` calls it on a sampler that `restore` was given."""
+        """Count a step. `run.step` calls this on a sampler that was passed to `restore`."""
         self._seen = min(self._seen + self._step_samples, self._length)
         if self._seen == self._length or (self.drop_last and self._length - self._seen < self._step_samples):
             self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, unless it is the one that is under way."""
+        """Begin an epoch. Does nothing if it is the current one."""
         if epoch != self.epoch:
             self._seen = 0
         super().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the run stands; the same on every rank."""
+        """The position of the run in its data. Equal on every rank."""
         return {"epoch": self.epoch, "seen": self._seen, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on there. Raises ValueError for the state of another order of samples."""
+        """Continue from a position. Raises ValueError if it is of another order of samples."""
         own = self._identity()
         changed = [f"{name} was {state[name]} and is {own[name]}" for name in _SAME if state[name] != own[name]]
         if changed:
@@ -116,7 +117,7 @@ class ElasticSampler(DistributedSampler[int]):
         return {"length": self._length, "seed": self.seed, "shuffle": int(self.shuffle)}
 
     def _order(self) -> list[int]:
-        """As DistributedSampler draws it."""
+        """The order of DistributedSampler."""
         if not self.shuffle:
             return list(range(self._length))
         generator = torch.Generator()

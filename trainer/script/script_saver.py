@@ -1,4 +1,4 @@
-"""Snapshots of a user's own script: files of its own or a distributed checkpoint, committed as the trainer's are."""
+"""Snapshots of a user's own script: its files or a distributed checkpoint, committed like those of the trainer."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class ScriptSaver:
     def slot(self, step: int, strategy: str, *, requests: int) -> Iterator[Path]:
         """A folder that all ranks write into; rank 0 commits it when all have left. Raises StaleTerm and OSError."""
         if self.saved_step == step:
-            raise RuntimeError(f"step {step} has its snapshot already: ask saved_step before")
+            raise RuntimeError(f"step {step} already has a snapshot: check saved_step first")
         self._fence.check(self._term)
         path, started = self._folder / str(SnapshotName(step, self._term)), time.monotonic()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError:
             if strategy == FILES:
-                raise  # torch's checkpoint will meet it again, and tell all ranks
-        script_notes.take_room(path, self._place.rank)
+                raise  # DCP fails in the same way later, on all ranks
+        script_notes.reserve_note(path, self._place.rank)
         try:
             yield path
         except BaseException as error:
@@ -70,8 +70,8 @@ class ScriptSaver:
             meet_full_disk(self._place, str(path))
             script_notes.leave_note(path, rank, [] if strategy == FILES else snapshot.files_of_rank(path, rank))
         except OSError as error:
-            script_notes.leave_failure(path, rank, error)  # else the others would wait for this rank
-            if rank == 0:  # who is going to take the slot away
+            script_notes.leave_failure(path, rank, error)  # otherwise the others would wait for this rank
+            if rank == 0:  # it removes the slot next: no other rank may write there
                 script_notes.await_notes(path, range(1, self._place.world_size))
             raise
         if rank != 0:
@@ -94,16 +94,16 @@ class ScriptSaver:
             at=render_time(datetime.now(timezone.utc)),
             world_size=self._place.world_size,
             strategy=strategy,
-            samples_seen=0,  # the script's own affair
+            samples_seen=0,  # only the script knows
             files=files,
             versions={"python": platform.python_version(), **({} if torch is None else {"torch": torch.__version__})},
             details={"wishes": requests},
         )
 
     def _give_up(self, path: Path, step: int, error: BaseException) -> None:
-        if self._place.rank != 0 or self.saved_step == step:  # what is committed stays, whatever came after it
+        if self._place.rank != 0 or self.saved_step == step:  # a committed snapshot stays, whatever failed after it
             return
-        with suppress(OSError):  # the next generation sweeps what is left
+        with suppress(OSError):  # the next generation removes the rest
             snapshot.remove(path)
         evidence: dict[str, object] = {"name": path.name, "step": step, "error": str(error)}
         self._heartbeat.tell(EventKind.SNAPSHOT_FAILED, f"snapshot of step {step} failed: {error}", evidence)

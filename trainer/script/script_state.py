@@ -1,13 +1,11 @@
-"""The part of `trainer.supervised` that needs torch: models and optimizers to and from a distributed checkpoint (DCP).
+"""The part of `trainer.supervised` that needs torch: it saves and loads a distributed checkpoint (DCP).
 
-State is kept by parameter name, sharded as it lies, so that any number of ranks can read it.
+State is keyed by parameter name and sharded as in memory. Any number of ranks can read it.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -29,11 +26,11 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from trainer.snapshot.streams import in_one_line, open_reader
+from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line, open_reader, without_group_warning
 
 
 def agree(flags: Sequence[bool]) -> list[bool]:
-    """For each flag whether any rank has set it. Ranks without a process group keep their own."""
+    """For each flag, whether any rank has set it. Without a process group, each rank keeps its own flags."""
     if not (dist.is_available() and dist.is_initialized()):
         return list(flags)
     device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend() else torch.device("cpu")
@@ -43,11 +40,12 @@ def agree(flags: Sequence[bool]) -> list[bool]:
 
 
 def save(objects: Mapping[str, object], folder: Path) -> None:
-    """Write the objects' state and fsync it. Collective. Raises OSError on all ranks when one of them cannot."""
+    """Write the objects' state and fsync it. Collective. Raises OSError on all ranks if one of them fails."""
     alone = not dist.is_initialized()
     try:
-        with _quiet():
-            save_checkpoint(_state_of(objects), storage_writer=Writer(folder, sync_files=True), no_dist=alone)
+        with without_group_warning():
+            writer = _Writer(folder, copy_ahead_bytes=COPY_AHEAD_BYTES)
+            save_checkpoint(_state_of(objects), storage_writer=writer, no_dist=alone)
     except CheckpointException as failed:
         rank, (error, _) = next(iter(failed.failures.items()))
         raise OSError(f"rank {rank}: {in_one_line(error, folder)}") from failed
@@ -56,21 +54,17 @@ def save(objects: Mapping[str, object], folder: Path) -> None:
 def load(objects: Mapping[str, object], folder: Path) -> None:
     """Read a verified snapshot into the objects. Collective."""
     state = _state_of(objects)
-    with _quiet():
+    with without_group_warning():
         load_checkpoint(state, storage_reader=open_reader(folder), no_dist=not dist.is_initialized())
     for name, subject in objects.items():
         _write(subject, state[name], objects)
 
 
-class Writer(FileSystemWriter):
-    """torch's own; what it raises is one line, and what it pickles is read by any Python."""
-
-    @property
-    def checkpoint_id(self) -> str:
-        return str(self.path)
+class _Writer(Writer):
+    """Raises errors of one line."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """What fails is put into one line here: an exception goes to the other ranks without those behind it."""
+        """Summarize an error here: it reaches the other ranks without its causes."""
         try:
             return super().write_data(plan, planner)
         except Exception as error:
@@ -99,17 +93,9 @@ def _write(subject: Any, state: Any, objects: Mapping[str, object]) -> None:
 
 
 def _owner(optimizer: Optimizer, objects: Mapping[str, object]) -> nn.Module:
-    """The model whose parameters it updates: their names are the optimizer's keys."""
+    """The model whose parameters the optimizer updates: their names become the keys of its state."""
     first = optimizer.param_groups[0]["params"][0]
     for subject in objects.values():
         if isinstance(subject, nn.Module) and any(parameter is first for parameter in subject.parameters()):
             return subject
     raise ValueError(f"restore() got a {type(optimizer).__name__} without the model whose parameters it updates")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """DCP warns of what was asked for: to work without a group."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield

@@ -1,6 +1,6 @@
 """A user's own script as a worker of a job: how it begins, what it reports, and what is due after a step.
 
-`trainer.supervised` is its face. All that ranks tell each other before they have a process group goes by files.
+`trainer.supervised` is the public interface. Ranks use files to communicate before they have a process group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import SupportsFloat
@@ -34,7 +34,7 @@ _DCP = "dcp"
 
 
 class Script:
-    """Outside of `report` every method is called by all ranks, at the same step."""
+    """All ranks call every method but `report` at the same step."""
 
     def __init__(
         self, environ: Mapping[str, str], *, steps: int | None, interval: str | None, keep: int | None
@@ -87,7 +87,7 @@ class Script:
         return int(str(found["step"])), restored
 
     def report(self, done: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """Rank 0 gives the numbers; on an accelerator the others are spared the wait for theirs."""
+        """Report a step. Only rank 0 reports metrics: reading them makes a rank wait for its accelerator."""
         now = time.monotonic()
         step_s, self._stepped_at = now - self._stepped_at, now
         if self._place.rank != 0:
@@ -98,7 +98,7 @@ class Script:
         self._heartbeat.beat(Phase.STEP, done, finite)
 
     def decide(self, done: int) -> tuple[bool, bool]:
-        """Whether to save and whether to stop. Any rank may have been told to stop; rank 0 alone knows the time."""
+        """Whether to save, and whether to stop. Any rank may have got the stop signal; only rank 0 uses the clock."""
         is_first = self._place.rank == 0
         due = (is_first or self._interval.steps is not None) and self._cadence.is_due(done, time.monotonic())
         due = due or (is_first and self._requests.is_due(time.monotonic()))
@@ -112,7 +112,7 @@ class Script:
     @contextmanager
     def slot(self, done: int, strategy: str = FILES) -> Iterator[Path]:
         if self._saver is None:
-            raise RuntimeError("call latest() or restore() before slot(): a snapshot continues the one before it")
+            raise RuntimeError("call latest() or restore() before slot(): a snapshot names the one that it continues")
         started = time.monotonic()
         self._heartbeat.beat(Phase.SNAPSHOT, done)
         try:
@@ -124,9 +124,9 @@ class Script:
             self._heartbeat.beat(Phase.STEP, done)
 
     def save(self, objects: Mapping[str, object], done: int, *, is_last: bool) -> None:
-        """A distributed checkpoint of the objects, unless this step has one. What fails is told, and training goes on.
+        """Save the objects as a distributed checkpoint, unless this step has a snapshot.
 
-        Raises SnapshotError when it was the last one.
+        A failure is reported and training continues. Raises SnapshotError if it was the last snapshot.
         """
         if self.saved_step != done:
             with suppress(OSError), self.slot(done, _DCP) as folder:
@@ -136,20 +136,19 @@ class Script:
 
     def load(self, objects: Mapping[str, object], folder: Path) -> None:
         if not (folder / ".metadata").exists():
-            raise SnapshotError(f"{folder} holds files of the script's own: read them yourself, from latest()")
+            raise SnapshotError(
+                f"{folder} holds files that the script wrote: read them from the folder that latest() returns"
+            )
         _torch_side().load(objects, folder)
 
-    def evaluating(self) -> AbstractContextManager[None]:
-        return self._phase(Phase.EVALUATION)
-
     @contextmanager
-    def _phase(self, phase: Phase) -> Iterator[None]:
-        self._heartbeat.beat(phase)
+    def evaluating(self) -> Iterator[None]:
+        self._heartbeat.beat(Phase.EVALUATION)
         yield
         self._heartbeat.beat(Phase.STEP)
 
 
 def _torch_side() -> ModuleType:
-    from trainer.script import script_state  # noqa: PLC0415  # a script without torch is supervised as well
+    from trainer.script import script_state  # noqa: PLC0415  # a script may do without torch
 
     return script_state

@@ -1,10 +1,10 @@
-"""`python -m trainer.snapshot verify|ls|export|import|diff`. The first two need no torch and unpickle nothing.
+"""`python -m trainer.snapshot verify|ls|export|import|diff`. `verify` and `ls` need no torch and unpickle nothing.
 
-    verify DIR             exit 0 for a committed, undamaged snapshot; else 1, and say which file is damaged
-    ls DIR                 the snapshots in a job's folder of them, newest first
+    verify DIR             exit 0 for a committed, undamaged snapshot, else 1 with the name of the damaged file
+    ls DIR                 the snapshots in a job's snapshot folder, newest first
     export DIR TARGET      a snapshot as one .safetensors or .pt file, or as a folder in Hugging Face's layout
     import SOURCE DIR      a committed snapshot from such a file or folder, a plain torch.save, or any DCP directory
-    diff DIR OTHER         which tensors of two snapshots differ, and by how much; exit 0 when none does, 1 else
+    diff DIR OTHER         which tensors of two snapshots differ, and by how much; exit 0 if none does, else 1
 
 Wrong usage is exit 2, and so is a snapshot that `diff` cannot read.
 """
@@ -53,7 +53,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _set_aside(directory: Place) -> list[str]:
-    """By the names that they have now."""
+    """Their current names."""
     if isinstance(directory, Remote):
         return sorted(str(name) for name in snapshot.list_quarantined(directory))
     names = sorted(path.name for path in directory.glob("*.quarantined*"))
@@ -73,7 +73,7 @@ def _line(directory: Place, name: SnapshotName) -> str:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    exchange = import_module("trainer.snapshot.conversion")  # torch, which the commands above do without
+    exchange = import_module("trainer.snapshot.conversion")  # imports torch, which `verify` and `ls` do without
     print(exchange.export(arguments.dir, arguments.target, arguments.weights, arguments.max_shard_bytes))
     return 0
 

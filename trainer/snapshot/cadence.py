@@ -12,7 +12,7 @@ from trainer.contract.daly import young_daly_s
 _AUTO_SHORTEST_S = 10.0
 _AUTO_LONGEST_S = 3600.0  # an upper limit on lost work, however rare failures are
 _RESERVE = 1.5  # the last snapshot before a stop may take this much longer than the previous one
-# Before a job has a history: one end a day, by whatever cause, or what nodes alone cost a large job. 226 node-days
+# Before a job has a history: one failure a day of any cause, or the node failures of a large job. 226 node-days
 # between failures is the mean of two clusters in Kokolis et al., arXiv 2410.21680 (6.50 and 2.34 per 1000 node-days).
 _PRIOR_S = 86400.0
 _PRIOR_NODE_S = 226 * 86400.0
@@ -20,15 +20,12 @@ _PRIOR_NODE_S = 226 * 86400.0
 
 @dataclass
 class Cost:
-    """Seconds of the newest snapshot: how long training stood still for it, and from its begin to its commit.
+    """The cost of snapshots in seconds."""
 
-    And in all: how long training has stood still, and how much of it inside of steps, whose update waited for copies.
-    """
-
-    stall_s: float = 0.0
-    duration_s: float = 0.0
-    all_stalls_s: float = 0.0
-    all_held_s: float = 0.0
+    stall_s: float = 0.0  # how long training stood still for the newest one
+    duration_s: float = 0.0  # from its begin to its commit
+    all_stalls_s: float = 0.0  # how long training has stood still for all of them
+    all_held_s: float = 0.0  # the part of that inside of steps, whose update waited for copies
 
     def stood(self, seconds: float, *, is_begun: bool) -> None:
         """Training stood still to begin a snapshot, including the wait for the previous one.

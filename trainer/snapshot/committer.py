@@ -88,12 +88,12 @@ class Committer:
         if is_opened:
             with suppress(OSError):  # the store may be unavailable; the next generation removes the rest
                 snapshot.remove(pending.path)
-        sentence = f"snapshot of step {pending.step} failed, training goes on: {error}"
+        sentence = f"snapshot of step {pending.step} failed, training continues: {error}"
         if isinstance(error, StaleTerm):
             sentence = f"snapshot of step {pending.step} was refused: {error}"
         elif isinstance(error, FileExistsError):
             sentence = (
-                f"snapshot of step {pending.step} failed, training goes on: another process writes {pending.path}"
+                f"snapshot of step {pending.step} failed, training continues: another process writes {pending.path}"
             )
         evidence: dict[str, object] = {"name": pending.path.name, "step": pending.step, "error": str(error)}
         self._tell(EventKind.SNAPSHOT_FAILED, sentence, evidence)

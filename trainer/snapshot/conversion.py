@@ -1,9 +1,9 @@
 """Convert snapshots to and from other formats: those of `formats`, and any DCP directory.
 
-A single file holds the whole state and comes back as it was. Weights alone, under their own names, are what others
-read: a folder always holds these. Optimizer state comes in where it is keyed by parameter name, as it is: only the kind
-of optimizer that it is of can go on from it. Without it any optimizer begins afresh. A DCP directory's `.metadata` is a
-pickle: import it from a source that you trust.
+A single file holds the whole state, or the weights alone by their own names. A folder always holds weights alone, which
+other programs can read. Optimizer state is imported unchanged if it is keyed by parameter name; only the same kind of
+optimizer can continue from it. Without it, the optimizer starts afresh. A DCP directory's `.metadata` is a pickle:
+import it only from a source that you trust.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def export(directory: Place, target: Path, weights: bool, max_shard_bytes: int) 
     """Write a snapshot to `target`, which must not exist, and return a summary. Raises SnapshotError, OSError."""
     manifest = snapshot.verify(directory)
     if target.exists():
-        raise SnapshotError(f"{target} exists: name another one")
+        raise SnapshotError(f"{target} exists: choose another target")
     metadata = read_metadata(directory)
     flat = {name.removeprefix(f"{KEY}."): value for name, value in read_flat(directory, metadata).items()}
     if target.suffix not in (".pt", ".safetensors"):
@@ -95,15 +95,15 @@ def complete(weights: Mapping[str, Tensor], optimizer: dict[str, dict[str, Tenso
 
 def _describe_optimizer(optimizer: Mapping[str, Mapping[str, Any]]) -> str:
     if not optimizer:
-        return "without optimizer state by parameter name: the run's own optimizer begins afresh"
+        return "without optimizer state by parameter name: the run's optimizer starts afresh"
     kinds = ", ".join(sorted({kind for state in optimizer.values() for kind in state}))
-    return f"with optimizer state ({kinds}): only an optimizer that keeps these can go on from it"
+    return f"with optimizer state ({kinds}): only an optimizer that keeps these can continue from it"
 
 
 def split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Split a foreign state into weights by name, moments by parameter name, and the rest.
 
-    Of a state that is not ours the step alone is taken besides. Raises SnapshotError.
+    The rest of a foreign state is its step alone. Raises SnapshotError.
     """
     while len(state) == 1 and isinstance(inner := next(iter(state.values())), Mapping):
         state = inner

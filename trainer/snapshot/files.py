@@ -1,6 +1,6 @@
 """The files of a snapshot, without torch: checksums, commit, verification, listing, removal. Nothing is unpickled.
 
-What differs between a folder and an object store is in places.py.
+What differs between a folder and an object store is in stores.py.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def read_manifest(directory: Place) -> Manifest:
     except OSError as error:
         raise SnapshotError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise DamagedSnapshot(MANIFEST, f"is no manifest ({error}), in {directory}") from error
+        raise DamagedSnapshot(MANIFEST, f"is not a manifest ({error}), in {directory}") from error
 
 
 def _verify_file(path: Place, expected: FileEntry, go_on: Callable[[], bool]) -> None:

@@ -1,6 +1,6 @@
 """Other formats: a .safetensors file, a .pt file, and a folder in Hugging Face's layout.
 
-They are read without running code that is in them.
+Reading one runs no code that it contains.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def write_folder(weights: dict[str, Tensor], manifest: Manifest, target: Path, m
 
 
 def cut(weights: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Tensor]]:
-    """Group tensors, in order, into shards of at most `limit` bytes. A larger tensor gets its own shard."""
+    """Group tensors, in order, into shards of at most `max_bytes`. A larger tensor gets its own shard."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in weights.items():

@@ -216,7 +216,7 @@ def choose_restore(
         count = len(set(own) | set(lost))
         raise SnapshotError(
             f"none of the {count} committed snapshots in {snapshots} is whole: not starting again from step 0. "
-            "Name a good one in ORCHESTRATOR_RESTORE_FROM, or take the quarantined ones away to start afresh"
+            "Name a good one in ORCHESTRATOR_RESTORE_FROM, or remove the quarantined ones to start afresh"
         )
     return None
 
@@ -277,7 +277,7 @@ def _sweep(snapshots: Place, term: Term) -> None:
 
 def _read_term(term: Term, path: str) -> TermRecord:
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # of thousands, and each restart waits for them
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # read by the thousand, and each restart waits for it
             document = json.loads(file.read())
         base, retry = document.get("base_step"), document.get("retry", 0)
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -1,7 +1,7 @@
 """Pass results of background work to rank 0 through the group's store.
 
-No collective is involved: a thread that hands in its result waits for nobody, and the one that collects stops when it
-is told to. What training exchanges meanwhile is not touched, and a group that breaks leaves no thread behind.
+No collective is involved: a thread that hands in its result does not wait, and the thread that collects stops on
+request. So the collectives of training are not disturbed, and a group that breaks leaves no thread behind.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from trainer.errors import TaskError
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
     """Make the optimizer create missing state by a step that changes no parameter.
 
-    Gradients of zero at a rate of zero: torch's own way (torch.distributed.checkpoint.state_dict), but for those
-    parameters alone. Raises TaskError for an optimizer that keeps something else than tensors.
+    The step has zero gradients and a zero rate, as in torch.distributed.checkpoint.state_dict, but for those parameters
+    alone. Raises TaskError for an optimizer whose state is not made of tensors.
     """
     missing = {parameter for parameter in parameters if parameter.requires_grad and not optimizer.state.get(parameter)}
     if missing:
@@ -24,7 +24,7 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Para
         for name, value in state.items():
             if value is not None and not isinstance(value, Tensor):
                 kind = f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}"
-                raise TaskError(f"optimizer: {kind}; a snapshot can only bring back tensors")
+                raise TaskError(f"optimizer: {kind}; a snapshot can only restore tensors")
 
 
 def _step_without_change(optimizer: torch.optim.Optimizer, missing: set[nn.Parameter]) -> None:

@@ -1,7 +1,7 @@
 """Where results come from: code, command, versions, image. Stored in each manifest and compared on restore.
 
-git needs some time to inspect a working directory. Rank 0 asks it in a thread after the first step, so that neither
-a restart nor a stop waits for it.
+git needs time to inspect a working directory. Rank 0 runs it in a thread after the first step, so that neither a
+restart nor a stop waits for it.
 """
 
 from __future__ import annotations

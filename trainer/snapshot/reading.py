@@ -1,8 +1,8 @@
 """Read a snapshot's tensors directly into their final memory.
 
 torch's own reader makes a second copy of every tensor and unpickles it, which for a small model is most of a restart.
-What this trainer wrote is known to lie contiguous in the file (the manifest says so): such a tensor that is wanted
-whole, on the CPU and in its own type is read by read(2). All else goes torch's way.
+Tensors of this trainer are contiguous in their file, as the manifest says. Such a tensor is read by read(2) if all of
+it is wanted, on the CPU and in its own type. torch's reader reads everything else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A folder in an object store, by fsspec, with the part of pathlib's interface that snapshots need.
 
-There are no directories there and no renames. An object appears whole, once it is closed; `create` lets one writer of
-a name win, where the store knows conditional puts (S3, Google Cloud Storage). fsspec is imported with the first URL.
+An object store has no directories and no renames. An object appears as a whole when it is closed. Of several writers of
+one name, `create` lets one win if the store has conditional puts (S3, Google Cloud Storage). fsspec is imported with
+the first URL.
 """
 
 from __future__ import annotations

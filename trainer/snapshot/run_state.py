@@ -6,7 +6,6 @@ are not part of it. They come from the configuration.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from trainer.parallel.precision import LossScale
 from trainer.snapshot.lineage import Restore
 from trainer.snapshot.own_optimizer import prepare_state
 from trainer.snapshot.reading import StraightReader
-from trainer.snapshot.streams import open_reader
+from trainer.snapshot.streams import open_reader, without_group_warning
 from trainer.worker.agreement import on_every_rank
 from trainer.worker.torch_compat import read_later_metadata
 from trainer.worker.waits import Waits
 
 _OTHER_OPTIMIZER = (
-    "; it is of another optimizer: export it, and import it again with --weights, to go on from its weights alone"
+    "; it was made by another optimizer: export it and import it with --weights, to continue from its weights alone"
 )
 KEY = "run"  # the name of the state in a snapshot, and the prefix of its tensors' names
 
@@ -91,8 +90,8 @@ class RunState(Stateful):
         changed = [name for name in names if found.get(name) is not self._parameters.get(name)]
         if changed:
             raise StrategyError(
-                f"parameter {changed[0]} was added, replaced or taken away since training began, and no optimizer "
-                "knows it; change a parameter's values, or build the model as it is to be"
+                f"parameter {changed[0]} was added, replaced or removed since training began, and the optimizer "
+                "does not know that; change only the values of parameters, or build the final model at once"
             )
 
     def _prepare(self, optimizer: Optimizer, model: nn.Module) -> None:
@@ -138,8 +137,7 @@ def read_alone(state: Stateful, restore: Restore) -> None:
     """Read this rank's part. Not collective. Raises SnapshotError."""
     reader = _open(restore)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP warns of `no_dist`
+        with without_group_warning():
             load({KEY: state}, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         cause = str(error.failures[min(error.failures)][0]).strip() or "no message"

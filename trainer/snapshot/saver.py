@@ -28,7 +28,7 @@ from trainer.worker.agreement import on_rank_zero, through_rank_zero
 from trainer.worker.full_disk import meet_full_disk
 from trainer.worker.run import Run
 
-_LEAVES_WITHIN_S = 10.0  # the stager, after the snapshot was abandoned
+_LEAVES_WITHIN_S = 10.0  # how long to wait for the stager after a snapshot was abandoned
 
 
 @dataclass

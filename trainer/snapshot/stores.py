@@ -1,7 +1,7 @@
-"""How a snapshot is claimed, committed, set aside and found: by renames in a file system, by marks in an object store.
+"""Claim, commit, set aside and find snapshots: by renames in a file system, by marks in an object store.
 
-An object store renames nothing, and the first process that creates an object owns it. CLAIM marks who writes the
-snapshot, QUARANTINED that it is set aside. The manifest marks the commit, as in a file system.
+An object store renames nothing, and the first process that creates an object owns it. CLAIM marks a snapshot that is
+being written, QUARANTINED one that is set aside. The manifest marks the commit, as in a file system.
 """
 
 from __future__ import annotations

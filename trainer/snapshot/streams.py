@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator
+import warnings
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,8 @@ from trainer.contract.manifest import FileEntry
 from trainer.snapshot.files import Checksum, checksum_files
 from trainer.snapshot.remote import Place, Remote
 from trainer.worker.torch_compat import read_later_metadata
+
+COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
 
 
 class Writer(FileSystemWriter):
@@ -105,6 +108,14 @@ class Store(FileSystemBase):
 
     def rm_file(self, path: Any) -> None:
         path.unlink()
+
+
+@contextmanager
+def without_group_warning() -> Iterator[None]:
+    """Silence DCP's warning that it works without a process group."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
 
 
 def in_one_line(error: BaseException, directory: Place) -> OSError:

@@ -1,7 +1,7 @@
 """Verify a large snapshot on all ranks, each a part of its files. Rank 0 decides what follows.
 
-A small one rank 0 verifies by itself before the group forms, while the others still start. A large one would keep them
-waiting, all of them, for as long as one node takes to read everything. Nothing is unpickled here either.
+Rank 0 verifies a small snapshot alone, before the group forms, while the other ranks start. With a large one, all ranks
+would wait until a single node has read everything. Nothing is unpickled here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trainer.worker.waits import Waits
 
 T = TypeVar("T")
 
-# One rank reads that in 0.1 s (2.5 GB/s from the page cache, two cores), while the others start. Doing it together
-# costs an exchange, 7 ms between two ranks, and can no longer happen beside their start.
+# One rank reads that in 0.1 s (2.5 GB/s from the page cache, two cores), while the others start. Together they need an
+# exchange, 7 ms between two ranks, and can only begin after their start.
 ALONE_BYTES = 256 * 1024 * 1024
 
 
@@ -76,7 +76,7 @@ def _verify_with_all(directory: Place, waits: Waits) -> Manifest:
     _send(order, waits)
     problems = {rank: error for rank, (_, error) in enumerate(_gather(order, waits)) if error is not None}
     damages = {rank: error for rank, error in problems.items() if isinstance(error, DamagedSnapshot)}
-    # If only one node sees damage, the snapshot is good and the node is not: rank 0 checks the file itself.
+    # If only one node sees damage, the node is at fault and not the snapshot: rank 0 checks the file itself.
     suspects = {damage.file for damage in damages.values()}  # without their folders
     own = {name: entry for name, entry in manifest.files.items() if name.rpartition("/")[2] in suspects}
     snapshot.verify_files(directory, own)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainer.errors import SnapshotError
 from trainer.snapshot import Place
-from trainer.snapshot.streams import Writer, open_reader
+from trainer.snapshot.streams import Writer, open_reader, without_group_warning
 
 
 def read_metadata(directory: Place) -> Metadata:
@@ -37,7 +35,7 @@ def read_flat(directory: Place, metadata: Metadata, names: Collection[str] | Non
         if names is None or name in names
     }
     try:
-        with _alone():
+        with without_group_warning():
             load(flat, storage_reader=open_reader(directory), no_dist=True)
     except CheckpointException as error:
         raise SnapshotError(f"{directory} cannot be read: {error.failures[min(error.failures)][0]}") from error
@@ -59,14 +57,7 @@ def nest(flat: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 def write_whole(state: dict[str, Any], directory: Path) -> None:
     """Write a state as a single rank, with fsync. Raises SnapshotError."""
     try:
-        with _alone():
+        with without_group_warning():
             save(state, storage_writer=Writer(directory), no_dist=True)
     except CheckpointException as error:
         raise SnapshotError(f"{directory} cannot be written: {error.failures[min(error.failures)][0]}") from error
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP warns of `no_dist`
-        yield

@@ -1,7 +1,7 @@
-"""How a state becomes files: ranks plan once a generation who writes what, and then each writes its part.
+"""Write a state to files: ranks plan once per generation who writes what, and then each writes its part.
 
-Plan and files are those of torch's distributed checkpoint (DCP). One rank stages and writes state that every rank
-holds. Only planning is collective.
+Plan and files have the format of torch's distributed checkpoint (DCP). One rank stages and writes state that all ranks
+hold. Only planning is collective.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from torch.distributed.checkpoint.storage import WriteResult
 from trainer.contract.manifest import FileEntry
 from trainer.snapshot import Place
 from trainer.snapshot.run_state import KEY, RunState
-from trainer.snapshot.streams import Writer, in_one_line
+from trainer.snapshot.streams import COPY_AHEAD_BYTES, Writer, in_one_line
 from trainer.worker.agreement import through_rank_zero
 from trainer.worker.waits import Waits
 
 Values = dict[MetadataIndex, "Tensor | BytesIO"]
 
 _METADATA = ".metadata"
-_COPY_AHEAD_BYTES = 10_000_000  # DCP's own default
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def write_part(plan: Plan, values: Values, directory: Place, go_on: Callable[[],
     """Write this rank's files, with fsync and checksums. Raises OSError, and Abandoned once `go_on` returns False."""
     try:
         is_live = any(isinstance(value, Tensor) and not value.is_cpu for value in values.values())
-        writer = Writer(directory, copy_ahead_bytes=_COPY_AHEAD_BYTES if is_live else 0)
+        writer = Writer(directory, copy_ahead_bytes=COPY_AHEAD_BYTES if is_live else 0)
         results = writer.write_data(plan.own, _Given(values, go_on)).wait()
     except Abandoned:
         raise

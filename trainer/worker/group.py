@@ -104,14 +104,14 @@ def _take_device(place: WorkerPlace) -> torch.device:
 def refuse_shared_devices(identities: Sequence[str | None]) -> None:
     """Raise DeviceError if two ranks share a device. NCCL would fail later, with a less clear message.
 
-    `identities` are by rank, None where the driver tells none.
+    `identities` are by rank, None if the driver reports none.
     """
     for rank, identity in enumerate(identities):
         first = identities.index(identity)
         if identity is not None and first != rank:
             raise DeviceError(
                 f"ranks {first} and {rank} have one device, GPU {identity}: start one worker for each device, and let "
-                "each see all of its node's or its own alone"
+                "each see either all devices of its node or only its own"
             )
 
 
@@ -128,6 +128,6 @@ def refuse_lost_devices(folder: Path, visible: str | None, cuda: str | None) -> 
     devices = sorted(path.name for path in folder.glob("nvidia[0-9]*"))
     if devices and cuda is not None and visible not in ("", "-1"):
         raise DeviceError(
-            f"this node has {', '.join(devices)}, but torch {torch.__version__} finds no GPU that it can use: look at "
+            f"this node has {', '.join(devices)}, but torch {torch.__version__} finds no GPU that it can use: check "
             "nvidia-smi, or set CUDA_VISIBLE_DEVICES to nothing to train on the CPU"
         )

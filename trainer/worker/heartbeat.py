@@ -133,7 +133,7 @@ class Journal:
     def append(self, document: dict[str, object]) -> None:
         """Append one line with one write. An OSError loses the line. After a torn line, start a new line.
 
-        After a lost one the file is opened anew: its file system may have come back with another.
+        After a lost line the file is opened again: its file system may have come back with another file.
         """
         line = json.dumps(document, separators=(",", ":")) + "\n"
         with self._lock:

@@ -1,6 +1,6 @@
-"""Snapshots that the service asks for: `snapshot` in the attempt's desired.json counts them and only rises.
+"""Snapshots that the service requests: `snapshot` in the attempt's desired.json counts them and only rises.
 
-Rank 0 alone looks; the others hear of it in the step's all-reduce, as of any snapshot that is due.
+Only rank 0 reads the file. The other ranks get the decision in the step's all-reduce, as for any due snapshot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Every name of torch that is private, or not in every supported release; nothing else in this project uses one.
+"""The private names of torch that this project uses, and those that some supported release lacks.
 
-Each function says what it needs, and what is done in a torch that lacks it.
+Each function says which name it needs, and what it does in a torch that lacks it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _kept: list[Any] = []
 
 
 def keep_process_groups() -> None:
-    """From now on hold every process group that is made in this process, so that a training that is done also ends.
+    """Keep a reference to every process group that this process makes, so that finished training also ends.
 
-    A gloo group is taken apart by whoever drops its last reference: often DDP's reducer, when a script's main function
-    returns, after `destroy_process_group`. Its threads are joined with the interpreter lock held, while one of them may
-    wait for that lock to drop the context of the last backward pass: the worker then hangs for good. Seen in torch 2.13
-    (ProcessGroupGloo's destructor in `std::thread::join`, `runLoop` in `~ThreadLocalState`), in one of ten short runs
-    of a plain DDP script on a busy machine.
+    The thread that drops the last reference to a gloo group destroys it. Often that is DDP's reducer, when a script's
+    main function returns after `destroy_process_group`. It joins the group's threads with the interpreter lock held,
+    while one of them may wait for that lock to drop the context of the last backward pass: the worker hangs forever.
+    Seen in torch 2.13 (ProcessGroupGloo's destructor in `std::thread::join`, `runLoop` in `~ThreadLocalState`), in one
+    of ten short runs of a plain DDP script on a busy machine.
 
-    It replaces `_new_process_group_helper`, through which all public ways lead (2.6 to 2.15). Without that name nothing
-    is held.
+    This replaces `_new_process_group_helper`, which all public functions call (2.6 to 2.15). Without that name it does
+    nothing.
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     make = getattr(c10d, "_new_process_group_helper", None)
@@ -57,10 +57,10 @@ def store_of_the_group() -> dist.Store:
 
 
 def read_later_metadata() -> None:
-    """From now on read `.metadata` of DCP also where a later torch has written it, with more properties of each tensor.
+    """Make DCP read a `.metadata` that a later torch wrote, with more properties of each tensor.
 
-    2.15 has added strides to the pickled state of `TensorProperties`, and 2.8 to 2.14 refuse a state that is longer
-    than their own. What they do not know is left out: the trainer writes contiguous tensors.
+    2.15 added strides to the pickled state of `TensorProperties`, and 2.8 to 2.14 refuse a state that is longer than
+    their own. Unknown properties are left out: the trainer writes contiguous tensors.
     """
     sample: Any = TensorProperties()
     own: Any = TensorProperties.__setstate__
@@ -76,7 +76,7 @@ def read_later_metadata() -> None:
 
 
 def multiply_each(tensors: list[Tensor], factor: Tensor) -> None:
-    """In place, in one kernel: `torch._foreach_mul_` (2.6 to 2.15; documented). There is no other way in one kernel."""
+    """Multiply in place, in one kernel: `torch._foreach_mul_` (2.6 to 2.15; documented). It has no equivalent."""
     torch._foreach_mul_(tensors, factor)
 
 
@@ -91,7 +91,7 @@ def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def pin(batch: object) -> object:
-    """A batch in page-locked memory, containers and all, as a DataLoader pins: its `pin_memory` (2.6 to 2.15)."""
+    """Copy a batch, with its containers, to page-locked memory: the DataLoader's `pin_memory` (2.6 to 2.15)."""
     from torch.utils.data._utils.pin_memory import pin_memory  # noqa: PLC0415  # only for a GPU
 
     return pin_memory(batch)  # type: ignore[no-untyped-call]

@@ -54,7 +54,7 @@ class Usage:
     def memory_bytes(self) -> int | None:
         """Peak of allocated GPU memory, None before the device is known. On a CPU, the resident set.
 
-        Callable from any thread, whose own device is another one.
+        Callable from any thread: a thread's own current device may be another one.
         """
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():

@@ -1,10 +1,10 @@
-"""A page of docs/how-to as a program: what it says to type is typed, and what it says is printed must be.
+"""Run a page of docs/how-to: type its commands, and compare the output with what the page shows.
 
 ```sh          is typed into one shell, from the first block to the last
-```sh service  is typed into another terminal and left there; a second such block first stops what runs there
-```text        is what was printed since the last such block; `...` stands for anything, on a line of its own for lines
+```sh service  is typed into a second terminal and keeps running; another such block first stops it
+```text        is the output since the previous such block; `...` matches anything, alone on a line any lines
 
-There is no other kind: a page cannot show what is not tried.
+Other kinds are refused, so everything on a page is tried.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READY = b"orchestrator is at"
 
 
 class PageFailed(AssertionError):
-    """A block did not do what the page says; the text has the block and what it printed."""
+    """A block did not do what the page says. The message has the block and its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Block:
 
 
 def read_blocks(page: str) -> list[Block]:
-    """Raises PageFailed for a block that nobody would try."""
+    """Raises PageFailed for a block that is neither typed nor checked."""
     blocks = [Block(kind.strip(), text) for kind, text in _FENCE.findall(page)]
     for block in blocks:
         if block.kind not in ("sh", "sh service", "text"):
@@ -46,7 +46,7 @@ def read_blocks(page: str) -> list[Block]:
 
 
 def matches(stated: str, printed: str) -> bool:
-    """Whether this is what the page says. White space at the ends of lines means nothing."""
+    """Whether the output is what the page shows. Trailing white space is ignored."""
     words = "\n".join(line.rstrip() for line in stated.strip().splitlines())
     found = "\n".join(line.rstrip() for line in printed.strip().splitlines())
     pattern = re.escape(words).replace(re.escape("..."), ".*").replace(re.escape("\n"), "\n")
@@ -66,14 +66,14 @@ def run_page(path: Path, folder: Path, more: Mapping[str, str] | None = None) ->
                 printed += terminals.type(block.text)
             else:
                 if not matches(block.text, printed):
-                    raise PageFailed(f"the page says\n{block.text}\nand there was\n{printed}\n{terminals.log()}")
+                    raise PageFailed(f"the page says\n{block.text}\nand the output was\n{printed}\n{terminals.log()}")
                 printed = ""
     finally:
         terminals.close()
 
 
 class Terminals:
-    """A shell in which blocks are typed one after the other, and beside it the one of the service."""
+    """Two shells: one for the blocks, and one for the service."""
 
     def __init__(self, folder: Path, more: Mapping[str, str]) -> None:
         self._folder, self._here = folder, folder / "here"
@@ -99,12 +99,12 @@ class Terminals:
         self._read = 0
 
     def type(self, text: str) -> str:
-        """Type a block and wait until it is done; gives what it printed. Raises PageFailed when a line of it fails."""
+        """Type a block, wait for its end, and return its output. Raises PageFailed if one of its lines fails."""
         block, done = self._folder / "block", self._folder / "done"
         block.write_text(text)
         done.unlink(missing_ok=True)
         assert self._shell.stdin is not None
-        # Standard input is the shell's own script, which no program of the block may eat.
+        # The shell reads its script from standard input: programs of the block must not read that.
         self._shell.stdin.write(f". {block} </dev/null; touch {done}\n".encode())
         self._shell.stdin.flush()
         deadline = time.monotonic() + _PATIENCE_S
@@ -117,7 +117,7 @@ class Terminals:
         return self._news()
 
     def serve(self, text: str) -> None:
-        """Type a block in the other terminal, and wait until the service is there."""
+        """Type a block into the other terminal, and wait until the service is ready."""
         self._stop()
         path = self._folder / "service.log"
         with path.open("ab") as log:
@@ -130,7 +130,7 @@ class Terminals:
             time.sleep(0.05)
 
     def log(self) -> str:
-        """The end of what the service printed."""
+        """The end of the service's output."""
         path = self._folder / "service.log"
         return path.read_text(errors="replace")[-5000:] if path.exists() else ""
 
@@ -145,7 +145,7 @@ class Terminals:
         _end_jobs(self._folder)
 
     def _stop(self) -> None:
-        """Ctrl-C, which reaches everything in that terminal."""
+        """Press Ctrl-C in the terminal of the service."""
         serving, self._serving = self._serving, None
         if serving is None:
             return
@@ -180,7 +180,7 @@ def _put(path: Path, command: Sequence[str]) -> None:
 
 
 def _end_jobs(folder: Path) -> None:
-    """Agents and workers have sessions of their own; they are found by where their job's folder is."""
+    """Kill agents and workers, which have their own sessions, by the folder of their job."""
     mark = f"={folder}/".encode()
     for _ in range(50):
         left = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _has(entry, mark)]

@@ -1,4 +1,4 @@
-"""The pages of docs/how-to are listed, can be tried, and their runner sees what is wrong."""
+"""The pages of docs/how-to are listed and can be run, and the runner notices errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
-def test_the_tutorial_is_typed_and_checked() -> None:
+def test_the_tutorial_has_blocks_to_type_and_to_check() -> None:
     kinds = [block.kind for block in read_blocks(TUTORIAL.read_text())]
-    assert kinds.count("sh service") == 2, "it is started once more"
+    assert kinds.count("sh service") == 2, "the service is started twice"
     assert kinds.count("text") >= 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_is_short_typed_and_checked(page: Path) -> None:
+def test_a_page_is_short_and_has_blocks_to_type_and_to_check(page: Path) -> None:
     text = page.read_text()
     kinds = [block.kind for block in read_blocks(text)]
     assert text.startswith("# ")
@@ -43,7 +43,7 @@ def test_a_page_is_short_typed_and_checked(page: Path) -> None:
         ("id-... OK: ...\n", "id-7 OK: done (twice)\n"),
     ],
 )
-def test_what_a_page_says_is_found(stated: str, printed: str) -> None:
+def test_printed_output_is_found(stated: str, printed: str) -> None:
     assert matches(stated, printed)
 
 
@@ -51,7 +51,7 @@ def test_what_a_page_says_is_found(stated: str, printed: str) -> None:
     ("stated", "printed"),
     [("a\n", "b"), ("a\n", "a\nb"), ("a...c\n", "ab"), ("a\n...\nb\n", "a\nx\n"), ("...\nb\n", "xb\n"), ("(a)\n", "a")],
 )
-def test_what_a_page_does_not_say_is_seen(stated: str, printed: str) -> None:
+def test_other_output_is_noticed(stated: str, printed: str) -> None:
     assert not matches(stated, printed)
 
 
@@ -64,7 +64,7 @@ def test_what_a_page_does_not_say_is_seen(stated: str, printed: str) -> None:
         ("```python\n1\n```\n", "neither typed nor checked"),
     ],
 )
-def test_a_page_that_is_wrong_fails(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_wrong_page_fails(tmp_path: Path, text: str, complaint: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     folder = tmp_path / "terminals"
@@ -73,7 +73,7 @@ def test_a_page_that_is_wrong_fails(tmp_path: Path, text: str, complaint: str) -
         run_page(page, folder)
 
 
-def test_a_shell_keeps_what_a_block_leaves(tmp_path: Path) -> None:
+def test_variables_of_a_block_stay_for_the_next_one(tmp_path: Path) -> None:
     page, folder = tmp_path / "page.md", tmp_path / "terminals"
     folder.mkdir()
     page.write_text(

@@ -1,4 +1,4 @@
-"""A task of a user's own, trained on one rank in the test's own process."""
+"""Train a user's task on one rank, in the process of the test."""
 
 from tests.trainer.harness import read_lines
 from trainer.contract import env, layout
@@ -12,7 +12,7 @@ OPTIONS = {"task": NAME, "global_batch": 8, "micro_batch": 2, "seq_len": 128, "s
 
 
 def train_alone(job_dir, generation=1, **options):
-    """Train on one rank in this process; the losses, and all events of this generation."""
+    """Train on one rank in this process. Returns the metrics by step, and all events of the generation."""
     replica_dir = layout.replica_dir(job_dir, 1, 0) / str(generation)
     replica_dir.mkdir(parents=True, exist_ok=True)
     place = parse_place({env.JOB_DIR: str(job_dir), env.REPLICA_DIR: str(replica_dir), env.GENERATION: str(generation)})

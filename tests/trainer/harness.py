@@ -1,4 +1,4 @@
-"""Groups of real trainer processes, and snapshots made by hand."""
+"""Groups of real trainer processes, and handmade snapshots."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ TINY = {
 
 @dataclass
 class Group:
-    """Worker processes of one generation. Leaving the `with` block kills what still runs of them, and nothing else."""
+    """Worker processes of one generation. Leaving the `with` block kills those that still run."""
 
     job_dir: Path
     replica_dir: Path
@@ -51,18 +52,18 @@ class Group:
     def outputs(self) -> str:
         return "".join(process.communicate(timeout=60)[0] for process in self.processes)
 
-    def wait_for_step(self, step: int, timeout_s: float = 120) -> None:
-        deadline = time.monotonic() + timeout_s
-        while max(self.losses(), default=0) < step:
-            assert time.monotonic() < deadline, f"no step {step} within {timeout_s} s"
+    def wait_for_step(self, step: int) -> None:
+        def is_there() -> bool:
             assert all(process.poll() is None for process in self.processes), self.outputs()
-            time.sleep(0.01)
+            return max(self.losses(), default=0) >= step
 
-    def wait_for_commit(self, step: int, timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while step not in [event["evidence"]["step"] for event in self.events("snapshot.committed")]:
-            assert time.monotonic() < deadline, f"no snapshot of step {step} within {timeout_s} s"
-            time.sleep(0.01)
+        wait_for(is_there, f"step {step}")
+
+    def wait_for_commit(self, step: int) -> None:
+        wait_for(
+            lambda: step in [event["evidence"]["step"] for event in self.events("snapshot.committed")],
+            f"a snapshot of step {step}",
+        )
 
     def steps(self) -> list[dict]:
         """Rank 0's progress lines of whole steps."""
@@ -76,6 +77,13 @@ class Group:
 
     def committed(self) -> list[int]:
         return sorted(name.step for name in snapshot.list_committed(layout.snapshots_dir(self.job_dir)))
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 150) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(0.01)
 
 
 def start_group(
@@ -130,14 +138,14 @@ def free_port() -> int:
 
 
 def read_lines(path: Path) -> list[dict]:
-    """Whole lines of a journal; one that is being written is left for later."""
+    """The complete lines of a journal, without one that is being written."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def make_snapshot(snapshots: Path, name: SnapshotName, *, is_committed: bool = True) -> Path:
-    """A snapshot whose files hold no model: enough for everything that never unpickles."""
+    """A snapshot without a model: enough for code that does not unpickle."""
     directory = snapshots / str(name)
     directory.mkdir(parents=True)
     contents = {".metadata": b"metadata", "__0_0.distcp": bytes(range(256)) * 40, "__1_0.distcp": b"shard of rank 1"}

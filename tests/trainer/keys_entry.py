@@ -1,6 +1,6 @@
-"""What single keys do between ranks: `keys_entry.py '{"cases": {"name": {config}}}'`, on each rank.
+"""The effect of single settings between ranks: `keys_entry.py '{"cases": {"name": {config}}}'`, on each rank.
 
-Rank 0 prints one line of JSON: for each name the exchanges of gradients in one step, and each rank's buffer behind it.
+Rank 0 prints one line of JSON: for each name the exchanges of gradients in one step, and each rank's buffer after it.
 """
 
 import json
@@ -31,11 +31,11 @@ from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
-_LARGE = 10_000  # elements: more than anything but gradients has
+_LARGE = 10_000  # elements: only gradients have more
 
 
 class Counts(SimpleNamespace):
-    """Of one step: backward passes that DDP exchanged, and FSDP's reductions over shards and over copies."""
+    """Counts of one step: backward passes that DDP reduced, and FSDP's reductions over shards and over copies."""
 
     def __init__(self) -> None:
         super().__init__(backward_passes=0, shards=0, copies=0)

@@ -1,4 +1,4 @@
-"""The trainer, to which every snapshot is a large one: all ranks verify it. Each prints how many files it has read."""
+"""The trainer with a limit of 0 for small snapshots: all ranks verify each. A rank prints the files that it reads."""
 
 import os
 import sys

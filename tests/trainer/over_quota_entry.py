@@ -1,6 +1,6 @@
-"""The trainer, in a process that the kernel tells of a full quota (EDQUOT) at every large write, by seccomp(2).
+"""The trainer in a process whose large writes fail with EDQUOT, a full quota, by seccomp(2).
 
-Journals and logs are written in small pieces, as on a disk of their own; a snapshot's tensors are not.
+Journals and logs are written in small pieces and do not fail. The tensors of a snapshot do.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from trainer import __main__
 
 _WRITE = {"x86_64": 1, "aarch64": 64}[platform.machine()]
 _LARGE_BYTES = 65536
-# linux/bpf_common.h, and linux/seccomp.h: what is loaded are fields of struct seccomp_data
+# linux/bpf_common.h, and linux/seccomp.h: the filter loads fields of struct seccomp_data
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _THIRD_ARGUMENT = 0, 32
 _ERRNO, _ALLOW = 0x00050000, 0x7FFF0000

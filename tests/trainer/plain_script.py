@@ -1,4 +1,4 @@
-"""A supervised script without torch: each rank counts, and keeps its count in a file of its own."""
+"""A supervised script without torch: each rank counts, and saves its count to its own file."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 from trainer.supervised import Supervised
 
-rank, steps, last_words = os.environ["RANK"], int(sys.argv[1]), sys.argv[2:]
+rank, steps, failure = os.environ["RANK"], int(sys.argv[1]), sys.argv[2:4]
 run = Supervised(interval="3", steps=steps)
 folder = run.latest()
 start = 0 if folder is None else json.loads((folder / "rank-0.json").read_text())
@@ -15,6 +15,6 @@ for step in range(start, steps):
     if run.should_save:
         with run.slot() as folder:
             (folder / f"rank-{rank}.json").write_text(json.dumps(step + 1))
-            if last_words == ["fail", rank]:
+            if failure == ["fail", rank]:
                 raise RuntimeError("the disk is in the way")
 print("from", start, "saved", run.saved_step, "torch" in sys.modules)

@@ -1,4 +1,4 @@
-"""A script of five lines and a sampler: each rank writes down which samples it was given."""
+"""A supervised script with a sampler: each rank writes its samples to a file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The trainer, which looks often and calls a rank slow as soon as it has been so at enough looks."""
+"""The trainer, but ranks share their times often, and a rank is slow after enough windows of any duration."""
 
 from trainer.__main__ import leave, main
 from trainer.loop import stragglers

@@ -1,8 +1,8 @@
-"""The trainer, but its snapshots take time: SECONDS_BEFORE_COPY once, SECONDS_PER_TENSOR in writing.
+"""The trainer with slow snapshots: SECONDS_BEFORE_COPY once, and SECONDS_PER_TENSOR for each write.
 
-Where WAITS_FOR_TRAINING is "copy" or "write", that waits until training has begun two more updates. With NO_WAIT the
-optimizer does not wait for the copies, which is the mistake that a test must notice. With ENDLESS_READS whoever
-verifies a snapshot is never done.
+WAITS_FOR_TRAINING names the part, "copy" or "write", that waits until training has begun two more updates. With NO_WAIT
+the optimizer does not wait for the copies: a test must notice this bug. With ENDLESS_READS verifying a snapshot never
+ends.
 """
 
 import os

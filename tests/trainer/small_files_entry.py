@@ -1,4 +1,4 @@
-"""The trainer, in a process that may write no file of more than 2 MB."""
+"""The trainer in a process that cannot write files above 2 MB."""
 
 import resource
 import sys

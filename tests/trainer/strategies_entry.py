@@ -1,6 +1,6 @@
 """Several short trainings one after the other in one group of ranks: `strategies_entry.py '{"name": {config}}'`.
 
-Rank 0 prints one line of JSON: for each name its losses, gradient norms and what became of it.
+Rank 0 prints one line of JSON: for each name its losses, its gradient norms and other results, or its error.
 """
 
 import json
@@ -42,7 +42,7 @@ SHORT = {
 
 
 def train(options: dict, place: WorkerPlace, device: torch.device, heartbeat: Heartbeat) -> dict:
-    # Keys that begin with "_" are not the trainer's: what else the case does.
+    # Keys that begin with "_" are options of this program.
     config = parse_config({**SHORT, **{name: value for name, value in options.items() if name[0] != "_"}})
     state, task = RunState(LossScale(config.precision)), open_task(config)
     model = task.draft().model

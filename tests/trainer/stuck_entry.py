@@ -1,4 +1,4 @@
-"""The trainer, but rank 1 hangs in reading a batch, outside any collective, once it has read a few."""
+"""The trainer, but rank 1 hangs while it reads a batch, outside of any collective."""
 
 import os
 import sys

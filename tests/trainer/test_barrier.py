@@ -1,4 +1,4 @@
-"""A rank that does not come is named, and nobody waits for it for ever."""
+"""A barrier names an absent rank after a time-out."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ from tests.trainer.harness import start_group
 ENTRY = (str(Path(__file__).with_name("barrier_entry.py")),)
 
 
-def test_a_rank_that_does_not_come_to_an_evaluation_is_named(tmp_path):
+def test_an_evaluation_names_an_absent_rank(tmp_path):
     with start_group(tmp_path, 2, entry=ENTRY) as group:
         assert group.wait(60) == [0, 0], group.outputs()
         printed = group.processes[0].communicate(timeout=10)[0]
-    lines = [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]  # torch 2.8 tells of connections
+    lines = [line for line in printed.splitlines() if not line.startswith("[Gloo] ")]  # torch 2.8 reports connections
     assert lines[0] == "met"
     assert "not all ranks came to the evaluation after step 7 within 0.5 s: [Rank 0]: Ranks 1 failed" in printed

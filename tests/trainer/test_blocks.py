@@ -1,4 +1,4 @@
-"""What counts as a block, and blocks that are computed twice."""
+"""The blocks of a model, and recomputing them."""
 
 from collections import Counter
 
@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 class Computed(TorchDispatchMode):
-    """Counts the operations that are really computed: what was kept is not asked for again."""
+    """Counts the operations that are computed. Kept results are not computed again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def test_repeated_layers_are_blocks_and_their_parts_are_not():
     assert names(Net(), "auto") == [f"layers.{number}" for number in range(4)]
 
 
-def test_a_plain_stack_has_its_layers_with_parameters_as_blocks():
+def test_the_blocks_of_a_plain_stack_are_its_layers_with_parameters():
     stack = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
     assert names(stack, "auto") == ["0", "2", "4"]
 
@@ -67,20 +67,20 @@ def test_a_model_without_repetition_has_no_blocks():
     assert names(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), "auto") == []
 
 
-def test_classes_may_be_named():
+def test_blocks_can_be_chosen_by_class():
     assert names(Net(layers=2), "Layer,Embedding") == ["embed", "layers.0", "layers.1"]
     with pytest.raises(StrategyError, match="no module is a Decoder; there are Dropout, Embedding"):
         names(Net(), "Decoder")
 
 
-def test_a_models_own_classes_are_what_auto_means_unless_the_key_says_otherwise():
+def test_auto_uses_a_models_own_classes_unless_the_configuration_names_others():
     model = Net(layers=2)
     assert find_blocks(model, parse_wrap("auto"), (nn.Embedding, Net)) == [model.embed]
     assert find_blocks(model, parse_wrap("Layer"), (nn.Embedding,)) == list(model.layers)
 
 
-def test_size_counts_what_no_inner_module_has_taken():
-    assert names(Net(), ">=5K") == ["head"]  # a list of layers is never called, so that it is no block itself
+def test_size_counts_parameters_outside_of_inner_blocks():
+    assert names(Net(), ">=5K") == ["head"]  # a list of layers is never called, so it is not a block
     assert names(Net(layers=2), ">=500") == ["layers.0.inner", "layers.1.inner", "head"]
 
 
@@ -109,13 +109,13 @@ def kept_bytes(mode: str) -> int:
     return sum(kept)
 
 
-def test_recomputed_blocks_have_the_same_gradients_dropout_included():
+def test_recomputed_blocks_have_the_same_gradients_with_dropout():
     expected = gradients("none")
     for mode in ("full", "every-2", "selective"):
         assert all(torch.equal(a, b) for a, b in zip(gradients(mode), expected, strict=True)), mode
 
 
-def test_recomputing_more_keeps_less():
+def test_recomputing_more_blocks_keeps_fewer_activations():
     kept = [kept_bytes(mode) for mode in ("full", "every-2", "none")]
     assert kept[0] < kept[1] < kept[2]
 

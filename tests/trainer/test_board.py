@@ -1,4 +1,4 @@
-"""TensorBoard's files: each step once whatever was restored, and no run that ends for them."""
+"""TensorBoard files: each step is shown once, and their failure ends no run."""
 
 import shutil
 import sys
@@ -19,8 +19,8 @@ def read_board(folder):
     return {name: [(event.step, event.value) for event in board.Scalars(name)] for name in board.Tags()["scalars"]}
 
 
-def test_a_step_that_is_made_again_shows_once(tmp_path):
-    """The last snapshot is lost: the second run makes steps again that the first one wrote down."""
+def test_a_repeated_step_is_shown_once(tmp_path):
+    """The last snapshot is lost, so the second run repeats steps of the first."""
     options = {"tensorboard": True, "snapshot_interval": 4, "evaluate_every": 4}
     task_config = {"width": 8, "evaluate": 7}
     train_alone(tmp_path, steps=10, task_config=task_config, **options)
@@ -36,45 +36,45 @@ def test_a_step_that_is_made_again_shows_once(tmp_path):
     assert {"grad_norm", "samples_per_s", "step_s", "data_s", "compute_s"} <= shown.keys()
 
 
-def test_no_files_unless_they_are_asked_for(tmp_path):
+def test_no_files_are_written_by_default(tmp_path):
     train_alone(tmp_path, steps=1)
     assert not (tmp_path / FOLDER).exists()
 
 
-def test_a_missing_library_is_told_and_costs_nothing_else(tmp_path, monkeypatch):
+def test_a_missing_library_is_reported_and_training_continues(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(("tensorboard", "torch.utils.tensorboard"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     metrics, events = train_alone(tmp_path, steps=2, tensorboard=True)
     assert sorted(metrics) == [1, 2]
-    (told,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
-    assert "pip install 'elastic-orchestrator[tensorboard]'" in told
+    (reported,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
+    assert "pip install 'elastic-orchestrator[tensorboard]'" in reported
 
 
-def test_libraries_that_do_not_fit_together_end_no_run(tmp_path, monkeypatch):
+def test_incompatible_libraries_do_not_end_a_run(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise TypeError("Descriptors cannot be created directly.")
 
-    told = []
+    reported = []
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", fail)
-    Board(tmp_path, told.append).write(1, {"loss": 1.0})
-    assert told == ["no TensorBoard files: TypeError: Descriptors cannot be created directly."]
+    Board(tmp_path, reported.append).write(1, {"loss": 1.0})
+    assert reported == ["no TensorBoard files: TypeError: Descriptors cannot be created directly."]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the library's own
-def test_a_full_disk_ends_the_files_and_nothing_else(small_disk):
-    told = []
-    board = Board(small_disk / "tensorboard", told.append)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the library
+def test_a_full_disk_stops_the_files_and_not_the_run(small_disk):
+    reported = []
+    board = Board(small_disk / "tensorboard", reported.append)
     board.write(1, {"loss": 1.0})
     (small_disk / "rest").write_bytes(bytes(shutil.disk_usage(small_disk).free))
     for step in range(2, 20_000):
         board.write(step, {f"metric_{number}": 1.0 for number in range(10)})
-        if told:
+        if reported:
             break
     board.write(20_000, {"loss": 1.0})
     board.close()
     for thread in threading.enumerate():
         if type(thread).__name__ == "_AsyncWriterThread":
-            thread.join(30)  # its end by an exception belongs to this test
-    (sentence,) = told
+            thread.join(30)  # it ends by an exception within this test
+    (sentence,) = reported
     assert sentence.startswith("no more TensorBoard files: ")

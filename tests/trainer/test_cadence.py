@@ -1,4 +1,4 @@
-"""When snapshots are due, and how often in `auto`."""
+"""When snapshots are due."""
 
 import errno
 import math
@@ -16,12 +16,12 @@ def cadence(interval, cost=None, mtbf_s=DAY_S):
     return Cadence(parse_interval(interval), started_at=0.0, cost=cost or Cost(), read_mtbf_s=lambda: mtbf_s)
 
 
-def test_a_number_of_steps_is_kept_to_whatever_is_under_way():
+def test_an_interval_in_steps_does_not_wait_for_the_previous_snapshot():
     due = [step for step in range(1, 13) if cadence("4").is_due(step, 0.0, is_busy=True)]
     assert due == [4, 8, 12]
 
 
-def test_an_interval_of_time_waits_for_the_one_before():
+def test_an_interval_in_seconds_waits_for_the_previous_snapshot():
     by_time = cadence("30s")
     assert not by_time.is_due(1, 29.0, is_busy=False)
     assert by_time.is_due(1, 30.0, is_busy=False)
@@ -43,7 +43,7 @@ def test_the_expected_loss_is_least_at_the_interval_of_young_and_daly():
 def test_auto_follows_the_stall_and_the_failures():
     cost = Cost()
     automatic = cadence("auto", cost, mtbf_s=3600.0)
-    assert automatic.is_due(1, 10.0, is_busy=False), "the first one comes early: it measures"
+    assert automatic.is_due(1, 10.0, is_busy=False), "the first one is early, to measure the cost"
     cost.stall_s = 1.0
     automatic.saved(10.0)
     expected_s = young_daly_s(1.0, 3600.0)
@@ -56,7 +56,7 @@ def _unreadable():
     raise OSError(errno.ESTALE, "Stale file handle")
 
 
-def test_a_history_that_cannot_be_read_leaves_the_estimate_as_it_was():
+def test_an_unreadable_history_does_not_change_the_estimate():
     cost = Cost()
     automatic = cadence("auto", cost, mtbf_s=3600.0)
     cost.stall_s = 2.0
@@ -65,25 +65,25 @@ def test_a_history_that_cannot_be_read_leaves_the_estimate_as_it_was():
     automatic._read_mtbf_s = _unreadable
     automatic.saved(0.0)
     assert [automatic.is_due(1, now) for now in range(600)] == due
-    assert due.index(True) > 10, "the first one's interval is the shortest"
+    assert due.index(True) > 10, "only the first interval is the shortest"
 
 
 @pytest.mark.parametrize("interval", ["4", "30s"])
-def test_the_history_is_read_for_auto_alone(interval):
+def test_only_auto_reads_the_history(interval):
     asked = []
     Cadence(parse_interval(interval), started_at=0.0, cost=Cost(), read_mtbf_s=lambda: asked.append(1)).saved(0.0)
     assert asked == []
 
 
 @pytest.mark.parametrize(("stall_s", "mtbf_s", "interval_s"), [(1e-4, 60.0, 10.0), (600.0, 1e9, 3600.0)])
-def test_auto_has_bounds(stall_s, mtbf_s, interval_s):
+def test_auto_is_bounded(stall_s, mtbf_s, interval_s):
     automatic = cadence("auto", Cost(stall_s=stall_s), mtbf_s)
     automatic.saved(0.0)
     assert not automatic.is_due(1, interval_s - 0.1, is_busy=False)
     assert automatic.is_due(1, interval_s, is_busy=False)
 
 
-def test_a_job_that_fails_often_is_believed_over_the_prior():
+def test_frequent_failures_override_the_prior():
     hourly = [3600.0 * number for number in range(49)]
     assert estimate_mtbf_s([], 0.0, 1) == DAY_S
     assert estimate_mtbf_s([0.0], 10 * DAY_S, 1) == 11 * DAY_S, "ten days without a failure"
@@ -91,7 +91,7 @@ def test_a_job_that_fails_often_is_believed_over_the_prior():
     assert estimate_mtbf_s([], 0.0, 2048) == pytest.approx(226 * DAY_S / 2048), "large jobs start with less"
 
 
-def test_a_notice_must_leave_time_for_what_is_in_flight_too():
+def test_a_notice_must_leave_time_for_the_snapshot_in_flight_too():
     timed = cadence("auto", Cost(duration_s=10.0))
     assert cadence("auto").fits(0.001, is_busy=False), "nothing was measured yet"
     assert timed.fits(None, is_busy=True)

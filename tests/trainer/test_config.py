@@ -1,4 +1,4 @@
-"""The trainer's configuration: names from elsewhere, wrong values, and the reference that users read."""
+"""The trainer's configuration: names of other frameworks, wrong values, and the reference in the docs."""
 
 import re
 from dataclasses import asdict, fields
@@ -36,13 +36,13 @@ REFERENCE = (Path(__file__).parents[2] / "docs/trainer.md").read_text()
         ("hsdp", "hsdp"),
     ],
 )
-def test_strategies_are_known_by_the_names_they_have_elsewhere(text, strategy):
+def test_strategies_have_aliases_from_other_frameworks(text, strategy):
     assert parse_strategy(text) == strategy
     parse_config({"strategy": text})
 
 
 @pytest.mark.parametrize("text", ["tp", "tensor_parallel", "pipeline", "DP", "DataParallel"])
-def test_what_is_not_offered_is_refused_with_advice(text):
+def test_an_unsupported_strategy_is_refused_with_advice(text):
     with pytest.raises(ConfigError, match=r"strategy: .* use (fsdp|ddp)"):
         parse_config({"strategy": text})
     with pytest.raises(ConfigError, match=r"reduce_precision: powersgd .* use fp16 or bf16"):
@@ -57,16 +57,16 @@ def test_what_is_not_offered_is_refused_with_advice(text):
         ({"precision": "float32"}, "did you mean fp32?"),
         ({"strategy": "ddp_find_unused_parameters_true"}, "did you mean ddp with find_unused_parameters?"),
         ({"strategy": "full_shrad"}, "did you mean full_shard?"),
-        ({"strategy": "zero1"}, "shard_grad_op sends as much and needs less memory"),
-        ({"strategy": "deepspeed_stage_1"}, "shard_grad_op sends as much and needs less memory"),
-        ({"strategy": "deepspeed"}, "fsdp as its stage 3"),
+        ({"strategy": "zero1"}, "shard_grad_op communicates as much and needs less memory"),
+        ({"strategy": "deepspeed_stage_1"}, "shard_grad_op communicates as much and needs less memory"),
+        ({"strategy": "deepspeed"}, "fsdp to its stage 3"),
         ({"gradient_accumulation_steps": 4}, "global_batch / (micro_batch * ranks) microbatches; set micro_batch"),
         ({"strategy": "deepspeed_stage_3_offload"}, "did you mean fsdp with cpu_offload?"),
         ({"globl_batch": 4}, "did you mean global_batch?"),
         ({"max_steps": 4}, "did you mean steps?"),
         ({"limit_all_gathers": True}, "FSDP2 limits its gathers by itself"),
-        ({"deepspeed": {}}, "'fsdp' as ZeRO-3"),
-        ({"resume_from_checkpoint": "x"}, "continues from its newest snapshot by itself"),
+        ({"deepspeed": {}}, "'fsdp' to ZeRO-3"),
+        ({"resume_from_checkpoint": "x"}, "continues from its newest snapshot; to start from another one"),
         ({"qqqq": 1}, "there are model, preset"),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_near_miss_says_what_to_write_instead(document, advice):
     assert refused.value.field in document
 
 
-def test_what_a_near_miss_advises_is_there():
+def test_advised_names_exist():
     known = [each.name for each in fields(TrainerConfig)]
     meant = {name for name in near_misses._FIELDS.values() if not name.startswith("--")}
     assert meant <= set(known)
@@ -85,7 +85,7 @@ def test_what_a_near_miss_advises_is_there():
     assert near_misses._FIELD_ADVICE.keys().isdisjoint(known)
 
 
-def test_all_unknown_fields_and_wrong_types_are_told_at_once():
+def test_one_error_lists_all_unknown_fields_and_wrong_types():
     with pytest.raises(ConfigError) as refused:
         parse_config({"globl_batch": 4, "steps": "many", "lr": 1e-3})
     assert str(refused.value).count("\n") == 2
@@ -118,7 +118,7 @@ def test_all_unknown_fields_and_wrong_types_are_told_at_once():
         ("optimizer_impl", "magic"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(field, value):
+def test_a_wrong_value_is_refused_with_its_field(field, value):
     with pytest.raises(ConfigError) as refused:
         parse_config({field: value})
     assert refused.value.field == field
@@ -127,11 +127,11 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(field, value):
 def test_settings_that_exclude_each_other_are_refused():
     with pytest.raises(ConfigError, match="cpu_offload: needs a sharded strategy"):
         parse_config({"strategy": "no_shard", "cpu_offload": True})
-    with pytest.raises(ConfigError, match="gradient_sync: 'step' does not go with static_graph"):
+    with pytest.raises(ConfigError, match="gradient_sync: 'step' does not work with static_graph"):
         parse_config({"strategy": "ddp", "static_graph": True, "gradient_sync": "step"})
 
 
-def test_short_texts_become_what_they_mean():
+def test_short_texts_are_parsed():
     assert parse_wrap(">=1.5M") == Wrap(min_parameters=1_500_000)
     assert parse_wrap("Block,Head") == Wrap(class_names=("Block", "Head"))
     assert parse_checkpointing("every-3") == Checkpointing(every=3)
@@ -140,13 +140,13 @@ def test_short_texts_become_what_they_mean():
     assert parse_config({"compile": True}).compile == "default"
 
 
-def test_a_configuration_is_told_by_what_differs_from_the_defaults():
+def test_a_rendered_configuration_has_only_what_differs_from_the_defaults():
     assert render_config(TrainerConfig()) == {"strategy": "auto"}
     document = {"strategy": "zero2", "snapshot_interval": 50, "compile": True, "task_config": {"a": [1]}}
     config = parse_config({**document, "task": "m:f", "steps": 300})
-    told = render_config(config)
-    assert told == {**document, "snapshot_interval": "50", "compile": "default", "task": "m:f"}
-    assert parse_config(told) == config
+    reported = render_config(config)
+    assert reported == {**document, "snapshot_interval": "50", "compile": "default", "task": "m:f"}
+    assert parse_config(reported) == config
 
 
 def test_the_reference_lists_every_key_with_its_default():

@@ -1,4 +1,4 @@
-"""Opening data, and what is said when there are none."""
+"""Opening data, and errors of missing data."""
 
 import json
 
@@ -14,7 +14,7 @@ def config(path, **options):
     return parse_config({"data": str(path), "global_batch": 2, "micro_batch": 2, "seq_len": 8, **options})
 
 
-def test_the_standard_library_is_text_enough_for_a_demonstration():
+def test_the_standard_library_is_large_enough_for_a_demonstration():
     data = open_data(parse_config({}))
     assert data.vocab_size == 256
     assert data.num_windows(128) > 20_000
@@ -31,7 +31,7 @@ def test_windows_overlap_by_the_token_that_is_both_target_and_input(tmp_path):
     assert windows_BT.tolist() == [list(range(9)), list(range(8, 17)), list(range(88, 97))]
 
 
-def test_a_folder_is_read_by_relative_path_without_binaries(tmp_path):
+def test_a_folder_is_read_in_order_of_relative_paths_without_binaries(tmp_path):
     for name, content in {"b/a.txt": b"second" * 5, "a.txt": b"first!" * 5, "x.bin": b"\0\1", ".hidden": b"no"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)

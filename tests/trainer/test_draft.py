@@ -1,4 +1,4 @@
-"""A model that was built on the CPU is gone once its values have been written."""
+"""A model that was built on the CPU is freed once its values have been written."""
 
 import weakref
 
@@ -10,7 +10,7 @@ from trainer.model import initial
 
 
 @pytest.mark.parametrize("own_init", [False, True], ids=["on meta", "on the CPU"])
-def test_no_first_values_are_kept_while_training(tmp_path, monkeypatch, own_init):
+def test_training_keeps_no_initial_values(tmp_path, monkeypatch, own_init):
     drafts, alive = [], []
     make, loop = initial.Draft, train._Loop.train
 

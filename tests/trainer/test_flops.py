@@ -1,4 +1,4 @@
-"""MFU's two sides: the model's operations, by formula and counted by torch, and what a device could do."""
+"""The FLOPs of models, by formula and counted by torch, and the peaks of devices."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from trainer.loop.task import open_task
 
 
 @pytest.mark.parametrize(("preset", "seq_len"), [("nano", 64), ("micro", 32), ("nano", 1)])
-def test_the_formula_is_what_torch_counts(preset, seq_len, tmp_path):
+def test_the_formula_matches_torchs_count(preset, seq_len, tmp_path):
     (tmp_path / "text").write_bytes(bytes(range(256)) * 2)
     config = parse_config({"preset": preset, "seq_len": seq_len, "data": str(tmp_path / "text"), "global_batch": 2})
     task = open_task(config)
@@ -21,7 +21,7 @@ def test_the_formula_is_what_torch_counts(preset, seq_len, tmp_path):
 
 
 @pytest.mark.parametrize("own_init", [False, True])
-def test_a_users_model_is_counted_without_being_computed(own_init):
+def test_a_users_model_is_counted_on_the_meta_device(own_init):
     width = 16
     task = open_task(parse_config({**OPTIONS, "task": NAME, "task_config": {"width": width, "own_init": own_init}}))
     assert task.flops_per_sample is None
@@ -45,22 +45,22 @@ def test_a_users_model_is_counted_without_being_computed(own_init):
         ("AMD Instinct MI300X", "bf16", 1307.4),
     ],
 )
-def test_a_device_is_known_by_its_name(name, precision, teraflops):
+def test_a_device_has_a_peak_by_its_name(name, precision, teraflops):
     assert peak_flops(name, precision) == teraflops * 1e12
 
 
 @pytest.mark.parametrize(
     ("name", "precision"), [("Tesla K80", "fp32"), ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "bf16"), ("NVIDIA L4", "fp64")]
 )
-def test_what_nobody_published_is_not_known(name, precision):
+def test_an_unpublished_peak_is_unknown(name, precision):
     assert peak_flops(name, precision) is None
 
 
-def test_tf32_counts_where_it_is_on():
+def test_tf32_counts_if_it_is_enabled():
     assert peak_flops("NVIDIA H200", "fp32", is_tf32=True) == 494e12
 
 
-def test_mfu_is_told_where_a_peak_is_configured_and_only_there(tmp_path):
+def test_mfu_is_reported_only_with_a_known_peak(tmp_path):
     with_peak, events = train_alone(tmp_path / "with", steps=3, peak_tflops=0.001)
     assert not events or all(event["kind"] != "setting.ignored" for event in events)
     flops = count_flops_per_sample(
@@ -72,14 +72,14 @@ def test_mfu_is_told_where_a_peak_is_configured_and_only_there(tmp_path):
     assert all("mfu" not in metrics for metrics in without.values())
     assert {step: metrics["loss"] for step, metrics in with_peak.items()} == {
         step: metrics["loss"] for step, metrics in without.items()
-    }, "counting changes no trajectory"
+    }, "counting does not change the losses"
 
 
 def test_a_model_that_cannot_be_counted_trains_without_mfu(tmp_path):
     metrics, events = train_alone(tmp_path, steps=2, peak_tflops=1, task_config={"width": 8, "uncountable": True})
     assert sorted(metrics) == [1, 2]
-    (told,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
-    assert told.startswith("no MFU: the model's operations cannot be counted: ")
+    (reported,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
+    assert reported.startswith("no MFU: the model's operations cannot be counted: ")
 
 
 class Caching(torch.nn.Linear):
@@ -91,7 +91,7 @@ class Caching(torch.nn.Linear):
         return super().forward(x) * self.mask
 
 
-def test_a_model_keeps_nothing_of_being_counted():
+def test_counting_does_not_change_the_model():
     with torch.device("meta"):
         model = Caching(4, 4)
     source = SimpleNamespace(micro_batch=2, read=lambda _: SimpleNamespace(batch=torch.ones(2, 4)))

@@ -1,4 +1,4 @@
-"""A full disk on purpose: met by the one rank that it is for, once."""
+"""An injected full disk fails one write of one rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.contract.env import parse_place
 from trainer.worker.full_disk import meet_full_disk
 
 
-def test_a_rank_meets_its_full_disk_once_and_no_other_does(tmp_path: Path) -> None:
+def test_a_full_disk_is_injected_once_and_on_one_rank(tmp_path: Path) -> None:
     here, other = (
         parse_place({"RANK": str(rank), "WORLD_SIZE": "4", "ORCHESTRATOR_REPLICA_DIR": str(tmp_path)})
         for rank in (3, 2)

@@ -1,4 +1,4 @@
-"""Leaving a group, and each rank's device."""
+"""The device of each rank, and leaving a group."""
 
 import threading
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def place():
 
 
 def enter(monkeypatch, place, *, destroy):
-    """A group of one rank on a GPU of which only the words are there."""
+    """A group of one rank on a fake GPU."""
     chosen = []
     monkeypatch.setattr(group, "_take_device", lambda _: GPU)
     monkeypatch.setattr("torch.distributed.init_process_group", lambda *_, **__: None)
@@ -32,8 +32,8 @@ def enter(monkeypatch, place, *, destroy):
     return group.process_group(place, Waits(Heartbeat(place, None))), chosen
 
 
-def test_an_error_is_not_kept_back_by_a_group_that_cannot_be_left(monkeypatch, place):
-    """NCCL's end may wait for ranks that never come to it."""
+def test_an_error_is_raised_even_if_the_group_cannot_be_left(monkeypatch, place):
+    """Destroying an NCCL group may wait for dead ranks."""
     never, entered = threading.Event(), threading.Event()
 
     def destroy():
@@ -60,8 +60,8 @@ def test_a_run_without_an_error_leaves_its_group_in_the_main_thread(monkeypatch,
 
 
 @pytest.mark.parametrize(("visible", "local_rank", "index"), [(1, 0, 0), (1, 3, 0), (8, 3, 3)])
-def test_a_worker_that_sees_one_device_takes_it(monkeypatch, visible, local_rank, index):
-    """Several workers of a node may each see a device of their own as the first one."""
+def test_a_worker_that_sees_one_device_uses_it(monkeypatch, visible, local_rank, index):
+    """Each worker of a node may see only its own device, as number 0. CUDA starts at once."""
     chosen = []
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: visible)
@@ -69,10 +69,10 @@ def test_a_worker_that_sees_one_device_takes_it(monkeypatch, visible, local_rank
     monkeypatch.setattr("torch.cuda.synchronize", chosen.append)
     variables = {"LOCAL_RANK": str(local_rank), "RANK": str(local_rank), "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
     assert group._take_device(parse_place(variables)) == torch.device("cuda", index)
-    assert chosen == [torch.device("cuda", index)] * 2  # taken, and started
+    assert chosen == [torch.device("cuda", index)] * 2  # set_device and synchronize
 
 
-def test_two_ranks_on_one_device_are_named():
+def test_two_ranks_on_one_device_are_refused_by_name():
     group.refuse_shared_devices(["a", "b", None, None])
     with pytest.raises(DeviceError, match="ranks 1 and 2 have one device, GPU b"):
         group.refuse_shared_devices(["a", "b", "b"])

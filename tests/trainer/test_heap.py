@@ -1,4 +1,4 @@
-"""What a step frees stays with the process, and the next step need not fault it in again."""
+"""Memory that a step frees stays with the process, so that the next step does not fault it in again."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.alone import train_alone
 from tests.trainer.harness import ROOT
 
-# As a step does: many blocks, more in all than twice the largest, allocated and freed again.
+# Like a step, allocate and free many blocks, together more than twice the largest.
 FAULTS = """
 import os
 import resource
@@ -29,7 +29,7 @@ for _ in range(20):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-needs_glibc = pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="the malloc is another one")
+needs_glibc = pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="needs glibc")
 
 
 def count_faults(mode, **variables):
@@ -48,11 +48,11 @@ def test_freed_memory_is_not_faulted_in_again():
 @pytest.mark.parametrize(
     "variables", [{"MALLOC_TOP_PAD_": "0"}, {"GLIBC_TUNABLES": "glibc.malloc.top_pad=0"}], ids=["variable", "tunable"]
 )
-def test_what_the_user_has_set_stands(variables):
+def test_the_users_malloc_settings_are_kept(variables):
     assert count_faults("keep", **variables) * 10 > count_faults("leave", **variables)
 
 
-def test_training_on_a_cpu_keeps_what_it_frees(tmp_path, monkeypatch):
+def test_training_on_a_cpu_keeps_freed_memory(tmp_path, monkeypatch):
     kept = []
     monkeypatch.setattr("trainer.train.keep_freed_memory", kept.append)
     train_alone(tmp_path, steps=1)

@@ -1,4 +1,4 @@
-"""Reporting never ends a run; and when a snapshot is due."""
+"""Reporting, which never ends a run."""
 
 import errno
 import io
@@ -16,7 +16,7 @@ from trainer.worker.heartbeat import Heartbeat, Journal
 from trainer.worker.signals import StopFlag
 
 
-def test_what_is_written_is_what_the_contract_reads(tmp_path, capsys):
+def test_the_contract_parses_what_is_written(tmp_path, capsys):
     place = parse_place({"RANK": "3", "WORLD_SIZE": "4", "ORCHESTRATOR_REPLICA_DIR": str(tmp_path)})
     heartbeat = Heartbeat(place, total_steps=10)
     heartbeat.beat(Phase.STEP, 7, {"loss": 1.5, "tokens_per_s": 10.0, "learning_rate": 0.1})
@@ -29,7 +29,7 @@ def test_what_is_written_is_what_the_contract_reads(tmp_path, capsys):
     assert "step 7/10  loss 1.5" in capsys.readouterr().out
 
 
-def test_the_newest_line_of_a_step_has_all_that_was_measured_of_it(tmp_path):
+def test_the_newest_line_of_a_step_has_all_its_metrics(tmp_path):
     heartbeat = Heartbeat(parse_place({"ORCHESTRATOR_REPLICA_DIR": str(tmp_path)}), total_steps=10)
     heartbeat.beat(Phase.STEP, 7, {"loss": 1.5})
     heartbeat.beat(Phase.STEP, 7, {"evaluation_loss": 2.5})
@@ -39,7 +39,7 @@ def test_the_newest_line_of_a_step_has_all_that_was_measured_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/dev/full", "/nowhere/progress.jsonl"])
-def test_a_journal_that_cannot_be_written_is_no_error(path, tmp_path):
+def test_an_unwritable_journal_raises_no_error(path, tmp_path):
     link = tmp_path / "progress.jsonl"
     link.symlink_to(path)
     Journal(link).append({"step": 1})
@@ -50,7 +50,7 @@ class FullLog(io.StringIO):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_log_ends_nothing(tmp_path, monkeypatch):
+def test_a_full_log_ends_no_run(tmp_path, monkeypatch):
     heartbeat = Heartbeat(parse_place({"ORCHESTRATOR_REPLICA_DIR": str(tmp_path)}), 1)
     monkeypatch.setattr("sys.stdout", FullLog())
     heartbeat.beat(Phase.STEP, 1, {"loss": 1.0})
@@ -59,7 +59,7 @@ def test_a_full_log_ends_nothing(tmp_path, monkeypatch):
     assert [line["kind"] for line in read_lines(tmp_path / "events.jsonl")] == ["snapshot.committed"]
 
 
-def test_a_torn_line_spoils_no_other(tmp_path, monkeypatch):
+def test_a_torn_line_does_not_damage_the_next_one(tmp_path, monkeypatch):
     journal, write = Journal(tmp_path / "journal"), os.write
     monkeypatch.setattr("os.write", lambda descriptor, data: write(descriptor, data[:4]))
     journal.append({"step": 1})
@@ -70,7 +70,7 @@ def test_a_torn_line_spoils_no_other(tmp_path, monkeypatch):
     assert json.loads(whole) == {"step": 2}
 
 
-def test_after_a_line_that_was_lost_the_journal_is_opened_anew(tmp_path, monkeypatch):
+def test_the_journal_is_opened_again_after_a_lost_line(tmp_path, monkeypatch):
     folder = tmp_path / "1"
     folder.mkdir()
     journal = Journal(folder / "journal")
@@ -88,7 +88,7 @@ def refuse(*_):
     raise OSError(errno.ESTALE, "Stale file handle")
 
 
-def test_a_stop_signal_sets_a_flag_and_nothing_else():
+def test_a_stop_signal_only_sets_a_flag():
     stop, before = StopFlag(), signal.getsignal(signal.SIGTERM)
     try:
         stop.install()

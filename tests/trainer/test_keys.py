@@ -1,8 +1,7 @@
-"""What single keys of the configuration do, by structure: the loss would not show it. More: long/test_exchanges.py."""
+"""Settings whose effect the loss does not show. See also long/test_exchanges.py."""
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy
 
@@ -15,13 +14,12 @@ from trainer.parallel import trainee as parallel
 from trainer.parallel.replication import convert_batchnorm
 from trainer.parallel.strategy import Layout
 from trainer.parallel.trainee import build_trainee
-from trainer.worker import group
 from trainer.worker.heartbeat import Heartbeat
 from trainer.worker.run import Run
 from trainer.worker.waits import Waits
 
 PLACE = parse_place({})
-CPU, ACCELERATOR = torch.device("cpu"), torch.device("meta")  # on which nothing is computed here
+CPU, ACCELERATOR = torch.device("cpu"), torch.device("meta")  # nothing is computed on it
 ONE_SHARD = Layout(strategy="fsdp", replicas=1, shards=1)
 
 
@@ -29,13 +27,6 @@ class Normalised(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)))
-
-
-@pytest.fixture
-def group_of_one():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def make_decoder() -> Decoder:
@@ -53,7 +44,7 @@ def build(model: nn.Module, config: TrainerConfig, device: torch.device) -> para
     return build_trainee(run, model, write_values)
 
 
-def test_batchnorm_becomes_that_of_all_ranks_and_keeps_its_names():
+def test_batchnorm_is_converted_to_all_ranks_and_keeps_its_names():
     with torch.device("meta"):
         model = Normalised()
     names = list(model.state_dict())
@@ -65,8 +56,8 @@ def test_batchnorm_becomes_that_of_all_ranks_and_keeps_its_names():
 
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize(("device", "kind"), [(ACCELERATOR, nn.SyncBatchNorm), (CPU, nn.BatchNorm2d)], ids=str)
-def test_batchnorm_is_converted_on_accelerators_alone(monkeypatch, device, kind):
-    monkeypatch.setattr(parallel, "refuse_unwritten", lambda model: None)  # there is nothing to read on `meta`
+def test_batchnorm_is_converted_only_on_accelerators(monkeypatch, device, kind):
+    monkeypatch.setattr(parallel, "refuse_unwritten", lambda model: None)  # `meta` has no values
     with torch.device("meta"):
         model = Normalised()
     config = TrainerConfig(strategy="ddp", sync_batchnorm=True, optimizer_impl="plain")
@@ -75,9 +66,9 @@ def test_batchnorm_is_converted_on_accelerators_alone(monkeypatch, device, kind)
 
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("offloads", [True, False])
-def test_offloaded_parameters_live_on_the_host_and_buffers_where_the_model_computes(monkeypatch, offloads):
+def test_offloaded_parameters_are_on_the_host_and_buffers_on_the_device(monkeypatch, offloads):
     monkeypatch.setattr(parallel, "refuse_unwritten", lambda model: None)
-    monkeypatch.setattr(parallel, "shard", lambda *_: None)  # which needs a mesh of accelerators
+    monkeypatch.setattr(parallel, "shard", lambda *_: None)  # it needs a mesh of accelerators
     with torch.device("meta"):
         model = Normalised()
     config = TrainerConfig(strategy="fsdp", cpu_offload=offloads, optimizer_impl="plain")
@@ -95,21 +86,24 @@ def test_offloaded_parameters_live_on_the_host_and_buffers_where_the_model_compu
     ],
     ids=["pinned for a GPU", "not pinned without one", "no offload"],
 )
-def test_every_sharded_module_is_told_to_offload(monkeypatch, config, device, policy):
-    told = []
+def test_every_sharded_module_offloads(monkeypatch, config, device, policy):
+    reported = []
     monkeypatch.setattr(sharding, "_build_mesh", lambda layout, device: None)
-    monkeypatch.setattr(sharding, "fully_shard", lambda module, **options: told.append(options["offload_policy"]))
+    monkeypatch.setattr(sharding, "fully_shard", lambda module, **options: reported.append(options["offload_policy"]))
     model = make_decoder()
     sharding.shard(model, list(model.blocks), ONE_SHARD, config, device)
-    assert len(told) > len(model.blocks)
-    assert all(each == policy for each in told)
+    assert len(reported) > len(model.blocks)
+    assert all(each == policy for each in reported)
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_blocks_are_gathered_ahead_in_the_order_in_which_they_are_used(monkeypatch):
+def test_blocks_are_prefetched_in_order_of_use(monkeypatch):
     forward, backward = {}, {}
-    for told, name in ((forward, "set_modules_to_forward_prefetch"), (backward, "set_modules_to_backward_prefetch")):
-        monkeypatch.setattr(FSDPModule, name, lambda block, others, told=told: told.update({block: others}))
+    for reported, name in (
+        (forward, "set_modules_to_forward_prefetch"),
+        (backward, "set_modules_to_backward_prefetch"),
+    ):
+        monkeypatch.setattr(FSDPModule, name, lambda block, others, reported=reported: reported.update({block: others}))
     model = make_decoder()
     first, second, third, fourth = blocks = list(model.blocks)
     sharding.shard(model, blocks, ONE_SHARD, TrainerConfig(strategy="fsdp", prefetch_blocks=2), CPU)
@@ -123,7 +117,7 @@ def test_blocks_are_gathered_ahead_in_the_order_in_which_they_are_used(monkeypat
     [("none", []), ("default", [None] * 4), ("reduce-overhead", ["reduce-overhead"] * 4)],
     ids=str,
 )
-def test_each_block_is_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, given):
+def test_each_block_is_compiled_in_the_configured_mode(monkeypatch, mode, given):
     modes = []
     monkeypatch.setattr(torch, "compile", lambda forward, mode: modes.append(mode) or forward)
     build(make_decoder(), TrainerConfig(strategy="ddp", compile=mode), CPU)
@@ -132,7 +126,7 @@ def test_each_block_is_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode
 
 @pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize(("mode", "count"), [("none", 0), ("reduce-overhead", 2)])
-def test_cuda_graphs_are_told_where_each_microbatch_begins(monkeypatch, mode, count):
+def test_every_microbatch_begins_a_step_for_cuda_graphs(monkeypatch, mode, count):
     begun = []
     monkeypatch.setattr(torch, "compile", lambda forward, mode: forward)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(True))
@@ -140,14 +134,3 @@ def test_cuda_graphs_are_told_where_each_microbatch_begins(monkeypatch, mode, co
     trainee.synchronise(is_last=False)
     trainee.synchronise(is_last=True)
     assert len(begun) == count
-
-
-def test_cuda_starts_when_the_device_is_taken_and_not_with_the_first_tensor(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: asked.append(("set", device)))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: asked.append(("synchronize", device)))
-    device = group._take_device(PLACE)
-    assert device == torch.device("cuda", 0)
-    assert asked == [("set", device), ("synchronize", device)]

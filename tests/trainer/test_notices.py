@@ -1,4 +1,4 @@
-"""What a configuration or a node cannot give is said, and not passed over."""
+"""Settings without effect are reported, and a node whose GPU cannot be used is refused."""
 
 import pytest
 
@@ -29,17 +29,17 @@ from trainer.worker.group import refuse_lost_devices
         ({"weight_decay": 0}, {"strategy": "ddp", "device": "cpu", "has_own_optimizer": True}, ["weight_decay"]),
     ],
 )
-def test_a_key_without_effect_is_named(options, where, keys):
+def test_a_setting_without_effect_is_reported(options, where, keys):
     notices = find_ignored(parse_config(options), **where)
     assert [notice.partition(":")[0] for notice in notices] == keys
 
 
-def test_a_gpu_that_torch_cannot_use_is_no_reason_to_train_on_the_cpu(tmp_path):
+def test_a_node_whose_gpu_torch_cannot_use_does_not_train_on_the_cpu(tmp_path):
     refuse_lost_devices(tmp_path, None, "13.0")
     (tmp_path / "nvidiactl").touch()
     refuse_lost_devices(tmp_path, None, "13.0")
     (tmp_path / "nvidia0").touch()
     with pytest.raises(DeviceError, match=r"this node has nvidia0, but torch .* finds no GPU that it can use"):
         refuse_lost_devices(tmp_path, None, "13.0")
-    refuse_lost_devices(tmp_path, "", "13.0")  # the CPU was asked for
+    refuse_lost_devices(tmp_path, "", "13.0")  # the CPU was requested
     refuse_lost_devices(tmp_path, None, None)  # a torch without CUDA

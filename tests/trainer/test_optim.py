@@ -1,4 +1,4 @@
-"""Where AdamW keeps what it counts."""
+"""The step counts of AdamW."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from trainer.parallel.optim import build_optimizer
 
 
 @pytest.mark.parametrize(("impl", "device"), [("fused", "meta"), ("foreach", "cpu"), ("plain", "cpu")])
-def test_only_a_fused_step_is_counted_on_the_device(impl, device):
-    """The others read the count on the host, once for each parameter: each would wait for the device."""
+def test_only_the_fused_optimizer_counts_steps_on_the_device(impl, device):
+    """The other kernels read the count of each parameter on the host, and would wait for the device each time."""
     model = nn.Linear(3, 3, device="meta")
     optimizer = build_optimizer(model, TrainerConfig(optimizer_impl=impl))
     optimizer.prepare(model.parameters())

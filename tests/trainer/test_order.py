@@ -19,15 +19,15 @@ def test_every_key_permutes_every_size(size, key):
 
 @given(size=sizes, seed=seeds, epoch=st.integers(0, 1000))
 @settings(max_examples=examples(20, 200))
-def test_every_window_comes_once_per_epoch(size, seed, epoch):
+def test_every_window_occurs_once_per_epoch(size, seed, epoch):
     drawn = draw_windows(first=epoch * size, count=size, num_windows=size, seed=seed)
     assert sorted(drawn) == list(range(size))
 
 
 @given(size=sizes, seed=seeds, first=st.integers(0, 5000), cut=st.integers(1, 40))
 @settings(max_examples=examples(20, 200))
-def test_a_draw_does_not_depend_on_how_it_is_cut(size, seed, first, cut):
-    """The stream has no state: what is drawn at once is what is drawn piece by piece, over epochs' borders too."""
+def test_the_order_does_not_depend_on_the_size_of_requests(size, seed, first, cut):
+    """The stream has no state: a request gives the same as its parts, also across epochs."""
     whole = draw_windows(first=first, count=40, num_windows=size, seed=seed)
     left = draw_windows(first=first, count=cut, num_windows=size, seed=seed)
     right = draw_windows(first=first + cut, count=40 - cut, num_windows=size, seed=seed)
@@ -44,7 +44,7 @@ def test_epochs_and_seeds_shuffle_differently():
 
 
 @given(count=st.integers(1, 60), world_size=st.integers(1, 17))
-def test_ranks_share_the_batch_exactly_whatever_their_number(count, world_size):
+def test_any_number_of_ranks_divides_the_batch_exactly(count, world_size):
     shares = [assign_microbatches(rank, world_size, count) for rank in range(world_size)]
     real = sorted(share.microbatch for of_rank in shares for share in of_rank if share.weight == 1)
     assert real == list(range(count))

@@ -1,4 +1,4 @@
-"""The loss scale of fp16, and gradients of several kinds clipped together."""
+"""The loss scale of fp16, and clipping gradients of several types."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from trainer.parallel.optim import clip_gradients, gather_gradients, measure_nor
 from trainer.parallel.precision import LossScale
 
 
-def test_the_scale_grows_after_a_long_good_time_and_halves_at_once():
+def test_the_scale_grows_after_many_good_steps_and_halves_at_once():
     scale = LossScale("fp16")
     assert all(scale.accepts(1.0) for _ in range(2000))
     assert scale.factor == 2.0**17
@@ -19,7 +19,7 @@ def test_the_scale_grows_after_a_long_good_time_and_halves_at_once():
     assert scale.skipped_steps == 2
 
 
-def test_a_restored_scale_goes_on_where_the_saved_one_was():
+def test_a_restored_scale_continues():
     saved, restored = LossScale("fp16"), LossScale("fp16")
     saved.accepts(float("inf"))
     for _ in range(1999):
@@ -31,7 +31,7 @@ def test_a_restored_scale_goes_on_where_the_saved_one_was():
         assert scale.skipped_steps == 1
 
 
-def test_a_run_that_was_not_in_fp16_hands_no_scale_over():
+def test_a_run_without_fp16_saves_no_scale():
     scale = LossScale("fp16")
     scale.load_state_dict(LossScale("bf16").state_dict())
     assert scale.factor == 2.0**16
@@ -61,7 +61,7 @@ def test_gradients_of_several_formats_have_one_norm():
     assert [parameter.grad[0].item() for parameter in parameters] == pytest.approx([1.5, 2.0, 6.0], rel=1e-2)
 
 
-def test_a_scale_is_undone_where_nothing_is_clipped():
+def test_the_scale_is_undone_without_clipping():
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([6.0, 8.0])
     gradients = gather_gradients([parameter])

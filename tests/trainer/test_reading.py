@@ -1,4 +1,4 @@
-"""Tensors that are read straight into place are those that torch's own reader gives."""
+"""Reading tensors into their final memory gives the same as torch's reader."""
 
 import pickle
 import warnings
@@ -13,7 +13,6 @@ from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from trainer.script.script_state import Writer as ScriptWriter
 from trainer.snapshot.reading import StraightReader
 from trainer.snapshot.streams import Writer
 from trainer.snapshot.whole import write_whole
@@ -32,7 +31,7 @@ VALUES = {
 
 
 @pytest.fixture(autouse=True)
-def no_words_on_single_processes():
+def without_warnings():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -40,7 +39,7 @@ def no_words_on_single_processes():
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many tensors went torch's way."""
+    """The tensors that torch's reader has read."""
     calls, real = [], torch.load
     monkeypatch.setattr(filesystem.torch, "load", lambda *args, **options: calls.append(args) or real(*args, **options))
     return calls
@@ -58,7 +57,7 @@ def test_all_kinds_of_values_come_back(tmp_path):
         assert torch.equal(found[name], value) if torch.is_tensor(value) else found[name] == value, name
 
 
-def test_whole_tensors_never_go_through_a_copy(tmp_path, counted):
+def test_whole_tensors_are_read_without_a_copy(tmp_path, counted):
     state = {"a": torch.randn(5, 7), "b": torch.randn(3, dtype=torch.float64)}
     save(state, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
     places = {name: torch.zeros_like(value) for name, value in state.items()}
@@ -72,7 +71,7 @@ def test_whole_tensors_never_go_through_a_copy(tmp_path, counted):
     [torch.zeros(4, 6, dtype=torch.float64), torch.zeros(6, 4).t(), torch.zeros(4, 12)[:, ::2]],
     ids=["another type", "another order", "with gaps"],
 )
-def test_a_place_of_another_layout_is_filled_by_torch(tmp_path, counted, place):
+def test_torch_fills_a_target_of_another_layout(tmp_path, counted, place):
     value = torch.randn(4, 6)
     save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
     assert torch.equal(read(tmp_path, {"a": place})["a"], value.to(place.dtype))
@@ -88,7 +87,7 @@ def test_a_file_that_ends_within_a_tensor_is_an_error(tmp_path):
 
 
 class FirstRows(DefaultLoadPlanner):
-    """Wants the first rows alone of what was saved as one piece, as a rank of a larger group would."""
+    """Reads only the first rows of a tensor, like a rank of a larger group."""
 
     def create_local_plan(self):
         plan = super().create_local_plan()
@@ -98,7 +97,7 @@ class FirstRows(DefaultLoadPlanner):
         return super().resolve_tensor(read_item).narrow(0, 0, 2)
 
 
-def test_a_part_of_a_tensor_is_not_taken_for_a_whole_one(tmp_path, counted):
+def test_a_part_of_a_tensor_is_not_read_as_a_whole_one(tmp_path, counted):
     value = torch.randn(4, 6)
     save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
     state = {"a": torch.zeros(4, 6)}
@@ -107,7 +106,7 @@ def test_a_part_of_a_tensor_is_not_taken_for_a_whole_one(tmp_path, counted):
     assert counted
 
 
-def test_a_file_that_torch_wrote_in_another_way_goes_torchs(tmp_path, counted, monkeypatch):
+def test_torch_reads_a_file_of_another_layout(tmp_path, counted, monkeypatch):
     value = torch.randn(4, 6)
     monkeypatch.setattr("trainer.snapshot.reading._RECORD", b"another/data/0")
     save({"a": value}, storage_writer=filesystem.FileSystemWriter(tmp_path), no_dist=True)
@@ -115,10 +114,9 @@ def test_a_file_that_torch_wrote_in_another_way_goes_torchs(tmp_path, counted, m
     assert counted
 
 
-@pytest.mark.parametrize("writer", [Writer, ScriptWriter])
-def test_no_path_is_pickled(tmp_path, writer):
-    """Python 3.13 pickles one by a module that others do not have."""
-    assert b"pathlib" not in pickle.dumps(writer(tmp_path).storage_meta())
+def test_no_path_is_pickled(tmp_path):
+    """Python 3.13 pickles paths by a module that older versions lack."""
+    assert b"pathlib" not in pickle.dumps(Writer(tmp_path).storage_meta())
 
 
 def test_an_imported_snapshot_has_no_pickled_path(tmp_path):
@@ -126,8 +124,8 @@ def test_an_imported_snapshot_has_no_pickled_path(tmp_path):
     assert b"pathlib" not in (tmp_path / ".metadata").read_bytes()
 
 
-def test_what_a_later_torch_adds_to_the_properties_of_a_tensor_is_left_out(monkeypatch):
-    """As 2.15 has added strides, which releases before it refuse."""
+def test_unknown_tensor_properties_of_a_later_torch_are_left_out(monkeypatch):
+    """2.15 added strides, which earlier releases refuse."""
     own = TensorProperties.__getstate__
     with monkeypatch.context() as patch:
         patch.setattr(TensorProperties, "__getstate__", lambda properties: (*own(properties), "of a later torch"))

@@ -1,6 +1,6 @@
 """Snapshots in an object store: the same rules as in a folder, by marks instead of renames.
 
-`local://` is fsspec's own name for files, which the trainer treats as any other store; S3 itself is in `long`.
+The trainer treats `local://`, fsspec's name for files, like any other store. Tests with S3 are in `long`.
 """
 
 import errno
@@ -51,13 +51,13 @@ def make(store, name, **details):
 
 
 def choose(store):
-    told = []
+    reported = []
     records = [TermRecord(term=Term(1, 1), base_step=0)]
-    restore = lineage.choose_restore(parse_place({}), store, records, lambda _, sentence, __: told.append(sentence))
-    return restore, told
+    restore = lineage.choose_restore(parse_place({}), store, records, lambda _, sentence, __: reported.append(sentence))
+    return restore, reported
 
 
-def test_only_what_is_committed_counts_and_the_newest_is_taken(store):
+def test_only_committed_snapshots_count_and_the_newest_is_restored(store):
     assert snapshot.list_committed(store) == []
     assert choose(store) == (None, [])
     for name in NAMES[:2]:
@@ -66,8 +66,8 @@ def test_only_what_is_committed_counts_and_the_newest_is_taken(store):
     write(store / str(NAMES[2]) / "__0_0.distcp", b"half")
     assert sorted(snapshot.list_committed(store), key=str) == NAMES[:2]
     assert sorted(snapshot.list_named(store), key=str) == NAMES
-    restore, told = choose(store)
-    assert (restore.manifest.step, restore.is_own, told) == (20, True, [])
+    restore, reported = choose(store)
+    assert (restore.manifest.step, restore.is_own, reported) == (20, True, [])
     assert pickle.loads(pickle.dumps(restore)) == restore, "rank 0 sends it to the others"
 
 
@@ -77,25 +77,25 @@ def test_only_what_is_committed_counts_and_the_newest_is_taken(store):
         (lambda shard: write(shard, bytes(10240)), "has changed since the commit"),
         (lambda shard: write(shard, b"short"), "has 5 bytes, committed were 10240"),
         (lambda shard: shard.unlink(), "is missing"),
-        (lambda shard: write(shard.parent / "MANIFEST.json", b"{"), "is no manifest"),
+        (lambda shard: write(shard.parent / "MANIFEST.json", b"{"), "is not a manifest"),
     ],
     ids=["changed", "truncated", "missing", "manifest"],
 )
-def test_what_is_damaged_is_marked_and_the_one_before_is_used(store, damage, phrase):
+def test_a_damaged_snapshot_is_marked_and_the_previous_one_is_restored(store, damage, phrase):
     make(store, NAMES[0])
     damage(make(store, NAMES[1]) / "__0_0.distcp")
-    restore, (told,) = choose(store)
+    restore, (reported,) = choose(store)
     assert restore.manifest.step == 10
-    assert phrase in told
+    assert phrase in reported
     assert snapshot.list_quarantined(store) == [NAMES[1]]
-    assert (store / str(NAMES[1]) / "MANIFEST.json").exists(), "kept for whoever looks into it"
-    assert choose(store)[1] == [], "told once"
+    assert (store / str(NAMES[1]) / "MANIFEST.json").exists(), "kept for inspection"
+    assert choose(store)[1] == [], "it is reported once"
     (store / str(NAMES[0]) / ".metadata").unlink()
     with pytest.raises(SnapshotError, match=r"none of the 2 committed snapshots .* is whole: not starting again"):
         choose(store)
 
 
-def test_one_writer_of_a_snapshot_wins_and_one_commit(store):
+def test_one_writer_and_one_commit_of_a_snapshot_win(store):
     directory = make(store, NAMES[0])
     with pytest.raises(FileExistsError):
         snapshot.claim(directory)
@@ -104,16 +104,16 @@ def test_one_writer_of_a_snapshot_wins_and_one_commit(store):
     assert snapshot.verify(directory).step == 10
 
 
-def test_retention_deletes_what_is_old_and_keeps_what_is_good(store):
+def test_retention_deletes_old_snapshots_and_keeps_good_ones(store):
     for name in NAMES:
         make(store, name)
     (store / str(NAMES[2]) / "__0_0.distcp").unlink()
-    told = []
+    reported = []
     Retention(
-        store, lineage.Fence(None), lambda kind, _, evidence: told.append((kind.value, evidence)), keep=1
+        store, lineage.Fence(None), lambda kind, _, evidence: reported.append((kind.value, evidence)), keep=1
     ).delete_old()
-    assert [kind for kind, _ in told] == ["snapshot.quarantined", "snapshot.deleted"]
-    assert told[1][1] == {"name": str(NAMES[0]), "verified": [str(NAMES[1])]}
+    assert [kind for kind, _ in reported] == ["snapshot.quarantined", "snapshot.deleted"]
+    assert reported[1][1] == {"name": str(NAMES[0]), "verified": [str(NAMES[1])]}
     assert snapshot.list_committed(store) == [NAMES[1]]
     assert not [name for name in store.names() if name.startswith(str(NAMES[0]))], "nothing of it is left"
     snapshot.remove(store / str(NAMES[0]))
@@ -130,7 +130,7 @@ class AwayFileSystem(MemoryFileSystem):
     cat_file = find
 
 
-def test_a_store_that_does_not_answer_is_no_damage(store):
+def test_an_unreachable_store_is_no_damage(store):
     fsspec.register_implementation("away", AwayFileSystem, clobber=True)
     away = Remote("away://bucket/job")
     with pytest.raises(SnapshotError, match="cannot be read: ConnectionError: no route to host"):
@@ -144,9 +144,9 @@ def test_a_store_that_does_not_answer_is_no_damage(store):
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("memory://job", "it is gone with the process that wrote it"),
-        ("simplecache::memory://bucket/job", "it is gone with the process that wrote it"),
-        ("s3://", "it names no place"),
+        ("memory://job", "it does not outlive the process that wrote it"),
+        ("simplecache::memory://bucket/job", "it does not outlive the process that wrote it"),
+        ("s3://", "it names no folder"),
         ("nonsense://bucket/job", "nonsense://bucket/job.* cannot hold snapshots: Protocol not known: nonsense"),
     ],
 )
@@ -163,29 +163,29 @@ def test_a_file_url_is_a_folder(tmp_path):
 
 
 class NotHere(FileNotFoundError):
-    """As a store has errors of its own, without a number."""
+    """An error of a store, without an errno."""
 
 
-def test_an_error_of_a_store_s_own_kind_is_one_that_readers_know():
+def test_a_stores_own_error_becomes_an_oserror():
     with pytest.raises(FileNotFoundError) as raised, Remote("local:///nowhere")._translated():
         raise NotHere
     assert (raised.type, raised.value.errno) == (FileNotFoundError, errno.ENOENT)
 
 
-def test_a_snapshot_that_cannot_be_removed_is_told_all_the_same(monkeypatch):
+def test_a_failed_snapshot_is_reported_even_if_it_cannot_be_removed(monkeypatch):
     def refuse(_):
         raise OSError(errno.EREMOTEIO, "the store is away")
 
-    told = []
+    reported = []
     monkeypatch.setattr(snapshot, "remove", refuse)
     committer = object.__new__(Committer)
-    committer._tell = lambda kind, sentence, evidence: told.append(sentence)
+    committer._tell = lambda kind, sentence, evidence: reported.append(sentence)
     pending = PendingSnapshot(path=Remote("local:///nowhere/step-4"), step=4, samples_seen=0, requests=0)
     committer.give_up(pending, OSError("no room"))
-    assert told == ["snapshot of step 4 failed, training goes on: no room"]
+    assert reported == ["snapshot of step 4 failed, training continues: no room"]
 
 
-def test_a_stager_outlives_what_writing_raises(capsys):
+def test_the_stager_survives_an_error_of_its_writer(capsys):
     def fail(_):
         raise OSError("away")
 

@@ -1,4 +1,4 @@
-"""A user's data, read by position: which samples come when, from what, and by how many processes."""
+"""A user's data: the order of samples, the accepted kinds of data, and worker processes."""
 
 from collections import Counter, namedtuple
 
@@ -44,7 +44,7 @@ def read(source, first, count=None):
 
 
 def ledger(source, world_size, steps, global_batch=8):
-    """What all ranks consume together, in the order of the stream."""
+    """All samples that the ranks consume, in the order of the stream."""
     taken = []
     for step in range(steps):
         for rank in range(world_size):
@@ -56,21 +56,21 @@ def ledger(source, world_size, steps, global_batch=8):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_all_ranks_together_consume_one_and_the_same_stream(world_size):
+def test_all_ranks_together_read_one_stream(world_size):
     source = source_of(Numbers(20), micro_batch=2)
     consumed = ledger(source, world_size, steps=10)
     assert consumed == read(source, 0, 80)
     assert Counter(consumed) == Counter(dict.fromkeys(range(20), 4)), "each sample once per epoch"
 
 
-def test_epochs_are_told_and_shuffled_differently():
+def test_datasets_get_the_epoch_and_each_epoch_has_another_order():
     data = Numbers(20)
     source = source_of(data)
     assert read(source, 0, 20) != read(source, 20, 20)
     assert data.epochs == [0, 1]
 
 
-def test_a_loader_lends_its_dataset_its_batches_and_its_collation_but_not_its_order():
+def test_a_loaders_dataset_batch_size_and_collation_are_used_but_not_its_order():
     loader = DataLoader(Numbers(12), batch_size=4, shuffle=True, collate_fn=lambda items: torch.tensor(items) * 10)
     source = source_of(loader)
     assert source.micro_batch == 4
@@ -87,13 +87,13 @@ def test_a_loader_that_does_not_shuffle_is_read_in_order():
     [SubsetRandomSampler(range(5, 10)), WeightedRandomSampler([0.0, 1.0, 1.0], 5)],
     ids=["subset", "weighted"],
 )
-def test_any_sampler_is_followed_epoch_by_epoch(sampler):
+def test_a_custom_sampler_runs_once_per_epoch(sampler):
     def epochs():
         source = source_of(DataLoader(Numbers(10), batch_size=2, sampler=sampler))
         return [read(source, 5 * epoch, 5) for epoch in range(3)]
 
     first = epochs()
-    torch.manual_seed(99)  # nothing but (seed, epoch) decides
+    torch.manual_seed(99)  # the order depends only on (seed, epoch)
     assert epochs() == first
     assert first[0] != first[1] or first[1] != first[2]
     assert all(0 not in epoch for epoch in first)
@@ -109,12 +109,12 @@ def test_a_stream_of_batches_is_refused_with_advice():
             source_of(data)
 
 
-def test_batches_that_a_loader_does_not_make_itself_are_refused():
-    with pytest.raises(TaskError, match="batch_sampler of its own"):
+def test_a_loader_with_its_own_batch_sampler_is_refused():
+    with pytest.raises(TaskError, match="has its own batch_sampler"):
         source_of(DataLoader(Numbers(4), batch_sampler=[[0, 1], [2, 3]]))
 
 
-def test_a_function_of_step_and_microbatch_is_data_too():
+def test_a_function_of_step_and_microbatch_is_accepted_as_data():
     source = source_of(lambda step, microbatch: torch.tensor([step, microbatch]))
     assert source.read(Request(step=3, microbatch=1, first=28, count=4)).batch.tolist() == [3, 1]
 
@@ -128,7 +128,7 @@ def test_samples_that_do_not_collate_are_named():
     assert "collate_fn" in failure
 
 
-def test_noise_is_a_function_of_the_place_in_the_stream():
+def test_random_augmentation_is_a_function_of_the_position():
     class Noise(Numbers):
         def __getitem__(self, index):
             return torch.rand(())
@@ -143,7 +143,7 @@ def feeder_of(source, workers):
     return Feeder(source, requests, workers=workers, device=CPU, cores=4)
 
 
-def test_processes_deliver_in_order_and_name_what_they_cannot_read():
+def test_worker_processes_deliver_in_order_and_name_unreadable_samples():
     class Broken(Numbers):
         def __getitem__(self, index):
             if index == 17:
@@ -158,7 +158,7 @@ def test_processes_deliver_in_order_and_name_what_they_cannot_read():
     feeder.close()
 
 
-def test_processes_are_started_once_steps_have_waited_and_nothing_is_lost():
+def test_worker_processes_start_once_steps_wait_and_no_sample_is_lost():
     feeder = feeder_of(source_of(DataLoader(Numbers(800), batch_size=8)), workers=None)
     first = []
     for _ in range(8):
@@ -174,11 +174,11 @@ def test_processes_are_started_once_steps_have_waited_and_nothing_is_lost():
     ("waited_s", "steps_s", "cores", "workers"),
     [(0.01, 1.0, 8, 0), (0.2, 1.0, 8, 2), (0.5, 1.0, 8, 2), (0.75, 1.0, 8, 4), (0.99, 1.0, 4, 3), (1.0, 1.0, 1, 1)],
 )
-def test_as_many_processes_as_reading_needs_and_the_rank_has_cores(waited_s, steps_s, cores, workers):
+def test_there_are_as_many_processes_as_reading_needs_and_the_rank_has_cores(waited_s, steps_s, cores, workers):
     assert choose_workers(waited_s, steps_s, cores) == workers
 
 
-def test_batches_keep_their_shape_on_the_way_to_a_device():
+def test_batches_keep_their_structure_when_moved_to_a_device():
     meta = torch.device("meta")
     batch = {"pair": Pair(torch.ones(2), [torch.ones(1), "text"]), "n": 3}
     moved = move(batch, meta)
@@ -191,7 +191,7 @@ def test_batches_keep_their_shape_on_the_way_to_a_device():
     ("is_pinned", "steps"), [(False, ["pinned", "sent"]), (True, ["sent"])], ids=["own", "loader's"]
 )
 def test_batches_for_a_gpu_are_sent_from_pinned_memory(monkeypatch, is_pinned, steps):
-    """A copy from any other memory holds the host until the device is idle. What a loader gives is pinned already."""
+    """A copy from other memory blocks the host until the device is idle. Worker processes pin their batches."""
     gpu, taken = torch.device("cuda", 1), []
 
     def pin(tensor, *_):

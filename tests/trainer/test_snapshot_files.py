@@ -1,4 +1,4 @@
-"""What `verify` accepts, and how a generation finds the snapshot that it continues from."""
+"""What `verify` accepts, and which snapshot a generation restores."""
 
 import errno
 import json
@@ -29,11 +29,11 @@ def name(step: int, attempt: int = 1, generation: int = 1) -> SnapshotName:
 
 
 class Job:
-    """A job's folder, and one generation of it that begins."""
+    """The folder of a job, in which generations begin."""
 
     def __init__(self, root):
         self.root, self.snapshots = root, root / "snapshots"
-        self.told = []
+        self.reported = []
 
     def begin(self, attempt=1, generation=1, restore_from=None, retry=0, verify=snapshot.verify):
         place = parse_place(
@@ -45,7 +45,7 @@ class Job:
                 "ORCHESTRATOR_RETRY": str(retry),
             }
         )
-        tell = lambda kind, sentence, evidence: self.told.append((kind.value, sentence, evidence))  # noqa: E731
+        tell = lambda kind, sentence, evidence: self.reported.append((kind.value, sentence, evidence))  # noqa: E731
         return lineage.begin_term(place, self.snapshots, lineage.fence_of(place), tell, verify)
 
     def restored_step(self, **options):
@@ -86,7 +86,7 @@ def test_verify_names_the_damaged_file(tmp_path, damage, file):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": 10}'])
-def test_a_half_written_manifest_is_no_commit(tmp_path, text):
+def test_a_torn_manifest_is_no_commit(tmp_path, text):
     directory = make_snapshot(tmp_path, name(10))
     (directory / MANIFEST).write_text(text)
     with pytest.raises(DamagedSnapshot, match=MANIFEST):
@@ -101,7 +101,7 @@ def test_a_snapshot_under_another_name_is_damaged(tmp_path):
 
 @pytest.fixture
 def broken_reads(monkeypatch):
-    """Let so many reads of each file fail as those from a broken disk do."""
+    """Make the first `count` reads of each file fail, as on a broken disk."""
     whole, left = files.checksum_file, {}
     monkeypatch.setattr(files, "_PAUSE_S", 0.01)
 
@@ -117,14 +117,14 @@ def broken_reads(monkeypatch):
     return break_
 
 
-def test_a_read_that_fails_once_is_no_damage(job, broken_reads):
+def test_a_read_error_that_does_not_repeat_is_no_damage(job, broken_reads):
     job.commit(10)
     broken_reads(1)
     assert job.restored_step(generation=2) == 10
-    assert job.told == []
+    assert job.reported == []
 
 
-def test_a_restore_sets_aside_what_cannot_be_read_twice(job, broken_reads):
+def test_a_restore_sets_aside_a_snapshot_that_fails_to_read_twice(job, broken_reads):
     directory = job.commit(10)
     broken_reads(2)
     with pytest.raises(SnapshotError, match="not starting again from step 0"):
@@ -132,17 +132,17 @@ def test_a_restore_sets_aside_what_cannot_be_read_twice(job, broken_reads):
     assert not directory.exists()
 
 
-def test_retention_leaves_what_cannot_be_read_and_deletes_nothing_for_it(job, broken_reads):
+def test_retention_keeps_an_unreadable_snapshot_and_deletes_none_for_it(job, broken_reads):
     kept = [job.commit(10), job.commit(20)]
     broken_reads(2)
-    Retention(job.snapshots, lineage.Fence(None), lambda *told: job.told.append(told), keep=1).delete_old()
+    Retention(job.snapshots, lineage.Fence(None), lambda *reported: job.reported.append(reported), keep=1).delete_old()
     assert all(directory.is_dir() for directory in kept)
-    assert job.told == []
+    assert job.reported == []
 
 
-def test_retention_in_a_hurry_reads_no_snapshot_to_its_end_and_deletes_none(job, monkeypatch):
+def test_hurried_retention_stops_reading_and_deletes_nothing(job, monkeypatch):
     kept = [job.commit(10), job.commit(20)]
-    retention = Retention(job.snapshots, lineage.Fence(None), lambda *told: job.told.append(told), keep=1)
+    retention = Retention(job.snapshots, lineage.Fence(None), lambda *reported: job.reported.append(reported), keep=1)
     begun = []
     read = files.Checksum.add
 
@@ -155,7 +155,7 @@ def test_retention_in_a_hurry_reads_no_snapshot_to_its_end_and_deletes_none(job,
     retention.delete_old()
     assert begun
     assert all(directory.is_dir() for directory in kept)
-    assert job.told == []
+    assert job.reported == []
 
 
 def test_the_command_line_verifies_without_torch(tmp_path):
@@ -182,7 +182,7 @@ def test_the_newest_committed_snapshot_is_restored(job):
     job.commit(20)
     make_snapshot(job.snapshots, name(30), is_committed=False)
     assert job.restored_step(generation=2) == 20
-    assert not (job.snapshots / str(name(30))).exists(), "what an earlier term left is swept"
+    assert not (job.snapshots / str(name(30))).exists(), "snapshots that an earlier term left uncommitted are swept"
 
 
 def test_a_later_terms_unfinished_snapshot_is_not_swept(job):
@@ -192,8 +192,8 @@ def test_a_later_terms_unfinished_snapshot_is_not_swept(job):
 
 
 @pytest.mark.parametrize("unseen", ["", f"{name(10)}/{MANIFEST}"])
-def test_where_the_file_system_errs_nothing_is_swept_and_nothing_begins(job, monkeypatch, unseen):
-    """With `exists` and `is_dir` as Python 3.14 has them: no error is told from no."""
+def test_a_file_system_error_prevents_sweeping_and_a_new_term(job, monkeypatch, unseen):
+    """With `exists` and `is_dir` of Python 3.14, which return False on an error."""
     directory, unseen_path, stat = job.commit(10), job.snapshots / unseen, os.stat
 
     def refuse(path, *args, **options):
@@ -203,7 +203,7 @@ def test_where_the_file_system_errs_nothing_is_swept_and_nothing_begins(job, mon
 
     with monkeypatch.context() as patch:
         patch.setattr("os.stat", refuse)
-        patch.setattr(Path, "stat", refuse)  # Python 3.10 holds a reference of its own to os.stat
+        patch.setattr(Path, "stat", refuse)  # Python 3.10 holds its own reference to os.stat
         patch.setattr(Path, "exists", lambda path: os.path.exists(path))  # noqa: PTH110
         patch.setattr(Path, "is_dir", lambda path: os.path.isdir(path))  # noqa: PTH112
         with pytest.raises(SnapshotError, match="Input/output error"):
@@ -212,21 +212,21 @@ def test_where_the_file_system_errs_nothing_is_swept_and_nothing_begins(job, mon
     assert job.restored_step(generation=2) == 10
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(job):
+def test_a_damaged_snapshot_is_set_aside_and_the_previous_one_is_restored(job):
     job.commit(10)
     flip_bit(job.commit(20) / "__0_0.distcp")
     assert job.restored_step(generation=2) == 10
-    [(kind, sentence, evidence)] = job.told
+    [(kind, sentence, evidence)] = job.reported
     assert kind == "snapshot.quarantined"
     assert "__0_0.distcp" in sentence
     assert evidence["file"] == "__0_0.distcp"
     assert (job.snapshots / f"{name(20)}.quarantined").is_dir()
-    assert job.restored_step(generation=3) == 10, "the damaged one is past the lineage now and bars nothing"
+    assert job.restored_step(generation=3) == 10, "the damaged one is outside of the lineage now"
 
 
-def test_without_a_good_snapshot_nothing_starts_from_step_0(job):
+def test_a_job_with_only_damaged_snapshots_does_not_start_from_step_0(job):
     flip_bit(job.commit(10) / "__0_0.distcp")
-    for generation in (2, 3):  # neither at once nor after the restart that follows
+    for generation in (2, 3):  # neither now nor after the next restart
         with pytest.raises(SnapshotError, match="not starting again from step 0"):
             job.begin(generation=generation)
 
@@ -237,12 +237,12 @@ def test_a_new_job_starts_from_step_0(job):
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_rank_makes_no_folder_anew_where_the_jobs_snapshots_were(job, elsewhere):
+def test_no_rank_recreates_a_lost_snapshot_folder(job, elsewhere):
     journal = job.root / "attempts/1/replica-0/1" / layout.EVENTS
     journal.parent.mkdir(parents=True)
     folder = job.root / "before" if elsewhere else job.snapshots
-    told = {"kind": "snapshot.committed", "evidence": {"folder": str(folder)}}
-    journal.write_text(f'torn\n[]\n{{"kind": "restored"}}\n{json.dumps(told)}\n')
+    reported = {"kind": "snapshot.committed", "evidence": {"folder": str(folder)}}
+    journal.write_text(f'torn\n[]\n{{"kind": "restored"}}\n{json.dumps(reported)}\n')
     place = parse_place({"ORCHESTRATOR_JOB_DIR": str(job.root), "RANK": "1", "WORLD_SIZE": "2"})
     task = SimpleNamespace(source=SimpleNamespace(fingerprint={}))
     look = lambda: look_ahead(TrainerConfig(preset="nano"), place, task, lambda *_: None)  # noqa: E731
@@ -255,11 +255,11 @@ def test_a_rank_makes_no_folder_anew_where_the_jobs_snapshots_were(job, elsewher
     assert job.snapshots.is_dir()
 
 
-def test_what_a_fenced_term_committed_late_does_not_count(job):
+def test_a_late_commit_of_a_fenced_term_does_not_count(job):
     job.begin(attempt=1)
     job.commit(10)
     assert job.restored_step(attempt=2) == 10
-    job.commit(20, 1)  # attempt 1 still breathed
+    job.commit(20, 1)  # attempt 1 still ran
     assert job.restored_step(attempt=3) == 10
     job.commit(15, 3)
     assert job.restored_step(attempt=4) == 15
@@ -277,7 +277,7 @@ def test_a_term_begins_once(job):
         job.begin()
 
 
-def test_the_supervisors_generation_0_fences_the_attempt_before(job):
+def test_the_supervisors_generation_0_fences_the_previous_attempt(job):
     job.begin(attempt=1)
     (job.root / "fence/a00002-g00000.json").write_text("{}")
     with pytest.raises(StaleTerm):
@@ -285,7 +285,7 @@ def test_the_supervisors_generation_0_fences_the_attempt_before(job):
     assert job.restored_step(attempt=2) is None
 
 
-def test_a_named_snapshot_is_a_way_back_until_its_retry_has_one_of_its_own(job):
+def test_a_named_snapshot_of_the_job_is_restored_until_its_retry_has_its_own(job):
     job.begin()
     job.commit(10)
     job.commit(20)
@@ -296,10 +296,10 @@ def test_a_named_snapshot_is_a_way_back_until_its_retry_has_one_of_its_own(job):
     assert job.restored_step(attempt=3, generation=2, **back) == 14
     assert job.restored_step(attempt=4, **back) == 14
     assert job.restored_step(attempt=5, restore_from=str(name(10)), retry=2) == 10
-    assert job.restored_step(attempt=6, retry=3) == 10, "what lay beyond is of a past that was left"
+    assert job.restored_step(attempt=6, retry=3) == 10, "later snapshots are no longer on the lineage"
 
 
-def test_another_jobs_snapshot_is_a_way_in_until_there_is_an_own_one(job, tmp_path):
+def test_another_jobs_snapshot_is_restored_until_the_job_has_its_own(job, tmp_path):
     other = make_snapshot(tmp_path / "other", name(50))
     assert job.restored_step(restore_from=str(other)) == 50
     job.commit(60)
@@ -315,22 +315,22 @@ def test_a_named_snapshot_must_be_good(job, is_missing):
         job.begin(attempt=2, restore_from=str(name(10)), retry=1)
 
 
-def test_outside_a_job_each_run_has_a_generation_of_its_own(tmp_path):
+def test_outside_a_job_each_run_has_its_own_generation(tmp_path):
     place = parse_place({})
     make_snapshot(tmp_path, name(10))
     beginning = lineage.begin_term(place, tmp_path, lineage.fence_of(place), lambda *_: None)
     assert (beginning.term, beginning.restore.manifest.step) == (Term(1, 2), 10)
 
 
-def test_a_removed_snapshot_is_uncommitted_first(tmp_path, monkeypatch):
+def test_removal_deletes_the_manifest_first(tmp_path, monkeypatch):
     directory = make_snapshot(tmp_path, name(10))
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # died right there
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed here
     snapshot.remove(directory)
     assert snapshot.list_committed(tmp_path) == []
     assert list(directory.iterdir())
 
 
-def test_a_term_that_an_older_one_overtook_while_it_verified_does_not_go_on(job):
+def test_a_term_stops_if_an_older_term_began_while_it_verified(job):
     job.commit(10)
 
     def overtaken(path):

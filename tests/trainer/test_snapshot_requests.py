@@ -21,7 +21,7 @@ def path(tmp_path):
     return tmp_path / "desired.json"
 
 
-def test_the_file_is_looked_at_twice_a_second_at_most(path):
+def test_the_file_is_read_at_most_twice_a_second(path):
     requests = SnapshotRequests(path, answered=1)
     assert not requests.is_due(now=0.0)
     request(path, snapshot=2, number=2)
@@ -31,13 +31,13 @@ def test_the_file_is_looked_at_twice_a_second_at_most(path):
     assert not requests.is_due(now=9.0)
 
 
-def test_a_request_from_before_the_start_is_due_and_one_that_was_answered_is_not(path):
+def test_a_request_before_the_start_is_due_unless_it_was_answered(path):
     assert SnapshotRequests(path, answered=0).is_due(now=0.0)
     assert not SnapshotRequests(path, answered=1).is_due(now=0.0)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"snapshot": "7"}', '{"snapshot": -1}'])
-def test_what_cannot_be_read_is_no_request(content, path):
+def test_an_unreadable_file_is_no_request(content, path):
     path.write_text(content)
     os.utime(path, ns=(1, 1))
     assert not SnapshotRequests(path, answered=0).is_due(now=0.0)

@@ -1,4 +1,4 @@
-"""Spans of time against counting moments one by one."""
+"""Arithmetic of intervals, compared with counting integers."""
 
 import itertools
 
@@ -15,7 +15,7 @@ def moments(several):
 
 
 @given(spans)
-def test_what_is_covered_counts_once(several):
+def test_overlapping_time_counts_once(several):
     assert covered(several) == len(moments(several))
 
 
@@ -28,5 +28,5 @@ def test_merged_spans_are_apart_and_in_order(several):
 
 
 @given(spans, spans)
-def test_what_is_hidden_does_not_count(several, by):
+def test_covered_time_does_not_count(several, by):
     assert uncovered(several, by) == len(moments(several) - moments(by))

@@ -1,4 +1,4 @@
-"""Copies for a snapshot are made on the device that trains, and on no other."""
+"""Staging uses only the device that trains."""
 
 import threading
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ THIRD = torch.device("cuda", 3)
 
 @pytest.fixture
 def no_cuda(monkeypatch):
-    """A machine with GPUs, where CUDA must not be started: a thread's current device may be another's."""
+    """A machine with GPUs where starting CUDA fails: a thread's current device may belong to another rank."""
 
     def start():
         raise AssertionError("CUDA was started")
@@ -63,8 +63,8 @@ def test_staged_copies_are_written_without_a_device(tmp_path):
     assert torch.equal(found["weight"], saved["weight"])
 
 
-def test_tensors_of_every_device_are_waited_for(monkeypatch):
-    """A scalar of the optimizer's on the host comes first: the copies of the others must not be taken for done."""
+def test_staging_waits_for_tensors_of_every_device(monkeypatch):
+    """Even if a scalar of the optimizer on the host comes first."""
     waited, foreach_copy = [], torch._foreach_copy_
 
     @contextmanager

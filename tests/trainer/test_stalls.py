@@ -1,4 +1,4 @@
-"""What training pays for a snapshot, in the metrics of its steps."""
+"""The cost of snapshots in the metrics of steps."""
 
 import time
 from types import SimpleNamespace
@@ -8,8 +8,8 @@ from trainer.snapshot.cadence import Cost
 from trainer.snapshot.saver import Saver
 
 
-def test_the_wait_for_the_snapshot_before_is_told(tmp_path, monkeypatch):
-    """By a clock that stands still but in `settle`, which takes two seconds once there is something to wait for."""
+def test_the_wait_for_the_previous_snapshot_is_reported(tmp_path, monkeypatch):
+    """The clock only advances in `settle`: by two seconds if a snapshot is in flight."""
     now, settle = [0.0], Saver.settle
 
     def settle_slowly(saver):
@@ -20,11 +20,11 @@ def test_the_wait_for_the_snapshot_before_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.snapshot.saver.time", clock)
     monkeypatch.setattr(Saver, "settle", settle_slowly)
     metrics, _ = train_alone(tmp_path, steps=6, snapshot_interval=2)
-    told = {step: each["snapshot_s"] for step, each in metrics.items()}
-    assert told == {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 2.0, 6: 0.0}
+    reported = {step: each["snapshot_s"] for step, each in metrics.items()}
+    assert reported == {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 2.0, 6: 0.0}
 
 
-def test_a_snapshot_that_cannot_be_begun_costs_time_and_measures_nothing():
+def test_a_snapshot_that_cannot_begin_costs_time_but_is_not_measured():
     cost = Cost()
     cost.stood(3.0, is_begun=True)
     cost.stood(1.0, is_begun=False)

@@ -1,8 +1,7 @@
-"""What a snapshot takes of a model that has just been used otherwise, or has changed."""
+"""The state for a snapshot after an evaluation, and after the model has changed."""
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -13,21 +12,15 @@ from trainer.parallel.precision import LossScale
 from trainer.snapshot.run_state import RunState
 
 
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def attached(model):
     optimizer, state = ShardedAdamW(model.parameters()), RunState(LossScale("fp32"))
     state.attach(model, optimizer)
     return optimizer, state
 
 
-def test_parameters_that_an_evaluation_has_left_gathered_get_no_moments(group):
-    """A root's stay whole after a forward pass without a backward pass; so do all under shard_grad_op."""
+@pytest.mark.usefixtures("group_of_one")
+def test_parameters_left_gathered_by_an_evaluation_get_no_moments():
+    """After a forward pass without a backward pass, the root's parameters stay gathered; with shard_grad_op, all do."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     optimizer, state = attached(model)
@@ -36,7 +29,7 @@ def test_parameters_that_an_evaluation_has_left_gathered_get_no_moments(group):
     with torch.no_grad():
         model(torch.ones(1, 4))
     found = state.state_dict()
-    assert len(optimizer.state) == 4, "of the shards, and of nothing else"
+    assert len(optimizer.state) == 4, "only the shards have moments"
     assert found["optimizer"].keys() == dict(model.named_parameters()).keys()
 
 
@@ -47,12 +40,12 @@ def test_parameters_that_an_evaluation_has_left_gathered_get_no_moments(group):
         lambda model: model.append(nn.Linear(4, 4)),
         lambda model: model.pop(1),
     ],
-    ids=["replaced", "added", "taken away"],
+    ids=["replaced", "added", "removed"],
 )
 def test_a_model_that_changes_in_training_is_refused(change):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     _, state = attached(model)
     state.state_dict()
     change(model)
-    with pytest.raises(StrategyError, match=r"parameter .* was added, replaced or taken away since training began"):
+    with pytest.raises(StrategyError, match=r"parameter .* was added, replaced or removed since training began"):
         state.state_dict()

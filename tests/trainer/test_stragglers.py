@@ -1,4 +1,4 @@
-"""Who holds the others up: what ranks tell, how they stand, and when it is worth a word."""
+"""Slow ranks: the times that ranks share, their standings, and what is reported."""
 
 import pytest
 from hypothesis import given
@@ -17,8 +17,8 @@ from trainer.loop.stragglers import (
 seconds = st.floats(min_value=1e-4, max_value=1e4)
 
 
-def told_by(rank, world_size, times):
-    """What a rank tells after steps of these (computing, data) seconds."""
+def shared_by(rank, world_size, times):
+    """What a rank shares after steps of these (computing, data) seconds."""
     own = OwnTimes(rank, world_size)
     for step, (computed_s, data_s) in enumerate(times, start=1):
         places = own.tell(step)
@@ -28,10 +28,10 @@ def told_by(rank, world_size, times):
 
 
 @given(st.lists(st.tuples(seconds, seconds), min_size=2, max_size=6))
-def test_the_sum_of_what_all_tell_holds_each_ranks_mean(times):
+def test_the_sum_of_shared_times_has_each_ranks_mean(times):
     world_size, steps = len(times), EVERY_STEPS - 1
-    all_told = [told_by(rank, world_size, [times[rank]] * steps) for rank in range(world_size)]
-    standings = rank_standings([sum(place) for place in zip(*all_told, strict=True)])
+    shared = [shared_by(rank, world_size, [times[rank]] * steps) for rank in range(world_size)]
+    standings = rank_standings([sum(place) for place in zip(*shared, strict=True)])
     for standing, (computed_s, data_s) in zip(standings, times, strict=True):
         assert standing.computed_s == pytest.approx(computed_s)
         assert standing.data_s == pytest.approx(data_s)
@@ -42,43 +42,43 @@ def test_the_sum_of_what_all_tell_holds_each_ranks_mean(times):
     ] or ratios[-1] == pytest.approx(ratios[-2])
 
 
-def test_first_steps_teach_nothing():
-    assert told_by(0, 2, [(100.0, 0.0)] * 2 + [(1.0, 0.5)] * 7)[:2] == pytest.approx((1.0, 0.5))
-    assert told_by(1, 2, [(100.0, 0.0)] * 2) == (0.0,) * 4
-    assert rank_standings(told_by(1, 2, [(1.0, 0.5)] * 9)) == [], "rank 0 has told nothing"
+def test_first_steps_do_not_count():
+    assert shared_by(0, 2, [(100.0, 0.0)] * 2 + [(1.0, 0.5)] * 7)[:2] == pytest.approx((1.0, 0.5))
+    assert shared_by(1, 2, [(100.0, 0.0)] * 2) == (0.0,) * 4
+    assert rank_standings(shared_by(1, 2, [(1.0, 0.5)] * 9)) == [], "rank 0 has shared nothing"
 
 
-def test_one_rank_has_nobody_to_be_compared_with():
-    assert told_by(0, 1, [(1.0, 0.0)] * 9) == ()
+def test_a_single_rank_shares_no_times():
+    assert shared_by(0, 1, [(1.0, 0.0)] * 9) == ()
 
 
 def looks(*slow_ratios, every_s=LEAST_S):
-    """What is told at each look, of rank 1 with such ratios."""
+    """The ranks that are reported at each look, while rank 1 has these ratios."""
     stragglers = Stragglers()
-    told = []
+    reported = []
     for number, ratio in enumerate(slow_ratios):
         standings = rank_standings([1.0, 0.0, ratio, 0.0, 1.0, 0.0])
-        told.append([standing.rank for standing in stragglers.look(standings, now=number * every_s)])
-    return told
+        reported.append([standing.rank for standing in stragglers.look(standings, now=number * every_s)])
+    return reported
 
 
-def test_a_rank_that_stays_slow_is_told_once():
+def test_a_rank_that_stays_slow_is_reported_once():
     assert looks(*[2.0] * (LEAST_WINDOWS + 3)) == [[]] * (LEAST_WINDOWS - 1) + [[1]] + [[]] * 3
 
 
-def test_a_rank_that_recovers_is_not_told():
+def test_a_rank_that_recovers_is_not_reported():
     assert looks(*[2.0, 2.0, 1.1] * 4) == [[]] * 12
 
 
-def test_short_looks_have_to_last():
+def test_a_rank_must_be_slow_for_a_minute():
     assert looks(*[2.0] * 10, every_s=LEAST_S / 8) == [[]] * 8 + [[1], []]
 
 
-def test_ordinary_unevenness_is_nothing():
+def test_small_differences_are_not_reported():
     assert looks(*[SLOW_RATIO - 0.01] * 8) == [[]] * 8
 
 
-def test_of_two_ranks_the_slower_one_is_compared_with_the_quicker_one():
+def test_of_two_ranks_the_slower_is_compared_with_the_faster():
     standings = rank_standings([1.0, 0.0, 2.5, 0.5])
     assert [standing.ratio for standing in standings] == [1.0, 3.0]
     assert "rank 1 takes 3.0 times as long" in str(standings[1])

@@ -1,4 +1,4 @@
-"""Any script under supervision: it goes on from the newest good snapshot and commits its own, alone or with others."""
+"""A supervised script continues from the newest good snapshot and commits its own, on one rank or several."""
 
 import errno
 import json
@@ -82,7 +82,7 @@ def test_importing_it_imports_no_torch_and_little_else():
     assert found.stdout.split() == ["trainer", "trainer.supervised"]
 
 
-def test_its_own_files_become_a_verified_snapshot_that_the_service_knows(tmp_path):
+def test_a_scripts_own_files_become_a_snapshot_that_the_service_knows(tmp_path):
     run = attend(tmp_path, interval="2")
     assert run.latest() is None
     train(run, 0, 5)
@@ -93,7 +93,7 @@ def test_its_own_files_become_a_verified_snapshot_that_the_service_knows(tmp_pat
     again = attend(tmp_path, 2)
     assert (again.latest() / "part/model.bin").read_text() == "state of 4"
     assert again.restore().step == 4
-    with pytest.raises(SnapshotError, match="files of the script's own: read them yourself"):
+    with pytest.raises(SnapshotError, match="files that the script wrote: read them from the folder"):
         attend(tmp_path, 3).restore(model=object())
     assert events(tmp_path, "restored", 2)[0]["evidence"]["step"] == 4
 
@@ -108,10 +108,10 @@ def test_every_step_is_reported(tmp_path):
     assert [line["phase"] for line in lines] == ["start", "restore", "step", "evaluation", "step"]
     step = lines[2]
     assert (step["step"], step["total_steps"]) == (1, 9)
-    assert step["metrics"].keys() == {"loss", "accuracy", "step_s"}, "what is no number is no news"
+    assert step["metrics"].keys() == {"loss", "accuracy", "step_s"}, "a value that is not finite is not reported"
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(tmp_path):
+def test_a_damaged_snapshot_is_set_aside_and_the_previous_one_is_restored(tmp_path):
     run = attend(tmp_path, interval="1")
     run.latest()
     train(run, 0, 2)
@@ -120,16 +120,7 @@ def test_a_damaged_snapshot_is_set_aside_and_the_one_before_is_used(tmp_path):
     assert len(events(tmp_path, "snapshot.quarantined", 2)) == 1
 
 
-def test_no_good_snapshot_is_no_reason_to_start_afresh(tmp_path):
-    run = attend(tmp_path, interval="1")
-    run.latest()
-    train(run, 0, 1)
-    (layout.snapshots_dir(tmp_path) / "step-00000001-a1-g1/part/model.bin").unlink()
-    with pytest.raises(SnapshotError, match="not starting again from step 0"):
-        attend(tmp_path, 2).latest()
-
-
-def test_a_folder_that_is_gone_with_its_snapshots_is_no_reason_to_start_afresh(tmp_path):
+def test_a_script_whose_snapshot_folder_is_gone_does_not_start_afresh(tmp_path):
     run = attend(tmp_path, interval="1")
     run.latest()
     train(run, 0, 1)
@@ -142,7 +133,7 @@ def test_a_folder_that_is_gone_with_its_snapshots_is_no_reason_to_start_afresh(t
     assert attend(tmp_path, 3).latest().name == "step-00000001-a1-g1"
 
 
-def test_a_generation_that_was_replaced_commits_nothing(tmp_path):
+def test_a_replaced_generation_commits_nothing(tmp_path):
     run = attend(tmp_path, interval="1")
     run.latest()
     attend(tmp_path, 2).latest()
@@ -151,7 +142,7 @@ def test_a_generation_that_was_replaced_commits_nothing(tmp_path):
     assert committed(tmp_path) == []
 
 
-def test_what_fails_in_a_slot_leaves_nothing_and_is_told(tmp_path):
+def test_a_failed_slot_is_removed_and_reported(tmp_path):
     run = attend(tmp_path, interval="1")
     run.latest()
     run.step(0)
@@ -161,15 +152,11 @@ def test_what_fails_in_a_slot_leaves_nothing_and_is_told(tmp_path):
     assert "snapshot of step 1 failed: [Errno 2] No such file" in events(tmp_path, "snapshot.failed")[0]["sentence"]
 
 
-def test_a_disk_without_room_even_for_the_note_is_cleared_and_told(tmp_path, monkeypatch):
+def test_a_slot_without_space_for_a_note_is_removed_and_reported(tmp_path, monkeypatch):
     run = attend(tmp_path, interval="1")
     run.latest()
     run.step(0)
-
-    def fail(path, document):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(script_notes, "publish", fail)
+    monkeypatch.setattr(script_notes, "publish", refuse)
     with pytest.raises(FileNotFoundError), run.slot() as folder:
         (folder / "half/of/it").touch()
     assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
@@ -180,7 +167,7 @@ def refuse(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_step_whose_snapshot_finds_no_room_goes_on_and_the_next_interval_tries_again(tmp_path, monkeypatch):
+def test_a_full_disk_costs_one_snapshot_and_the_next_interval_tries_again(tmp_path, monkeypatch):
     run = attend(tmp_path, interval="2")
     run.restore(model=nn.Linear(2, 2))
     with monkeypatch.context() as patch:
@@ -196,7 +183,7 @@ def test_a_step_whose_snapshot_finds_no_room_goes_on_and_the_next_interval_tries
     assert committed(tmp_path) == ["step-00000004-a1-g1"]
 
 
-def test_a_snapshot_by_time_that_failed_is_not_tried_again_at_the_next_step(tmp_path, monkeypatch):
+def test_a_failed_snapshot_by_time_is_not_tried_again_at_the_next_step(tmp_path, monkeypatch):
     now_s = 0.0
     monkeypatch.setattr("trainer.script.session.time", SimpleNamespace(monotonic=lambda: now_s))
     run = attend(tmp_path, interval="60s")
@@ -208,7 +195,7 @@ def test_a_snapshot_by_time_that_failed_is_not_tried_again_at_the_next_step(tmp_
     assert len(events(tmp_path, "snapshot.failed")) == 1
 
 
-def test_a_run_whose_last_snapshot_finds_no_room_has_not_finished(tmp_path, monkeypatch):
+def test_a_run_whose_last_snapshot_fails_has_not_finished(tmp_path, monkeypatch):
     run = attend(tmp_path, interval="2", steps=1)
     run.restore(model=nn.Linear(2, 2))
     monkeypatch.setattr("os.fsync", refuse)
@@ -216,7 +203,7 @@ def test_a_run_whose_last_snapshot_finds_no_room_has_not_finished(tmp_path, monk
         run.step(0)
 
 
-def test_a_rank_without_room_for_its_note_keeps_nobody_waiting(tmp_path, monkeypatch):
+def test_a_rank_without_space_for_its_note_keeps_no_rank_waiting(tmp_path, monkeypatch):
     monkeypatch.setattr(script_notes, "_PATIENCE_S", 1.0)
     first, second = [attend(tmp_path, variables={"RANK": rank, "WORLD_SIZE": "2"}) for rank in "01"]
     for run in (first, second):
@@ -230,7 +217,7 @@ def test_a_rank_without_room_for_its_note_keeps_nobody_waiting(tmp_path, monkeyp
     assert failed["sentence"] == "snapshot of step 1 failed: rank 1: OSError: [Errno 28] No space left on device"
 
 
-def test_rank_0_takes_a_slot_from_nobody_who_still_writes(tmp_path):
+def test_rank_0_removes_no_slot_while_another_rank_writes(tmp_path):
     first, second = [attend(tmp_path, variables={"RANK": rank, "WORLD_SIZE": "2"}) for rank in "01"]
     for run in (first, second):
         run.latest()
@@ -248,25 +235,21 @@ def test_rank_0_takes_a_slot_from_nobody_who_still_writes(tmp_path):
     assert failed["sentence"].startswith("snapshot of step 1 failed: [Errno 28] No space left on device")
 
 
-def test_a_rank_that_comes_late_to_a_slot_that_was_given_up_does_not_make_it_anew(tmp_path):
+def test_a_late_rank_does_not_recreate_a_removed_slot(tmp_path):
     with pytest.raises(FileNotFoundError):
         script_notes.leave_note(tmp_path / "gone", 1, [])
 
 
-def test_what_fails_after_the_commit_undoes_nothing(tmp_path, monkeypatch):
+def test_a_failure_after_the_commit_keeps_the_snapshot(tmp_path, monkeypatch):
     run = attend(tmp_path, interval="1")
     run.latest()
     run.step(0)
-
-    def fail(retention):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Retention, "delete_old", fail)
+    monkeypatch.setattr(Retention, "delete_old", refuse)
     save(run, "state of 1")
     assert committed(tmp_path) == ["step-00000001-a1-g1"]
 
 
-def test_a_slot_needs_a_beginning_and_a_step_has_one_snapshot(tmp_path):
+def test_a_slot_needs_a_restore_first_and_a_step_has_one_snapshot(tmp_path):
     run = attend(tmp_path)
     with pytest.raises(RuntimeError, match=r"call latest\(\) or restore\(\) before slot\(\)"), run.slot():
         pass
@@ -274,18 +257,18 @@ def test_a_slot_needs_a_beginning_and_a_step_has_one_snapshot(tmp_path):
     run.step(0)
     save(run, "first")
     assert run.saved_step == 1
-    with pytest.raises(RuntimeError, match="step 1 has its snapshot already"), run.slot():
+    with pytest.raises(RuntimeError, match="step 1 already has a snapshot"), run.slot():
         pass
 
 
-def test_as_many_snapshots_are_kept_as_the_job_says(tmp_path):
+def test_the_job_says_how_many_snapshots_are_kept(tmp_path):
     run = attend(tmp_path, variables={env.SNAPSHOT_INTERVAL: "1", env.SNAPSHOT_KEEP: "2"})
     run.latest()
     train(run, 0, 4)
     assert committed(tmp_path) == ["step-00000003-a1-g1", "step-00000004-a1-g1"]
 
 
-def test_a_notice_asks_for_a_snapshot_and_a_stop(tmp_path):
+def test_a_notice_leads_to_a_snapshot_and_a_stop(tmp_path):
     run = attend(tmp_path, interval="100")
     run.latest()
     run.step(0)
@@ -295,7 +278,7 @@ def test_a_notice_asks_for_a_snapshot_and_a_stop(tmp_path):
     assert (run.should_save, run.should_stop) == (True, True)
 
 
-def test_a_notice_too_short_for_a_snapshot_asks_for_none_even_when_one_is_due(tmp_path):
+def test_a_notice_too_short_for_a_snapshot_leads_to_none_even_if_one_is_due(tmp_path):
     run = attend(tmp_path, variables={env.NOTICE_S: "0.000001"}, interval="2")
     run.latest()
     train(run, 0, 2)
@@ -305,7 +288,7 @@ def test_a_notice_too_short_for_a_snapshot_asks_for_none_even_when_one_is_due(tm
     assert committed(tmp_path) == ["step-00000002-a1-g1"]
 
 
-def test_the_service_can_request_for_a_snapshot(tmp_path):
+def test_the_service_can_request_a_snapshot(tmp_path):
     run = attend(tmp_path, interval="100")
     run.latest()
     desired = layout.attempt_dir(tmp_path, 1) / layout.DESIRED
@@ -317,32 +300,19 @@ def test_the_service_can_request_for_a_snapshot(tmp_path):
     assert not run.should_save
 
 
-def start_plain(job_dir, world_size, generation, *arguments):
-    variables = {"PYTHONPATH": str(ROOT)}
-    group = start_group(job_dir, 0, generation=generation)
-    for rank in range(world_size):
-        place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), env.JOB_DIR: str(job_dir)}
-        place |= {env.REPLICA_DIR: str(group.replica_dir), env.GENERATION: str(generation)}
-        command = [sys.executable, PLAIN, *arguments]
-        environ = {**os.environ, **variables, **place}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        group.processes.append(subprocess.Popen(command, env=environ, cwd=job_dir, **pipes))
-    return group
-
-
-def test_ranks_without_torch_write_one_snapshot_together_and_others_go_on_from_it(tmp_path):
-    with start_plain(tmp_path, 3, 1, "7") as group:
+def test_ranks_without_torch_write_one_snapshot_and_other_ranks_restore_it(tmp_path):
+    with start_group(tmp_path, 3, entry=(PLAIN, "7")) as group:
         assert group.wait(60) == [0, 0, 0], group.outputs()
         assert group.outputs().count("from 0 saved 6 False") == 3
     manifest = snapshot.verify(layout.snapshots_dir(tmp_path) / "step-00000006-a1-g1")
     assert manifest.files.keys() == {"rank-0.json", "rank-1.json", "rank-2.json"}
-    with start_plain(tmp_path, 2, 2, "9") as group:
+    with start_group(tmp_path, 2, generation=2, entry=(PLAIN, "9")) as group:
         assert group.wait(60) == [0, 0], group.outputs()
         assert group.outputs().count("from 6 saved 9 False") == 2
 
 
-def test_a_snapshot_that_one_rank_cannot_write_is_none(tmp_path):
-    with start_plain(tmp_path, 2, 1, "3", "fail", "1") as group:
+def test_a_snapshot_that_one_rank_cannot_write_is_not_committed(tmp_path):
+    with start_group(tmp_path, 2, entry=(PLAIN, "3", "fail", "1")) as group:
         assert group.wait(60) == [0, 1], group.outputs()
     assert committed(tmp_path) == []
     assert "rank 1: RuntimeError: the disk is in the way" in group.events("snapshot.failed")[0]["sentence"]

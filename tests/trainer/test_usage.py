@@ -1,4 +1,4 @@
-"""How busy a worker's device is."""
+"""The load and memory of a worker's device."""
 
 import threading
 import types
@@ -27,7 +27,7 @@ def fake_torch(*, available, threads=1, utilization=None, started=True, device=0
 
     def current_device():
         assert started, "asking for the device starts CUDA"
-        assert threading.current_thread() is threading.main_thread(), "other threads have a device of their own"
+        assert threading.current_thread() is threading.main_thread(), "other threads have their own current device"
         return device
 
     cuda = types.SimpleNamespace(
@@ -39,7 +39,7 @@ def fake_torch(*, available, threads=1, utilization=None, started=True, device=0
     return types.SimpleNamespace(cuda=cuda, get_num_threads=lambda: threads)
 
 
-def test_cpu_time_is_shared_among_the_threads_that_compute(monkeypatch):
+def test_cpu_load_is_divided_by_the_number_of_threads(monkeypatch):
     monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=False, threads=4))
     clock = Clock()
     read = clock.usage().read
@@ -49,7 +49,7 @@ def test_cpu_time_is_shared_among_the_threads_that_compute(monkeypatch):
     clock.now, clock.cpu_s = 2.5, 9.0
     assert read() == 0.5, "once a second at most"
     clock.now, clock.cpu_s = 4.0, 40.0
-    assert read() == 1.0, "threads that only fetch data may come on top"
+    assert read() == 1.0, "threads that only fetch data may add to it"
 
 
 def test_without_torch_one_thread_counts(monkeypatch):
@@ -67,9 +67,9 @@ class NVMLError(Exception):
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [(93, 0.93), (0, 0.0), (NVMLError("not supported"), None), (RuntimeError("no driver"), None)],
-    ids=["busy", "idle", "a slice of a GPU", "no driver"],
+    ids=["busy", "idle", "a MIG slice", "no driver"],
 )
-def test_a_gpu_is_asked_by_nvml_and_need_not_answer(monkeypatch, answer, expected):
+def test_the_load_of_a_gpu_comes_from_nvml_if_that_answers(monkeypatch, answer, expected):
     monkeypatch.setattr(usage, "pynvml", types.SimpleNamespace(NVMLError=NVMLError))
     monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=answer))
     clock = Clock()
@@ -78,7 +78,7 @@ def test_a_gpu_is_asked_by_nvml_and_need_not_answer(monkeypatch, answer, expecte
     assert read() == expected
 
 
-def test_a_node_without_nvml_tells_nothing_of_its_gpu(monkeypatch):
+def test_a_node_without_nvml_reports_no_load_of_its_gpu(monkeypatch):
     monkeypatch.setattr(usage, "pynvml", None)
     monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=50))
     clock = Clock()
@@ -87,7 +87,7 @@ def test_a_node_without_nvml_tells_nothing_of_its_gpu(monkeypatch):
     assert read() is None
 
 
-def test_cuda_is_not_started_to_tell_how_busy_it_is(monkeypatch):
+def test_measuring_the_load_does_not_start_cuda(monkeypatch):
     monkeypatch.setattr(usage, "pynvml", types.SimpleNamespace(NVMLError=NVMLError))
     monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=50, started=False))
     clock = Clock()
@@ -96,22 +96,22 @@ def test_cuda_is_not_started_to_tell_how_busy_it_is(monkeypatch):
     assert read() is None
 
 
-def test_another_thread_tells_of_the_device_that_trains(monkeypatch):
+def test_another_thread_reports_the_device_that_trains(monkeypatch):
     monkeypatch.setattr(usage, "pynvml", types.SimpleNamespace(NVMLError=NVMLError))
     monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=50, device=3))
     clock = Clock()
     read = clock.usage().read
     with ThreadPoolExecutor(1) as pool:
         clock.now = 1.0
-        assert pool.submit(read).result() is None, "nobody has trained so far"
+        assert pool.submit(read).result() is None, "the device is not known yet"
         clock.now = 2.0
         assert read() == 0.5
         clock.now = 3.0
         assert pool.submit(read).result() == 0.5
 
 
-def test_memory_is_that_of_the_training_device_whoever_asks(monkeypatch):
-    """The thread that tells of waits has the first device for its own, where other ranks train."""
+def test_memory_is_that_of_the_training_device_on_any_thread(monkeypatch):
+    """The thread that reports waits has device 0 as its current one, where another rank trains."""
     cuda = fake_torch(available=True, device=3)
 
     def stats(device):
@@ -121,7 +121,7 @@ def test_memory_is_that_of_the_training_device_whoever_asks(monkeypatch):
     monkeypatch.setitem(usage.sys.modules, "torch", cuda)
     found = Usage()
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(found.memory_bytes).result() is None, "nobody knows the device yet"
+        assert pool.submit(found.memory_bytes).result() is None, "the device is not known yet"
         assert found.memory_bytes() == 700
         assert pool.submit(found.memory_bytes).result() == 700
 

@@ -1,4 +1,4 @@
-"""All ranks verify a large snapshot together, and come to what one rank alone comes to."""
+"""All ranks together verify a large snapshot with the same result as a single rank."""
 
 import json
 from pathlib import Path
@@ -50,17 +50,17 @@ def write_case(folder, case):
 
 
 def choose_alone(folder):
-    told = []
+    reported = []
     try:
-        chosen = lineage.choose_restore(parse_place({}), folder, [], lambda _, sentence, __: told.append(sentence))
+        chosen = lineage.choose_restore(parse_place({}), folder, [], lambda _, sentence, __: reported.append(sentence))
     except SnapshotError as error:
-        return f"{type(error).__name__}: {error}", told
-    return None if chosen is None else chosen.path.name, told
+        return f"{type(error).__name__}: {error}", reported
+    return None if chosen is None else chosen.path.name, reported
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """By case, the answers of all ranks, and that of one rank alone in a like folder of its own."""
+    """By case, the answers of all ranks, and that of a single rank in an equal folder."""
     folder, alone = tmp_path_factory.mktemp("together"), tmp_path_factory.mktemp("alone")
     for case in CASES:
         write_case(folder / case, case)
@@ -82,12 +82,12 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "other-view"])
-def test_all_ranks_come_to_what_one_alone_comes_to(found, case):
+def test_all_ranks_together_reach_the_verdict_of_one(found, case):
     together, alone_at = found[case]["folders"]
-    got, told = found[case]["alone"]
-    got, told = json.loads(json.dumps([got, told]).replace(alone_at, together))
+    got, reported = found[case]["alone"]
+    got, reported = json.loads(json.dumps([got, reported]).replace(alone_at, together))
     assert [answer["got"] for answer in found[case]["ranks"]] == [got] * WORLD
-    assert [answer["told"] for answer in found[case]["ranks"]] == [told, [], []]
+    assert [answer["reported"] for answer in found[case]["ranks"]] == [reported, [], []]
 
 
 def test_each_file_is_read_by_one_rank(found):
@@ -95,12 +95,12 @@ def test_each_file_is_read_by_one_rank(found):
     assert counts == [2, 2, 3]
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_one_before_restored(found):
+def test_a_snapshot_damaged_on_all_ranks_is_set_aside(found):
     assert found["damaged"]["ranks"][1]["got"] == str(OLD)
     assert found["damaged"]["left"] == [str(OLD), f"{NEW}.quarantined"]
 
 
-def test_what_one_node_sees_otherwise_is_no_damage(found):
+def test_damage_that_one_node_sees_is_no_damage(found):
     """Its storage may be stale: a good snapshot must not be set aside for it, nor restored on that rank."""
     answers = {answer["got"] for answer in found["other-view"]["ranks"]}
     assert len(answers) == 1
@@ -108,7 +108,7 @@ def test_what_one_node_sees_otherwise_is_no_damage(found):
     assert found["other-view"]["left"] == [str(OLD), str(NEW)]
 
 
-def test_the_largest_files_are_of_different_ranks():
+def test_the_largest_files_go_to_different_ranks():
     files = {f"{size}": FileEntry(size_bytes=size, checksum="") for size in (5, 90, 1, 80, 70, 3)}
     shares = [verifying.share_of(files, rank, 3) for rank in range(3)]
     assert [max(entry.size_bytes for entry in share.values()) for share in shares] == [90, 80, 70]
@@ -116,7 +116,7 @@ def test_the_largest_files_are_of_different_ranks():
     assert verifying.share_of(files, 9, 10) == {}
 
 
-def test_a_small_snapshot_is_left_to_one_rank_and_a_large_one_is_not_read(tmp_path, monkeypatch):
+def test_one_rank_verifies_a_small_snapshot_and_does_not_read_a_large_one(tmp_path, monkeypatch):
     directory = write_snapshot(tmp_path, NEW)
     size_bytes = snapshot.read_manifest(directory).size_bytes
     monkeypatch.setattr(verifying, "ALONE_BYTES", size_bytes)

@@ -1,4 +1,4 @@
-"""A spare worker's warm-up leaves the process as it was."""
+"""The warm-up of a spare worker does not change the process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainer.snapshot.run_state import read_alone
 def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     restored = []
 
-    def read_and_tell(state, restore):
+    def read_and_record(state, restore):
         read_alone(state, restore)
         restored.append(restore.manifest.step)
 
-    monkeypatch.setattr("trainer.loop.warmup.read_alone", read_and_tell)
+    monkeypatch.setattr("trainer.loop.warmup.read_alone", read_and_record)
     generator, threads, filters = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters)
     environ, alive = dict(os.environ), set(threading.enumerate())
     warm_up(tmp_path / "warmup")
@@ -33,7 +33,7 @@ def test_a_warmup_restores_trains_and_leaves_no_trace(tmp_path, monkeypatch):
     assert not dist.is_initialized()
 
 
-def test_a_warmup_where_there_are_gpus_starts_no_cuda(tmp_path, monkeypatch):
+def test_a_warmup_does_not_start_cuda(tmp_path, monkeypatch):
     def start():
         raise AssertionError("a spare has no device of its own yet")
 

@@ -1,4 +1,4 @@
-"""A preflight whose ranks take themselves for nodes of their own, with names that nobody knows."""
+"""A preflight in which each rank claims to be a separate node, with a name that cannot be resolved."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The trainer, of which each rank has a learning rate of its own, as by a configuration file that differs by node."""
+"""The trainer with another learning rate on each rank, as if a configuration file differed between nodes."""
 
 import json
 import os

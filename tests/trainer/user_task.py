@@ -1,4 +1,4 @@
-"""A task as a user would write it, with all that could make ranks differ: dropout, augmentation, padding, weights."""
+"""A user's task, with everything that could make ranks differ: dropout, augmentation, padding, weights."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Points:
-    """Sequences of different lengths, padded to 8, with noise that is drawn anew each time."""
+    """Sequences of different lengths, padded to 8, with random noise each time."""
 
     def __init__(self, count, bad=()):
         self.count, self.bad, self.epoch = count, bad, 0
@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 class OwnInit(Net):
-    """Not to be built on the meta device: initialised in the constructor, with a buffer that no snapshot holds."""
+    """Not for the meta device: its constructor sets values. It has a buffer that is in no snapshot."""
 
     def __init__(self, width):
         super().__init__(width)
@@ -62,21 +62,21 @@ def masked_loss(model, batch):
 
 
 def late_loss(seconds, model, batch):
-    """Rank 1 takes longer than it has to."""
+    """Rank 1 is slow."""
     if dist.get_rank() == 1:
         time.sleep(seconds)
     return masked_loss(model, batch)
 
 
 def poisoned_loss(model, batch):
-    """Rank 1 has samples that make no number."""
+    """Rank 1 has samples with a loss of NaN."""
     total, weight = masked_loss(model, batch)
     return total * (float("nan") if dist.get_rank() == 1 else 1.0), weight
 
 
 def uncountable_loss(model, batch):
     total, weight = masked_loss(model, batch)
-    assert float(total.detach()) >= 0  # a value, which there is none of on the meta device
+    assert float(total.detach()) >= 0  # there are no values on the meta device
     return total, weight
 
 
@@ -105,7 +105,7 @@ def no_dictionary(cfg):
 
 
 def own_values(cfg):
-    """First values that differ between ranks: drawn by a generator that only the rank's number seeds."""
+    """A model whose initial values differ between ranks: the rank seeds their generator."""
 
     def build():
         model = Net(8)

@@ -1,7 +1,7 @@
 """Ranks that choose a snapshot together, folder by folder: `verifying_entry.py FOLDER... --config ...`.
 
-Each prints a line of JSON for each folder: what it got, how many files it has read, and on rank 0 the events. In a
-folder `other-view` rank 1 finds each file of its share damaged.
+Each rank prints a line of JSON for each folder: the result, how many files it has read, and on rank 0 the events. In
+the folder `other-view` rank 1 finds every file of its share damaged.
 """
 
 import json
@@ -20,10 +20,10 @@ from trainer.worker.waits import Waits
 
 place = parse_place(os.environ)
 checksum_file, verify_files = files.checksum_file, files.verify_files
-read, told = [], []
+read, reported = [], []
 
 
-def checksum_and_tell(path, *go_on):
+def checksum_and_record(path, *go_on):
     read.append(path.name)
     return checksum_file(path, *go_on)
 
@@ -34,12 +34,12 @@ def see_otherwise(directory, share):
     verify_files(directory, share)
 
 
-files.checksum_file, snapshot.verify_files = checksum_and_tell, see_otherwise
+files.checksum_file, snapshot.verify_files = checksum_and_record, see_otherwise
 
 
 def choose(folder, waits):
     def tell(kind, sentence, evidence):
-        told.append(sentence)
+        reported.append(sentence)
 
     try:
         chosen = choose_together(lambda verify: lineage.choose_restore(place, folder, [], tell, verify), waits)
@@ -52,5 +52,5 @@ waits = Waits(Heartbeat(place, 1))
 with process_group(place, waits):
     for folder in sys.argv[1 : sys.argv.index("--config")]:
         read.clear()
-        told.clear()
-        print(json.dumps({"got": choose(Path(folder), waits), "read": len(read), "told": told}), flush=True)
+        reported.clear()
+        print(json.dumps({"got": choose(Path(folder), waits), "read": len(read), "reported": reported}), flush=True)

@@ -1,4 +1,4 @@
-"""Every page of docs/how-to, and the tutorial, typed from its first line to its last, here."""
+"""Run every page of docs/how-to, and the tutorial."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ELSEWHERE = {"run-on-slurm"}  # tests/slurm/live has a Slurm
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in ELSEWHERE], ids=lambda page: page.stem)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+def test_the_steps_of_a_page_work(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path)
 
 
-def test_the_tutorial_ends_with_a_job_that_came_back_three_times(tmp_path: Path) -> None:
+def test_the_tutorial_ends_with_a_job_that_recovered_three_times(tmp_path: Path) -> None:
     run_page(ROOT / "docs" / "tutorial.md", tmp_path)

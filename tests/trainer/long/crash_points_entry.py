@@ -1,9 +1,9 @@
-"""Kills a run of two ranks at each of its writes to the snapshots and prints what was left, and restored, as JSON.
+"""Kill a run of two ranks at each of its writes to the snapshots, and print what was left and restored, as JSON.
 
-A point is a call that changes the folder of snapshots, or an fsync, in the order in which a rank makes them; the rank
-gets SIGKILL right before the call. Torch is imported once and every rank is forked.
+A point is a call that changes the folder of snapshots, or an fsync. Points are numbered in the order in which a rank
+reaches them. The rank gets SIGKILL right before the call. torch is imported once, and every rank is forked.
 
-The points are those of the second snapshot and of the deletion of the first. Run it with the repository on the path.
+The points are those of the second snapshot and of the deletion of the first. The repository must be on the path.
 """
 
 import json
@@ -26,17 +26,17 @@ RANKS = 2
 
 
 class Points:
-    """Tells each point of this process to a file, and strikes at one of them."""
+    """Writes each point of this process to a file, and kills the process at one of them."""
 
-    def __init__(self, folder: Path, told: Path, strike: int | None) -> None:
-        self.folder, self.told, self.strike, self.count = str(folder), told, strike, 0
+    def __init__(self, folder: Path, reported: Path, strike: int | None) -> None:
+        self.folder, self.reported, self.strike, self.count = str(folder), reported, strike, 0
         fsync = os.fsync
 
-        def fsync_heard(descriptor: int) -> None:
+        def recorded_fsync(descriptor: int) -> None:
             self.pass_by("fsync", Path(f"/proc/self/fd/{descriptor}").readlink())
             fsync(descriptor)
 
-        os.fsync = fsync_heard
+        os.fsync = recorded_fsync
         sys.addaudithook(self.hear)
 
     def hear(self, event: str, arguments: tuple) -> None:
@@ -48,7 +48,7 @@ class Points:
         inside = text.startswith(self.folder) or not text.startswith("/")
         if not inside or ".probe" in text:
             return
-        with open(self.told, "a") as file:  # noqa: PTH123  # outside the folder: no point itself
+        with open(self.reported, "a") as file:  # noqa: PTH123  # outside the folder, so not a point
             file.write(f"{event} {text.removeprefix(self.folder)}\n")
         if self.count == self.strike:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -56,7 +56,7 @@ class Points:
 
 
 def run(job_dir: Path, generation: int, strike: tuple[int, int] | None = None) -> list[int]:
-    """One generation; returns the ranks' wait statuses."""
+    """Run one generation, and return the ranks' wait statuses."""
     replica_dir = layout.replica_dir(job_dir, 1, 0) / str(generation)
     replica_dir.mkdir(parents=True)
     port = free_port()
@@ -101,7 +101,7 @@ def journal(job_dir: Path, generation: int, kind: str) -> list[int]:
 
 
 def play(job_dir: Path, rank: int, number: int) -> dict[str, object]:
-    """Kill one rank at one point and begin the next generation's term; what a test has to judge."""
+    """Kill one rank at one point, begin the term of the next generation, and return the results."""
     job_dir.mkdir()
     snapshots = layout.snapshots_dir(job_dir)
     killed = run(job_dir, 1, (rank, number))
@@ -112,7 +112,7 @@ def play(job_dir: Path, rank: int, number: int) -> dict[str, object]:
     return {
         "point": f"rank {rank}: {points_of(job_dir, rank)[-1]}",
         "killed": killed[rank] == signal.SIGKILL,
-        "told": journal(job_dir, 1, "snapshot.committed"),
+        "reported": journal(job_dir, 1, "snapshot.committed"),
         "committed": sorted(committed),
         "restored": beginning.restore.manifest.step,
         "left": len(list(snapshots.iterdir())),

@@ -1,4 +1,4 @@
-"""Snapshots that are written while training goes on."""
+"""Snapshots that are written while training continues."""
 
 import signal
 from pathlib import Path
@@ -32,16 +32,18 @@ def train(job_dir: Path, strategy: str, **options: object) -> Group:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_an_async_snapshot_is_a_synchronous_one_bit_for_bit(tmp_path, strategy):
+def test_an_async_snapshot_equals_a_synchronous_one_bit_for_bit(tmp_path, strategy):
     waiting = train(tmp_path / "sync", strategy, snapshot_mode="sync")
     beside = train(tmp_path / "async", strategy, snapshot_mode="async", entry=SLOW, variables={WAITS: "write"})
     torn = train(tmp_path / "torn", strategy, entry=SLOW, variables={WAITS: "copy", "NO_WAIT": "1"})
     committed = {event["evidence"]["step"]: event["at"] for event in beside.events("snapshot.committed")}
-    assert any(line["at"] < committed[EVERY] for line in beside.steps() if line["step"] > EVERY + 1), "training went on"
+    assert any(line["at"] < committed[EVERY] for line in beside.steps() if line["step"] > EVERY + 1), (
+        "training continued"
+    )
     for step in (EVERY, 2 * EVERY, STEPS):
         assert shards(beside, step) == shards(waiting, step)
     assert beside.losses() == waiting.losses()
-    # Without the wait before the update the same comparison fails, although each snapshot passes for whole.
+    # Without the wait before the update the same comparison fails, although each snapshot is verified as good.
     for step in (EVERY, 2 * EVERY):
         assert all(shards(torn, step)[name] != checksum for name, checksum in shards(waiting, step).items())
     assert shards(torn, STEPS) == shards(waiting, STEPS)
@@ -56,7 +58,7 @@ def test_an_error_that_ends_the_run_waits_for_the_snapshot_in_flight(tmp_path):
 
 
 @pytest.mark.smoke
-def test_a_stop_waits_for_the_snapshot_in_flight_and_makes_its_own(tmp_path):
+def test_a_stop_waits_for_the_snapshot_in_flight_and_takes_its_own(tmp_path):
     with start_group(tmp_path, 2, entry=SLOW, variables=PAUSES, steps=100_000, snapshot_interval=EVERY) as group:
         group.wait_for_step(EVERY)
         group.processes[1].send_signal(signal.SIGTERM)
@@ -67,7 +69,7 @@ def test_a_stop_waits_for_the_snapshot_in_flight_and_makes_its_own(tmp_path):
 def test_a_stop_does_not_wait_until_old_snapshots_are_verified(tmp_path):
     options = {"steps": 100_000, "snapshot_interval": 200, "snapshot_keep": 1}
     with start_group(tmp_path, 2, entry=SLOW, variables={"ENDLESS_READS": "1"}, **options) as group:
-        group.wait_for_commit(400)  # from now on it is read again, before the first one would be deleted
+        group.wait_for_commit(400)  # retention now verifies it, before it would delete the first one
         group.processes[1].send_signal(signal.SIGTERM)
         assert group.wait(60) == [143, 143], group.outputs()
         assert group.committed() == [200, 400, max(group.losses())]
@@ -84,4 +86,4 @@ def test_a_broken_group_does_not_wait_for_its_snapshot(tmp_path):
     with start_group(tmp_path, 1, generation=2, steps=3) as after:
         assert after.wait() == [0], after.outputs()
     assert after.committed() == [3]
-    assert len(list(layout.snapshots_dir(tmp_path).iterdir())) == 1, "what was left half-written is swept"
+    assert len(list(layout.snapshots_dir(tmp_path).iterdir())) == 1, "the unfinished snapshot is swept"

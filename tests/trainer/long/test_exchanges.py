@@ -1,4 +1,4 @@
-"""How often ranks exchange gradients in a step, and whose buffers they use: counted between two ranks."""
+"""How often two ranks exchange gradients in a step, and whose buffers they use."""
 
 import json
 from pathlib import Path
@@ -21,26 +21,26 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """One step on two ranks, of two microbatches each unless a case says otherwise."""
+    """One step on two ranks, with two microbatches each by default."""
     with start_group(tmp_path_factory.mktemp("two"), 2, entry=ENTRY, cases=CASES) as group:
         assert group.wait(120) == [0, 0], group.outputs()
         return json.loads(group.processes[0].communicate(timeout=60)[0].splitlines()[-1])
 
 
-def test_ddp_exchanges_gradients_once_a_step_unless_told_otherwise(found):
+def test_ddp_reduces_gradients_once_per_step_by_default(found):
     assert found["ddp"]["backward_passes"] == 1
     assert found["ddp, each microbatch"]["backward_passes"] == 2
 
 
-def test_shards_are_reduced_after_each_microbatch_unless_told_otherwise(found):
-    assert found["sharded, once"]["shards"] > 4, "each block, and what is left"
+def test_shards_are_reduced_after_each_microbatch_by_default(found):
+    assert found["sharded, once"]["shards"] > 4, "each block, and the root"
     assert found["sharded"]["shards"] == 2 * found["sharded, once"]["shards"]
 
 
-def test_copies_of_shards_are_always_added_up_once_a_step(found):
+def test_copies_of_shards_are_always_reduced_once_per_step(found):
     assert found["copies"]["copies"] == found["copies, one microbatch"]["copies"] > 4
 
 
-def test_rank_0s_buffers_are_everybodys_unless_they_are_left_alone(found):
+def test_rank_0s_buffers_are_broadcast_by_default(found):
     assert found["ddp"]["buffers"] == [0.0, 0.0]
     assert found["own buffers"]["buffers"] == [0.0, 1.0]

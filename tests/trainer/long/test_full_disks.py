@@ -1,4 +1,4 @@
-"""File systems of real disks that are full, by size or by quota: a snapshot is lost, and nothing that was committed."""
+"""Full file systems, by size or by quota: new snapshots are lost, committed ones are not."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ from trainer.contract import env
 
 
 @pytest.mark.parametrize("kind", ["ext4", "btrfs quota"])
-def test_a_full_file_system_of_a_disk_is_no_loss_of_what_was_committed(tmp_path, kind):
-    """Blocks are allocated late there, and a quota is told of by another errno."""
+def test_a_full_file_system_costs_no_committed_snapshot(tmp_path, kind):
+    """These file systems allocate blocks late, and a quota has another errno."""
     message = os.strerror(errno.ENOSPC if kind == "ext4" else errno.EDQUOT)
     options = {"steps": 6, "snapshot_interval": 2, "snapshot_keep": 1}
     with mounted(tmp_path, kind) as disk:
@@ -37,7 +37,7 @@ def test_a_full_file_system_of_a_disk_is_no_loss_of_what_was_committed(tmp_path,
 
 @contextmanager
 def mounted(folder: Path, kind: str) -> Iterator[Path]:
-    """Room for one snapshot of 11 MB, and for three once `filler` is gone. Skips where that cannot be made."""
+    """Room for one snapshot of 11 MB, and for three once `filler` is gone. Skips if that cannot be made."""
     image, disk = folder / "image", folder / "disk"
     with image.open("wb") as file:
         file.truncate((48 if kind == "ext4" else 256) * 2**20)

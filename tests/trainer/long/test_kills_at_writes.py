@@ -21,6 +21,6 @@ def test_a_kill_at_any_write_costs_no_more_than_the_snapshot_being_written(tmp_p
     assert len(plays) > 15, "each write of the files, of the commit, and of the deletion"
     for play in plays:
         assert play["killed"], play
-        assert play["restored"] == max(play["committed"]) >= max(play["told"]), play
+        assert play["restored"] == max(play["committed"]) >= max(play["reported"]), play
         assert play["left"] == len(play["committed"]), play
     assert {play["restored"] for play in plays} == {1, 2}

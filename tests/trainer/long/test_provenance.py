@@ -1,4 +1,4 @@
-"""What a manifest says of where results come from, and what is told when it differs."""
+"""The provenance in a manifest, and the report of differences."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def git(folder, *arguments):
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
-def test_code_is_known_by_its_commit_and_whether_it_was_changed(tmp_path):
+def test_code_is_identified_by_its_commit_and_local_changes(tmp_path):
     assert describe_code(str(tmp_path)) == {"commit": None, "dirty": None}
     (tmp_path / "train.py").write_text("1")
     git(tmp_path, "init", "--quiet")
@@ -40,7 +40,7 @@ def test_code_is_known_by_its_commit_and_whether_it_was_changed(tmp_path):
     assert describe_code(str(tmp_path)) == {**clean, "dirty": True}
 
 
-def test_each_difference_is_named_and_the_unknown_is_none():
+def test_each_difference_is_named_and_unknown_values_are_not():
     config, versions = {"learning_rate": 0.2, "new": 3}, {"torch": "2.14.0", "python": "3.12"}
     assert compare(saved(commit="a" * 40, dirty=None), config, versions, NOW) == [
         "learning_rate was 0.1 and is 0.2",
@@ -50,19 +50,19 @@ def test_each_difference_is_named_and_the_unknown_is_none():
     assert compare(saved(), {"learning_rate": 0.1}, {"torch": "2.13.0"}, NOW) == []
 
 
-def test_a_restore_under_another_configuration_is_told_once(tmp_path):
+def test_a_restore_with_another_configuration_is_reported_once(tmp_path):
     with start_group(tmp_path, 2, steps=2) as group:
         assert group.wait() == [0, 0], group.outputs()
     variables = {env.IMAGE: "registry.example/trainer:2"}
     with start_group(tmp_path, 2, generation=2, steps=4, learning_rate=2e-3, variables=variables) as group:
         assert group.wait() == [0, 0], group.outputs()
-    (told,) = group.events("provenance.changed")
-    assert told["sentence"].startswith("changed since step-00000002-a1-g1: steps was 2 and is 4; learning_rate")
-    assert "learning_rate was 0.001 and is 0.002" in told["sentence"]
+    (reported,) = group.events("provenance.changed")
+    assert reported["sentence"].startswith("changed since step-00000002-a1-g1: steps was 2 and is 4; learning_rate")
+    assert "learning_rate was 0.001 and is 0.002" in reported["sentence"]
 
 
 def test_a_job_that_is_stopped_does_not_wait_for_git(tmp_path, monkeypatch):
-    """Not even a snapshot that had begun to wait: here for a git that answers when the test is over."""
+    """Not even a snapshot that already waits: here git answers only after the test."""
     os.mkfifo(tmp_path / "answer")
     (tmp_path / "git").write_text(f"#!/bin/sh\nread answer < {tmp_path}/answer\nexit 1\n")
     (tmp_path / "git").chmod(0o755)
@@ -71,7 +71,7 @@ def test_a_job_that_is_stopped_does_not_wait_for_git(tmp_path, monkeypatch):
     documents: list[dict[str, object]] = []
     waiting = threading.Thread(target=lambda: documents.append(provenance.document()))
     waiting.start()
-    with (tmp_path / "answer").open("w"):  # git is asking
+    with (tmp_path / "answer").open("w"):  # git runs now
         assert not documents
         provenance.hurry()
         waiting.join(60)

@@ -1,4 +1,4 @@
-"""Runs whose snapshots lie in an object store."""
+"""Runs with snapshots in an object store."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from trainer.snapshot import Remote
 from trainer.snapshot.__main__ import main
 
 
-def test_a_run_goes_on_from_a_store_on_other_ranks_and_by_another_strategy(tmp_path, capsys):
+def test_a_run_continues_from_a_store_on_other_ranks_with_another_strategy(tmp_path, capsys):
     store = Remote(f"local://{tmp_path}/store/job")
     options = {"steps": 6, "snapshot_interval": 3, "variables": {env.SNAPSHOT_DIR: str(store)}}
     with start_group(tmp_path, 2, strategy="fsdp", **options) as first:

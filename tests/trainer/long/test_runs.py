@@ -13,15 +13,15 @@ from trainer.contract import env
 
 
 @pytest.mark.smoke
-def test_a_polite_stop_leaves_a_snapshot_and_is_not_a_success(tmp_path):
+def test_a_stop_leaves_a_snapshot_and_is_not_a_success(tmp_path):
     with start_group(tmp_path, 2, steps=100_000, snapshot_interval="auto") as group:
         group.wait_for_step(5)
-        group.processes[1].send_signal(signal.SIGTERM)  # one rank is told, all stop at one step
+        group.processes[1].send_signal(signal.SIGTERM)  # one rank gets the signal, all stop at the same step
         assert group.wait(60) == [143, 143], group.outputs()
         assert group.committed() == [max(group.losses())]
 
 
-def test_a_notice_too_short_for_a_snapshot_stops_without_one_and_says_so(tmp_path):
+def test_a_notice_too_short_for_a_snapshot_stops_without_one_and_reports_it(tmp_path):
     variables = {env.NOTICE_S: "0.000001"}
     with start_group(tmp_path, 2, steps=100_000, snapshot_interval=1, variables=variables) as group:
         group.wait_for_step(5)
@@ -30,10 +30,10 @@ def test_a_notice_too_short_for_a_snapshot_stops_without_one_and_says_so(tmp_pat
         stopped_at = max(group.losses())
         (skipped,) = group.events("snapshot.skipped")
         assert skipped["evidence"]["step"] == stopped_at
-        assert max(group.committed()) == stopped_at - 1, "though one was due by the interval"
+        assert max(group.committed()) == stopped_at - 1, "although one was due by the interval"
 
 
-def test_old_snapshots_go_and_a_finished_run_has_nothing_left_to_do(tmp_path):
+def test_old_snapshots_are_deleted_and_a_finished_run_does_nothing_more(tmp_path):
     with start_group(tmp_path, 1, steps=7, snapshot_interval=2, snapshot_keep=2) as group:
         assert group.wait() == [0], group.outputs()
     assert group.committed() == [6, 7]
@@ -50,12 +50,12 @@ def test_a_stale_term_commits_nothing_and_ends(tmp_path):
         (tmp_path / "fence/a00002-g00000.json").write_text("{}")
         before = group.committed()
         assert group.wait(60) == [1, 1]
-        assert len(group.committed()) <= len(before) + 1, "at most the one whose commit was under way"
+        assert len(group.committed()) <= len(before) + 1, "at most the one whose commit was in progress"
         assert "StaleTerm: attempt 1 generation 1 may not commit" in group.outputs()
     assert not [path for path in (tmp_path / "snapshots").iterdir() if not (path / "MANIFEST.json").exists()]
 
 
-def test_a_full_disk_costs_a_snapshot_and_not_the_run(tmp_path, small_disk):
+def test_a_full_disk_costs_one_snapshot_and_not_the_run(tmp_path, small_disk):
     variables = {env.SNAPSHOT_DIR: str(small_disk)}
     with start_group(tmp_path, 2, steps=8, snapshot_interval=2, snapshot_keep=1, variables=variables) as group:
         codes, output = group.wait(), group.outputs()
@@ -64,12 +64,12 @@ def test_a_full_disk_costs_a_snapshot_and_not_the_run(tmp_path, small_disk):
     assert [event["evidence"]["step"] for event in failed][:2] == [4, 6]
     assert all("No space left on device" in event["sentence"] for event in failed)
     assert [path.name for path in small_disk.iterdir()] == ["step-00000002-a1-g1"], "half a snapshot is removed"
-    # The result itself could not be kept: that is no success.
+    # The last snapshot is missing, so the run fails.
     assert codes == [1, 1]
     assert "SnapshotError: training ended at step 8" in output
 
 
-def test_a_place_that_cannot_hold_snapshots_is_refused_at_once(tmp_path):
+def test_an_unwritable_snapshot_folder_is_refused_at_once(tmp_path):
     (tmp_path / "file").touch()
     with start_group(tmp_path, 1, variables={env.SNAPSHOT_DIR: str(tmp_path / "file/snapshots")}) as group:
         assert group.wait() == [1]
@@ -86,7 +86,7 @@ def test_ranks_that_were_started_differently_do_not_train(tmp_path):
     assert group.losses() == {}
 
 
-def test_missing_data_are_one_line_and_not_a_traceback(tmp_path):
+def test_missing_data_give_one_line_and_no_traceback(tmp_path):
     with start_group(tmp_path, 1, data="/nowhere/corpus.txt") as group:
         assert group.wait() == [1]
         [line] = group.outputs().splitlines()
@@ -108,12 +108,12 @@ def test_a_loss_that_is_not_finite_ends_the_run_on_all_ranks(tmp_path):
     options = {"learning_rate": 1e38, "warmup_steps": 0, "grad_clip": 0}
     with start_group(tmp_path, 2, **options) as group:
         assert group.wait(60) == [1, 1]
-        told = [line for line in group.outputs().splitlines() if "NonFiniteLoss: loss is nan" in line]
-    assert [" rank 0" in line for line in told].count(True) == 1, "of two alike, one is the cause"
+        reported = [line for line in group.outputs().splitlines() if "NonFiniteLoss: loss is nan" in line]
+    assert [" rank 0" in line for line in reported].count(True) == 1, "of two alike, one is the cause"
 
 
 @pytest.mark.parametrize("text", ['{"preset": "huge"}', "{", "[]", "@/nowhere/config.json", '{"colour": 1}'])
-def test_a_wrong_configuration_is_one_line_and_exit_code_2(text, monkeypatch, capsys):
+def test_a_wrong_configuration_gives_one_line_and_exit_code_2(text, monkeypatch, capsys):
     from trainer.__main__ import main
 
     monkeypatch.setattr("trainer.worker.signals.StopFlag.install", lambda self: None)

@@ -1,4 +1,4 @@
-"""Samples for scripts: what DistributedSampler deals, and each once however often the number of ranks changes."""
+"""The sampler for scripts equals DistributedSampler, and gives each sample once if the number of ranks changes."""
 
 from collections import Counter
 from pathlib import Path
@@ -36,7 +36,7 @@ def cut(indices, size):
     shuffle=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_undisturbed_it_is_a_distributed_sampler(length, world_size, epoch, shuffle, seed):
+def test_without_restarts_it_equals_distributed_sampler(length, world_size, epoch, shuffle, seed):
     for rank, own in enumerate(group(length, world_size, 2, shuffle=shuffle, seed=seed)):
         theirs = DistributedSampler(dataset(length), world_size, rank, shuffle=shuffle, seed=seed)
         theirs.set_epoch(epoch)
@@ -50,8 +50,8 @@ def test_undisturbed_it_is_a_distributed_sampler(length, world_size, epoch, shuf
     lives=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(0, 6)), min_size=1, max_size=6),
     drop_last=st.booleans(),
 )
-def test_each_sample_comes_once_in_an_epoch_through_any_restarts(length, lives, drop_last):
-    """`lives` are ranks, samples of each in a step, and steps until the next restart; the last one lives on."""
+def test_each_sample_occurs_once_per_epoch_through_any_restarts(length, lives, drop_last):
+    """`lives` are the ranks, the samples of each rank per step, and the steps until the restart; the last has none."""
     if drop_last:
         length += 20  # one step of the largest group
     seen, epochs, state = {0: Counter(), 1: Counter()}, [], None
@@ -63,7 +63,7 @@ def test_each_sample_comes_once_in_an_epoch_through_any_restarts(length, lives, 
         is_last = number == len(lives) - 1
         while samplers[0].epoch < 2 and (steps or is_last):
             batches = [cut(list(sampler), batch_size) for sampler in samplers]
-            assert len({len(own) for own in batches}) == 1, "all ranks make as many steps"
+            assert len({len(own) for own in batches}) == 1, "all ranks make the same number of steps"
             for step in zip(*batches, strict=True):
                 if not (steps or is_last):
                     break
@@ -78,13 +78,13 @@ def test_each_sample_comes_once_in_an_epoch_through_any_restarts(length, lives, 
     for found in seen.values():
         if drop_last:
             assert max(found.values()) == 1
-            assert sum(found.values()) > length - most, "less than a step is left out"
+            assert sum(found.values()) > length - most, "less than one step is left out"
         else:
             assert set(found) == set(range(length))
-            assert sum(found.values()) - length < max(world_size for world_size, _, _ in lives), "to come out even"
+            assert sum(found.values()) - length < max(world_size for world_size, _, _ in lives), "only to divide evenly"
 
 
-def test_an_epoch_is_begun_anew_only_when_it_is_another_one():
+def test_set_epoch_restarts_only_another_epoch():
     (sampler,) = group(10, 1, 4)
     sampler.step_done()
     sampler.set_epoch(0)
@@ -93,7 +93,7 @@ def test_an_epoch_is_begun_anew_only_when_it_is_another_one():
     assert len(sampler) == 10
 
 
-def test_the_place_in_another_order_is_refused():
+def test_the_state_of_another_order_is_refused():
     (sampler,) = group(10, 1, 4)
     with pytest.raises(ValueError, match="another order: length was 12 and is 10, seed was 1 and is 0"):
         sampler.load_state_dict(group(12, 1, 4, seed=1)[0].state_dict())
@@ -103,7 +103,7 @@ def test_the_place_in_another_order_is_refused():
         group(3, 1, 0)
 
 
-def test_outside_a_job_it_goes_on_all_the_same():
+def test_outside_a_job_epochs_advance_too():
     (sampler,) = group(10, 1, 4)
     run = Supervised(environ={})
     run.restore(sampler=sampler)
@@ -111,8 +111,8 @@ def test_outside_a_job_it_goes_on_all_the_same():
     assert sampler.state_dict()["seen"] == 4
 
 
-def test_a_script_goes_on_behind_the_last_sample_on_other_ranks(tmp_path):
-    """Two ranks, a stop in the middle of the second epoch, and one rank to the end of it."""
+def test_a_script_continues_after_the_last_sample_on_other_ranks(tmp_path):
+    """Two ranks stop in the second epoch, and one rank finishes it."""
     entry = (str(Path(__file__).parents[1] / "sampled_script.py"),)
     with start_group(tmp_path, 2, entry=entry, stop_at=13, epochs=2) as first:
         assert first.wait() == [143, 143], first.outputs()
@@ -121,11 +121,11 @@ def test_a_script_goes_on_behind_the_last_sample_on_other_ranks(tmp_path):
     lines = [line for rank in range(2) for line in read_lines(tmp_path / f"samples-{rank}.jsonl")]
     for epoch in (0, 1):
         found = Counter(index for line in lines if line["epoch"] == epoch for index in line["indices"])
-        assert found == Counter(range(40)), "each once"
+        assert found == Counter(range(40)), "each sample once"
     assert {line["ranks"] for line in lines if line["epoch"] == 1} == {1, 2}
 
 
-def test_a_loader_that_drops_what_its_sampler_deals_is_no_endless_loop():
+def test_a_loader_that_drops_all_samples_raises_an_error():
     sampler = ElasticSampler(range(100), batch_size=16, num_replicas=1, rank=0)
     loader = DataLoader(range(100), batch_size=16, sampler=sampler, drop_last=True)
     passes = (sampler.step_done() for _ in range(10) for _ in loader)

@@ -1,4 +1,4 @@
-"""What two ranks tell of a run: where its time goes, who holds it up, a profile; and that none of it ends a run."""
+"""What two ranks report of a run: the parts of a step, slow ranks and a profile. None of it ends a run."""
 
 import gzip
 import json
@@ -9,12 +9,12 @@ from tests.trainer.alone import OPTIONS, train_alone
 from tests.trainer.harness import start_group
 from trainer.contract import layout
 
-STEPS, LATE_S = 13, 0.5  # late by more than a step takes on a machine that others use
+STEPS, LATE_S = 13, 0.5  # more than a step takes on a busy machine
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
 def run(request, tmp_path_factory):
-    """Rank 1 is late in every step; three of them are profiled. Steps' metrics, and the group."""
+    """Rank 1 is late in every step, and three steps are profiled. Returns the steps' metrics and the group."""
     options = {**OPTIONS, "micro_batch": 4, "strategy": request.param, "steps": STEPS, "snapshot_interval": 5}
     options |= {"task_config": {"width": 8, "slow_rank_s": LATE_S}, "profile": "4:6"}
     entry = ("-m", "tests.trainer.slow_rank_entry")
@@ -23,26 +23,26 @@ def run(request, tmp_path_factory):
     return [line["metrics"] for line in group.steps()], group
 
 
-def test_a_steps_parts_are_no_more_than_the_step(run):
+def test_the_parts_of_a_step_add_up_to_no_more_than_the_step(run):
     steps, _ = run
     for metrics in steps:
         assert min(metrics[part] for part in ("data_s", "compute_s", "communication_s", "snapshot_s")) >= 0
         assert metrics["compute_s"] + metrics["communication_s"] <= metrics["step_s"] * 1.000001
 
 
-def test_waiting_for_a_late_rank_is_communication(run):
+def test_waiting_for_a_late_rank_counts_as_communication(run):
     steps, _ = run
     assert sum(metrics["communication_s"] for metrics in steps) > 0.5 * STEPS * LATE_S
 
 
-def test_a_snapshot_is_told_with_the_step_that_follows(run):
+def test_the_cost_of_a_snapshot_is_reported_with_the_next_step(run):
     steps, _ = run
     behind = [number for number, metrics in enumerate(steps, start=1) if metrics["snapshot_s"] > 0]
     assert behind == [6, 11]
 
 
 @pytest.mark.smoke
-def test_the_rank_that_is_late_is_told_once(run):
+def test_a_late_rank_is_reported_once(run):
     steps, group = run
     (event,) = group.events("rank.slow")
     evidence = event["evidence"]
@@ -52,7 +52,7 @@ def test_the_rank_that_is_late_is_told_once(run):
     assert [number for number, metrics in enumerate(steps, start=1) if "slowest_rank" in metrics] == [4, 8, 12]
 
 
-def test_each_rank_leaves_a_trace_and_rank_0_says_what_it_shows(run):
+def test_each_rank_writes_a_trace_and_rank_0_summarizes_it(run):
     _, group = run
     (event,) = group.events("profiled")
     assert 0 < event["evidence"]["exposed"] <= event["evidence"]["communication"] <= 1
@@ -63,17 +63,17 @@ def test_each_rank_leaves_a_trace_and_rank_0_says_what_it_shows(run):
         assert "aten::addmm" in names or "aten::mm" in names
 
 
-def test_a_trace_that_cannot_be_written_is_told_and_training_goes_on(tmp_path):
+def test_an_unwritable_trace_is_reported_and_training_continues(tmp_path):
     folder = layout.replica_dir(tmp_path, 1, 0) / "1"
     folder.mkdir(parents=True)
     (folder / "g1").touch()
     metrics, events = train_alone(tmp_path, steps=4, profile="2:3")
     assert sorted(metrics) == [1, 2, 3, 4]
-    (told,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
-    assert told.startswith("no profile of this rank: ")
+    (reported,) = [event["sentence"] for event in events if event["kind"] == "setting.ignored"]
+    assert reported.startswith("no profile of this rank: ")
 
 
-def test_a_window_that_ends_with_the_run_is_written_all_the_same(tmp_path):
+def test_a_window_that_ends_with_the_run_is_written(tmp_path):
     _, events = train_alone(tmp_path, steps=3, profile="3:9")
     assert [event["kind"] for event in events].count("profiled") == 1
 
@@ -82,10 +82,10 @@ def batch_changes(trained):
     return [event["sentence"] for event in trained[1] if event["kind"] == "batch.changed"]
 
 
-def test_a_larger_batch_is_told_beside_the_learning_rate(tmp_path):
+def test_a_larger_batch_is_reported_with_the_learning_rate(tmp_path):
     train_alone(tmp_path, steps=2)
-    (told,) = batch_changes(train_alone(tmp_path, 2, steps=3, global_batch=16))
-    assert told.startswith(
+    (reported,) = batch_changes(train_alone(tmp_path, 2, steps=3, global_batch=16))
+    assert reported.startswith(
         "since step-00000002-a1-g1 a step's batch was 8 samples and is 16, but the learning rate is still 0.001: "
     )
-    assert batch_changes(train_alone(tmp_path, 3, steps=4, global_batch=16)) == [], "it is told once"
+    assert batch_changes(train_alone(tmp_path, 3, steps=4, global_batch=16)) == [], "it is reported once"

@@ -1,4 +1,4 @@
-"""Snapshots out to the files of others and back in, and what differs between two."""
+"""Exporting, importing and comparing snapshots."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def snapshot_of(group, step):
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
-def test_a_single_file_comes_back_as_it_was(group, tmp_path, capsys, suffix):
+def test_a_single_file_is_imported_as_it_was_exported(group, tmp_path, capsys, suffix):
     file, back = tmp_path / f"state.{suffix}", tmp_path / "back"
     assert main(["export", str(snapshot_of(group, 2)), str(file)]) == 0
     assert main(["import", str(file), str(back)]) == 0
@@ -38,8 +38,8 @@ def test_a_single_file_comes_back_as_it_was(group, tmp_path, capsys, suffix):
     assert capsys.readouterr().out.endswith("no difference\n")
 
 
-def test_an_imported_state_is_trained_on(group, tmp_path):
-    """One rank of DDP, from the state that two ranks of FSDP left, by way of one file."""
+def test_training_continues_from_an_imported_state(group, tmp_path):
+    """One rank of DDP continues from the state of two ranks of FSDP, through one file."""
     assert main(["export", str(snapshot_of(group, 1)), str(tmp_path / "state.safetensors")]) == 0
     assert main(["import", str(tmp_path / "state.safetensors"), str(tmp_path / "imported")]) == 0
     (tmp_path / "job").mkdir()
@@ -48,7 +48,7 @@ def test_an_imported_state_is_trained_on(group, tmp_path):
     assert other.losses() == {2: pytest.approx(group.losses()[2], rel=1e-5)}
 
 
-def test_state_of_another_optimizer_is_refused_and_its_weights_alone_are_not(group, tmp_path, capsys):
+def test_the_state_of_another_optimizer_is_refused_but_not_its_weights(group, tmp_path, capsys):
     whole, other = tmp_path / "whole.pt", tmp_path / "other.pt"
     assert main(["export", str(snapshot_of(group, 1)), str(whole)]) == 0
     state = torch.load(whole, weights_only=True)
@@ -57,17 +57,17 @@ def test_state_of_another_optimizer_is_refused_and_its_weights_alone_are_not(gro
     for folder, *options in (["momentum"], ["weights", "--weights"]):
         (tmp_path / f"of-{folder}").mkdir()
         assert main(["import", str(other), str(tmp_path / folder), *options]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[1].endswith(
-        "with optimizer state (momentum_buffer): only an optimizer that keeps these can go on from it"
+    reported = capsys.readouterr().out.splitlines()
+    assert reported[1].endswith(
+        "with optimizer state (momentum_buffer): only an optimizer that keeps these can continue from it"
     )
-    assert told[2].endswith("without optimizer state by parameter name: the run's own optimizer begins afresh")
+    assert reported[2].endswith("without optimizer state by parameter name: the run's optimizer starts afresh")
     with start_group(tmp_path / "of-momentum", 1, steps=2, variables=restoring(tmp_path / "momentum")) as refused:
         assert refused.wait() == [1]
-        assert "it is of another optimizer: export it, and import it again with --weights" in refused.outputs()
+        assert "it was made by another optimizer: export it and import it with --weights" in refused.outputs()
     with start_group(tmp_path / "of-weights", 1, steps=2, variables=restoring(tmp_path / "weights")) as fresh:
         assert fresh.wait() == [0], fresh.outputs()
-    assert fresh.losses() == {2: pytest.approx(group.losses()[2], rel=1e-5)}, "the loss is the weights' alone"
+    assert fresh.losses() == {2: pytest.approx(group.losses()[2], rel=1e-5)}, "the loss depends on the weights alone"
 
 
 def restoring(folder):
@@ -116,11 +116,11 @@ def test_a_damaged_snapshot_is_neither_exported_nor_compared(group, tmp_path, ca
 def test_nothing_is_overwritten(group, tmp_path, capsys):
     (tmp_path / "state.pt").touch()
     assert main(["export", str(snapshot_of(group, 2)), str(tmp_path / "state.pt")]) == 1
-    assert "exists: name another one" in capsys.readouterr().err
+    assert "exists: choose another target" in capsys.readouterr().err
 
 
-def test_a_classic_fsdp_checkpoint_is_imported(tmp_path, capsys):
-    """Written by FullyShardedDataParallel with SHARDED_STATE_DICT, as code of before torch 2.4 does."""
+def test_a_classic_fsdp_checkpoint_can_be_imported(tmp_path, capsys):
+    """Written by FullyShardedDataParallel with SHARDED_STATE_DICT, like code for torch before 2.4."""
     from torch.distributed.checkpoint import FileSystemWriter, save
     from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 
@@ -128,7 +128,7 @@ def test_a_classic_fsdp_checkpoint_is_imported(tmp_path, capsys):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch calls its own class old
+            warnings.simplefilter("ignore")  # the class is deprecated
             plain = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
             expected = {name: value.detach().clone() for name, value in plain.named_parameters()}
             model = FullyShardedDataParallel(plain, device_id=torch.device("cpu"), use_orig_params=True)
@@ -156,18 +156,18 @@ def test_a_classic_fsdp_checkpoint_is_imported(tmp_path, capsys):
     assert "with optimizer state (exp_avg, exp_avg_sq)" in capsys.readouterr().out
 
 
-def test_a_plain_torch_save_is_imported_whatever_wrapped_the_model(tmp_path, capsys):
+def test_a_plain_torch_save_is_imported_from_any_wrapper(tmp_path, capsys):
     model = nn.Linear(3, 2)
     wrapped = {f"module._orig_mod.{name}": value for name, value in model.state_dict().items()}
     optimizer = torch.optim.AdamW(model.parameters())
     torch.save({"state_dict": wrapped, "optimizer": optimizer.state_dict(), "step": 5}, tmp_path / "plain.pt")
     assert main(["import", str(tmp_path / "plain.pt"), str(tmp_path / "in")]) == 0
-    assert "2 tensors at step 5" in (told := capsys.readouterr().out)
-    assert "the run's own optimizer begins afresh" in told, "by position, not by name"
+    assert "2 tensors at step 5" in (reported := capsys.readouterr().out)
+    assert "the run's optimizer starts afresh" in reported, "its state is keyed by position"
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.pt", b"no"), ("a.safetensors", b"no"), ("b.pt", None)])
-def test_what_cannot_be_imported_is_one_line(tmp_path, capsys, name, content):
+def test_a_failed_import_gives_one_line(tmp_path, capsys, name, content):
     if content is None:
         torch.save({"a": 1, "b": 2}, tmp_path / name)
     else:

@@ -1,22 +1,18 @@
-"""Snapshots that the service asks for, of a group that trains."""
+"""Snapshots that the service requests of a training group."""
 
 import signal
-import time
 
-from tests.trainer.harness import Group, start_group
+from tests.trainer.harness import Group, start_group, wait_for
 from tests.trainer.test_snapshot_requests import request
 from trainer.contract import layout
 
 
-def wait_for_snapshots(group: Group, count: int, timeout_s: float = 60) -> list[int]:
-    deadline = time.monotonic() + timeout_s
-    while len(steps := [event["evidence"]["step"] for event in group.events("snapshot.committed")]) < count:
-        assert time.monotonic() < deadline, steps
-        time.sleep(0.05)
-    return steps
+def wait_for_snapshots(group: Group, count: int) -> list[int]:
+    wait_for(lambda: len(group.events("snapshot.committed")) >= count, f"{count} snapshots")
+    return [event["evidence"]["step"] for event in group.events("snapshot.committed")]
 
 
-def test_a_running_group_takes_each_snapshot_that_was_asked_for_once(tmp_path):
+def test_a_running_group_takes_each_requested_snapshot_once(tmp_path):
     path = layout.attempt_dir(tmp_path, 1) / layout.DESIRED
     options = {"steps": 100_000, "snapshot_interval": 100_000}
     with start_group(tmp_path, 2, **options) as group:
@@ -24,7 +20,7 @@ def test_a_running_group_takes_each_snapshot_that_was_asked_for_once(tmp_path):
         request(path, snapshot=1, number=2)
         [first] = wait_for_snapshots(group, 1)
         request(path, snapshot=1, number=3)  # another request, not for a snapshot
-        request(path, snapshot=9, number=1)  # older news
+        request(path, snapshot=9, number=1)  # an older document
         group.wait_for_step(first + 150)
         assert wait_for_snapshots(group, 1) == [first]
         request(path, snapshot=2, number=4)
@@ -33,4 +29,4 @@ def test_a_running_group_takes_each_snapshot_that_was_asked_for_once(tmp_path):
         assert group.wait(60) == [143, 143], group.outputs()
     with start_group(tmp_path, 2, generation=2, **options) as again:
         again.wait_for_step(max(group.losses()) + 50)
-        assert again.events("snapshot.committed") == [], "a request that was answered before the restart"
+        assert again.events("snapshot.committed") == [], "the request was answered before the restart"

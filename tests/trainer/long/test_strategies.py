@@ -1,4 +1,4 @@
-"""Every strategy and what goes with it, in one group of two ranks, beside one rank that does the plain thing."""
+"""Every strategy with its settings in a group of two ranks, compared with plain training on one rank."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ EXACT = {
     "copies": {"strategy": "HYBRID_SHARD", "shard_size": 1, "activation_checkpointing": "every-2"},
     "one node": {"strategy": "hsdp"},
     "uneven": {"strategy": "hsdp", "shard_size": 3},
-    "unused, and told so": {"strategy": "ddp", "_adds_unused": True, "find_unused_parameters": True},
+    "unused, and allowed": {"strategy": "ddp", "_adds_unused": True, "find_unused_parameters": True},
 }
 OTHERS = {
     "fp64 sharded": {"strategy": "fsdp", "precision": "fp64"},
@@ -68,23 +68,23 @@ def difference(found: dict, expected: dict, what: str = "losses") -> float:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_no_strategy_shows_in_loss_or_gradient(name, found, plain):
+def test_every_strategy_has_the_same_loss_and_gradient(name, found, plain):
     assert difference(found[name], plain["ddp"]) < 1e-6
     assert difference(found[name], plain["ddp"], "grad_norms") < 1e-5, "copies and shards count once each"
 
 
-def test_only_rounding_separates_two_ranks_from_one(found, plain):
+def test_two_ranks_differ_from_one_only_by_rounding(found, plain):
     assert difference(found["fp64 sharded"], plain["fp64"]) < 1e-14
     assert found["fp64 sharded"]["dtype"] == "torch.float64"
 
 
 @pytest.mark.parametrize("name", ["bf16", "bf16 sharded", "fp16", "fp16 sharded"])
-def test_short_formats_are_used_and_near(name, found, plain):
+def test_16_bit_formats_are_used_and_give_near_results(name, found, plain):
     assert 1e-8 < difference(found[name], plain["ddp"]) < 1e-3
     assert found[name]["dtype"] == "torch.float32", "the optimizer works on full precision"
 
 
-def test_shards_and_copies_lie_as_asked(found):
+def test_shards_and_copies_are_placed_as_configured(found):
     rows = {name: found[name]["own_rows"] for name in ("ddp", "full shard", "copies", "one node")}
     assert rows == {"ddp": 384, "full shard": 192, "copies": 384, "one node": 192}
     assert found["copies"]["copies"] == [2, 1]
@@ -95,7 +95,7 @@ def test_names_of_parameters_do_not_depend_on_the_strategy(found, plain):
     assert all(found[name]["names"] == plain["ddp"]["names"] for name in EXACT if "unused" not in name)
 
 
-def test_what_is_not_to_be_had_is_told(found):
+def test_an_unavailable_setting_is_reported(found):
     assert found["uneven"]["copies"] == [1, 2]
     assert found["uneven"]["notices"] == ["hsdp shards over all ranks: 2 ranks are not a multiple of 3"]
     assert "has no effect on CPUs" in found["ddp"]["notices"][0]
@@ -115,9 +115,9 @@ def test_an_unused_parameter_is_named_with_the_key_that_allows_it(found):
     )
 
 
-def test_a_wrap_class_that_is_not_there_is_answered_with_those_that_are(found):
+def test_an_unknown_wrap_class_is_answered_with_the_known_ones(found):
     assert "wrap: no module is a Blok; there are Attention, Block" in found["no such class"]["error"]
 
 
-def test_bf16_gradients_are_refused_where_gloo_would_not_send_them(found):
+def test_bf16_gradients_are_refused_with_gloo(found):
     assert found["bf16 by gloo"]["error"].startswith("StrategyError: reduce_precision: bf16 needs NCCL")

@@ -1,8 +1,8 @@
-"""The same loss curve on any ranks: trainings that are killed and go on elsewhere, beside undisturbed ones.
+"""The same loss curve on any ranks: training that is killed and continues on other ranks, and undisturbed training.
 
-A small model with dropout learns a few pages of Python's own sources. In each leg but the last, one rank gets SIGKILL
-some steps after a snapshot; the next leg restores it on its own ranks. `make trajectories` runs the whole matrix, with
-300 steps; otherwise it is a cross-section with 60.
+A small model with dropout learns a few pages of Python's sources. In each leg but the last, one rank gets SIGKILL some
+steps after a snapshot, and the next leg restores that on its own ranks. `make trajectories` runs the whole matrix with
+300 steps; otherwise a part of it runs with 60.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import os
 import signal
 import sysconfig
 import tempfile
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.harness import start_group
+from tests.trainer.harness import start_group, wait_for
 from tests.trainer.long.trajectory_ranks import Leg, Ranks, digest_of
 
 pytestmark = pytest.mark.timeout(1800)
 
 SEQ_LEN, BATCH, WINDOWS = 32, 8, 240  # 60 and 300 steps are whole epochs
 SNAPSHOT_EVERY, KILL_AFTER = 10, 3  # steps
-LEAST_FALL = 1.0  # nats: a curve that stands still proves nothing
+LEAST_FALL = 1.0  # nats: a flat curve proves nothing
 SHORT = 60
 CONFIG = {
     "preset": "nano",
@@ -33,7 +32,7 @@ CONFIG = {
     "global_batch": BATCH,
     "micro_batch": 2,
     "dropout": 0.1,
-    "learning_rate": 5e-4,  # at twice that, these pages make of fp32's rounding up to 4e-5 of the loss
+    "learning_rate": 5e-4,  # at twice that, rounding in fp32 changes the loss by up to 4e-5
     "shard_size": 2,  # of hsdp
     "snapshot_keep": 100,
 }
@@ -41,7 +40,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Trial:
-    """How it is computed, for how many steps, and how far from the undisturbed curve it may come."""
+    """The precision, the number of steps, and the largest allowed difference from the undisturbed curve."""
 
     name: str
     precision: str
@@ -64,11 +63,11 @@ class Case:
     optimizer_impl: str = "fused"
     trials: tuple[Trial, ...] = (FP32, FP64)
     reference: Leg = UNDISTURBED
-    is_naive: bool = False  # a batch for each rank, however many there are: has to be found out
+    is_naive: bool = False  # each rank has a fixed batch: the comparison must fail
 
 
 def _twice(name: str, leg: Leg, optimizer_impl: str = "fused") -> Case:
-    """The same ranks repeat the curve to the last bit."""
+    """The same ranks repeat the curve bit for bit."""
     return Case(name, (leg, leg), optimizer_impl, (EXACT,), reference=leg)
 
 
@@ -116,7 +115,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Bench:
-    """Runs trainings in `folder`, undisturbed ones once for each way to compute them."""
+    """Runs training in `folder`. Undisturbed training runs once for each way to compute it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -134,7 +133,7 @@ class Bench:
         return self._undisturbed[key]
 
     def run(self, case: Case, trial: Trial) -> tuple[dict[int, float], list[str]]:
-        """The curve that counts, and the digests of the sequences that made it."""
+        """The curve without repeated steps, and the digests of its sequences."""
         job_dir = Path(tempfile.mkdtemp(dir=self._folder))
         config = {**CONFIG, "data": str(self._folder / "pages.txt"), "steps": trial.steps}
         config |= {"precision": trial.precision, "optimizer_impl": case.optimizer_impl}
@@ -157,27 +156,24 @@ class Bench:
 
 
 def kill_after(ranks: Ranks, step: int) -> None:
-    """Kill the last rank some steps after the snapshot of `step`, and take newer snapshots away."""
+    """Kill the last rank some steps after the snapshot of `step`, and remove newer snapshots."""
     ranks.until_step(step + KILL_AFTER)
-    deadline = time.monotonic() + 60
-    while step not in ranks.committed():
-        assert time.monotonic() < deadline, f"no snapshot of step {step}\n{ranks.printed()}"
-        time.sleep(0.01)
+    wait_for(lambda: step in ranks.committed(), f"a snapshot of step {step}")
     os.kill(ranks.processes[-1].pid or 0, signal.SIGKILL)
     for process in ranks.processes[:-1]:
         process.join(60)
-        assert process.exitcode not in (0, None), f"a rank went on without its peer\n{ranks.printed()}"
+        assert process.exitcode not in (0, None), f"a rank continued without its peer\n{ranks.printed()}"
     ranks.forget_after(step)
 
 
 def largest_difference(curve: dict[int, float], reference: dict[int, float], after: int) -> float:
-    """Relative, over the steps after `after`. Raises KeyError for a curve that lacks one of them."""
+    """The largest relative difference after the step `after`. Raises KeyError for a missing step."""
     steps = [step for step in reference if step > after]
     return max(abs(curve[step] - reference[step]) / reference[step] for step in steps)
 
 
 def is_exact(seen: list[str], windows: list[str]) -> bool:
-    """Whether whole epochs were seen: every window of the data, each as often as it is in them."""
+    """Whether whole epochs were seen: every window equally often."""
     epochs, rest = divmod(len(seen), len(windows))
     return rest == 0 and Counter(seen) == Counter(windows * epochs)
 
@@ -187,23 +183,21 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("trajectories"))
 
 
-def test_a_killed_training_goes_on_along_the_same_curve(bench: Bench, case: Case, trial: Trial) -> None:
+def test_killed_training_continues_on_the_same_curve(bench: Bench, case: Case, trial: Trial) -> None:
     reference = bench.reference(case, trial)
     curve, seen = bench.run(case, trial)
     largest = largest_difference(curve, reference, SNAPSHOT_EVERY)
     print(f"largest difference {largest:.2e}, loss {curve[1]:.3f} → {curve[trial.steps]:.3f}")
-    if (
-        case.is_naive
-    ):  # the comparison can fail: the usual trainer, whose batch shrinks with the ranks, does not pass it
+    if case.is_naive:  # a trainer whose batch depends on the number of ranks must not pass
         assert largest > 100 * trial.limit
         assert not is_exact(seen, bench.windows)
         return
     assert largest <= trial.limit
     assert curve[1] - curve[trial.steps] > LEAST_FALL
-    assert is_exact(seen, bench.windows), "some sample was learned from more often than another"
+    assert is_exact(seen, bench.windows), "some samples were used more often than others"
 
 
-def test_a_restore_upon_other_ranks_is_told(tmp_path: Path) -> None:
+def test_a_restore_on_another_world_size_is_reported(tmp_path: Path) -> None:
     with start_group(tmp_path, 2, steps=1) as group:
         assert group.wait() == [0, 0], group.outputs()
     with start_group(tmp_path, 1, generation=2, steps=2) as group:
@@ -218,7 +212,7 @@ def test_a_curve_is_compared_step_by_step_after_the_restore() -> None:
         largest_difference({1: 5.0, 2: 4.0}, reference, after=1)
 
 
-def test_a_sample_that_comes_twice_or_never_is_noticed() -> None:
+def test_a_repeated_or_missing_sample_changes_the_curve() -> None:
     windows = ["a", "b", "c", "c"]
     assert is_exact(["c", "a", "c", "b"] * 2, windows)
     assert not is_exact(["c", "a", "b", "b"], windows)

@@ -11,7 +11,7 @@ ENTRY = (str(Path(__file__).parents[1] / "large_entry.py"),)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_run_goes_on_from_what_all_ranks_have_verified(tmp_path, strategy):
+def test_a_run_continues_from_a_snapshot_that_all_ranks_verified(tmp_path, strategy):
     options = {"strategy": strategy, "snapshot_interval": 2, "snapshot_keep": 10}
     with start_group(tmp_path, 2, steps=4, **options) as first:
         assert first.wait() == [0, 0], first.outputs()

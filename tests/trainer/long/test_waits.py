@@ -1,4 +1,4 @@
-"""When a group goes silent, its journal tells which rank stopped first."""
+"""If a group goes silent, its journal shows which rank stopped first."""
 
 import signal
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.harness import Group, read_lines, start_group
+from tests.trainer.harness import Group, read_lines, start_group, wait_for
 from trainer.contract import layout
 from trainer.contract.env import parse_place
 from trainer.contract.progress import Phase
@@ -24,17 +24,17 @@ def phases(group: Group, rank: int) -> list[str]:
     return [line["phase"] for line in read_lines(group.replica_dir / layout.PROGRESS) if line["rank"] == rank]
 
 
-def wait_until_waiting(group: Group, ranks: set[int], timeout_s: float = 60) -> dict[int, dict]:
-    deadline = time.monotonic() + timeout_s
-    while {rank for rank, line in latest(group).items() if line["phase"] == "waiting"} != ranks:
-        assert time.monotonic() < deadline, latest(group)
-        time.sleep(0.05)
-    time.sleep(2 * AFTER_S)  # whoever is going to say more has said it
+def wait_until_waiting(group: Group, ranks: set[int]) -> dict[int, dict]:
+    wait_for(
+        lambda: {rank for rank, line in latest(group).items() if line["phase"] == "waiting"} == ranks,
+        f"ranks {ranks} to wait",
+    )
+    time.sleep(2 * AFTER_S)  # ranks that report more have done so by now
     return latest(group)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_the_ranks_that_go_on_say_that_they_wait_and_the_frozen_one_does_not(strategy, tmp_path):
+def test_the_healthy_ranks_report_that_they_wait_and_the_frozen_one_does_not(strategy, tmp_path):
     with start_group(tmp_path, 3, strategy=strategy, steps=100_000, snapshot_interval=100_000) as group:
         group.wait_for_step(3)
         group.processes[1].send_signal(signal.SIGSTOP)
@@ -47,14 +47,14 @@ def test_the_ranks_that_go_on_say_that_they_wait_and_the_frozen_one_does_not(str
         assert {line["phase"] for line in latest(group).values()} == {"step"}
 
 
-def test_a_rank_that_hangs_outside_a_collective_does_not_say_that_it_waits(tmp_path):
+def test_a_rank_that_hangs_outside_a_collective_does_not_report_waiting(tmp_path):
     with start_group(tmp_path, 2, entry=STUCK, steps=100_000, snapshot_interval=100_000) as group:
         lines = wait_until_waiting(group, {0})
         assert lines[1]["phase"] == "step"
         assert lines[0]["step"] == lines[1]["step"] > 0
 
 
-def test_a_rank_that_never_arrives_is_waited_for_from_the_start(tmp_path):
+def test_the_wait_for_a_rank_that_never_arrives_is_reported(tmp_path):
     with start_group(tmp_path, 2, steps=1) as group:
         group.processes[1].send_signal(signal.SIGSTOP)
         lines = wait_until_waiting(group, {0})
@@ -63,15 +63,15 @@ def test_a_rank_that_never_arrives_is_waited_for_from_the_start(tmp_path):
         assert group.wait() == [0, 0], group.outputs()
 
 
-def test_every_rank_says_when_its_phase_changes(tmp_path):
+def test_every_rank_reports_each_change_of_phase(tmp_path):
     with start_group(tmp_path, 2, steps=2, snapshot_interval=1) as group:
         assert group.wait() == [0, 0], group.outputs()
     shared = ["start", "restore", "step", "step", "snapshot", "step", "step", "snapshot", "step", "done"]
-    for rank, first in enumerate((["data", "restore"], ["data"])):  # rank 0 verifies before the group is there
+    for rank, first in enumerate((["data", "restore"], ["data"])):  # rank 0 verifies before the group forms
         assert [phase for phase in phases(group, rank) if phase != "waiting"] == [*first, *shared]
 
 
-def test_a_wait_is_told_once_and_its_end_says_the_phase_again(tmp_path, monkeypatch):
+def test_a_wait_is_reported_once_and_its_end_repeats_the_phase(tmp_path, monkeypatch):
     heartbeat = Heartbeat(parse_place({"ORCHESTRATOR_REPLICA_DIR": str(tmp_path)}), total_steps=9)
     heartbeat.beat(Phase.STEP, 7)
     waits, clock = Waits(heartbeat), iter([0.0, 1.9, 2.0, 9.0, 10.0, 20.0])
@@ -85,5 +85,5 @@ def test_a_wait_is_told_once_and_its_end_says_the_phase_again(tmp_path, monkeypa
     waits.begin()
     waits.look()
     waits.end()
-    told = [(line["phase"], line["step"]) for line in read_lines(tmp_path / layout.PROGRESS)]
-    assert told == [("step", 7), ("waiting", 7), ("step", 7)]
+    reported = [(line["phase"], line["step"]) for line in read_lines(tmp_path / layout.PROGRESS)]
+    assert reported == [("step", 7), ("waiting", 7), ("step", 7)]

@@ -1,6 +1,6 @@
-"""The ranks of one leg: processes forked from this one, which has imported the trainer, and what they leave.
+"""The ranks of one leg, forked from this process, which has imported the trainer.
 
-Each keeps a ledger of what its model saw: a line for every forward pass, with a digest of each sequence.
+Each rank keeps a ledger of its model's input: a line for every forward pass, with a digest of each sequence.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Leg:
-    """A stretch of a training on one group of ranks. All but the last end by SIGKILL."""
+    """A part of a training, on one group of ranks. All but the last leg end by SIGKILL."""
 
     world_size: int
     strategy: str = "ddp"
 
 
 class LegFailed(Exception):
-    """The ranks did not do what the leg asks; the text holds what they printed."""
+    """The ranks ended early or hang. The message has their output."""
 
 
 @dataclass
 class Ranks:
-    """One generation of a job. Leaving the `with` block kills what still runs of it."""
+    """One generation of a job. Leaving the `with` block kills the ranks that still run."""
 
     job_dir: Path
     leg: Leg
@@ -73,7 +73,7 @@ class Ranks:
             process.join()
 
     def until_step(self, step: int) -> None:
-        """Wait for a step. Raises LegFailed when the ranks end before it, or make none for too long."""
+        """Wait for a step. Raises LegFailed if the ranks end before it, and on time-out."""
         deadline = time.monotonic() + _PATIENCE_S
         while max(self.losses(), default=0) < step:
             if time.monotonic() > deadline or any(process.exitcode is not None for process in self.processes):
@@ -91,7 +91,7 @@ class Ranks:
         return sorted(name.step for name in snapshot.list_committed(layout.snapshots_dir(self.job_dir)))
 
     def forget_after(self, step: int) -> None:
-        """Take away snapshots that were newer when the ranks died: the next leg restores that of `step`."""
+        """Remove newer snapshots, so that the next leg restores that of `step`."""
         for name in snapshot.list_named(layout.snapshots_dir(self.job_dir)):
             if name.step > step:
                 snapshot.remove(layout.snapshots_dir(self.job_dir) / str(name))
@@ -120,13 +120,13 @@ def digest_of(sequence: bytes) -> str:
 
 
 def assign_naively(rank: int, world_size: int, count: int) -> list[shares.Share]:
-    """The usual mistake: every rank takes as much as it did when there were two."""
+    """A common bug: the batch of each rank does not depend on the number of ranks."""
     per_rank = count // 2
     return [shares.Share(rank * per_rank + position, 2 / world_size) for position in range(per_rank)]
 
 
 def _work(ranks: Ranks, rank: int, port: int) -> None:
-    """What a forked rank runs; it does not return."""
+    """Run a forked rank. Does not return."""
     with (ranks.folder / f"printed-{rank}").open("w") as printed:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)

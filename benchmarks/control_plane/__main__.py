@@ -166,9 +166,9 @@ def measure_reports(service: ThrowawayService, ids: Sequence[str], rounds: int, 
         "16 clients": {**drive(service.url, _reports(ids, 1, REPLICAS * rounds), connections=16), **usage.figures()}
     }
     usage = Usage(service)
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as pool:
         requests = _reports(ids, 1 + rounds, paced)
-        running = beside.submit(drive, service.url, requests, connections=64, rate=RATE_PER_S)
+        running = pool.submit(drive, service.url, requests, connections=64, rate=RATE_PER_S)
         meanwhile = drive(service.url, looks, connections=8, rate=_READS_PER_S)
         figures["paced"] = {**running.result(), **usage.figures()}
     last_step = _FIRST_STEP + rounds + -(-paced // REPLICAS)

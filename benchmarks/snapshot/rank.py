@@ -111,11 +111,11 @@ class Bench:
         StagingSaver.may_write.clear()
         started = time.perf_counter()
         self.time_step(times, lambda: begin(path))
-        saver, beside = self.savers.get(name), list[float]()
+        saver, later_s = self.savers.get(name), list[float]()
         while saver is not None and self._all(saver.is_busy):
-            beside.append(self.step())
-        times.trained.append(times.whole_step[-1] + sum(beside))
-        times.steps.append(1 + len(beside))
+            later_s.append(self.step())
+        times.trained.append(times.whole_step[-1] + sum(later_s))
+        times.steps.append(1 + len(later_s))
         if saver is not None:
             saver.settle()
         times.in_all.append(time.perf_counter() - started if saver is None else saver.cost.duration_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.snapshot.__main__ import excesses, summarise
+from benchmarks.snapshot.__main__ import summarise
 from benchmarks.snapshot.setting import ASYNC, STAGED, Setting, build_setting
 
 QUIET = {"until_update": [0.4, 0.4], "whole_step": [0.5, 0.5]}
@@ -28,10 +28,6 @@ def times(until_update: float, whole_step: float, beside: float = 0.0, steps: in
 def make_result(device: str) -> dict[str, Any]:
     kinds = {"torch.save": times(10.4, 10.5), STAGED: times(0.5, 0.6), ASYNC: times(1.4, 1.5, 0.75, steps=4)}
     return {"strategy": "ddp", "device": device, "parameters": 8, "quiet": QUIET, "verify_s": [1.0], "times": kinds}
-
-
-def test_all_steps_during_a_snapshot_count_for_its_excess() -> None:
-    assert excesses(times(1.4, 1.5, 0.75, steps=4), 0.5) == [pytest.approx(2.0)] * 2
 
 
 def test_on_cpus_the_cost_of_staging_is_compared() -> None:

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.trainer import handwritten, wrapped
 from benchmarks.trainer.__main__ import parse_options, speed_of
-from benchmarks.trainer.contestants import End, config_of, times_of_steps
-from benchmarks.trainer.work import USUAL, Work
-from trainer.contract.config import TrainerConfig, parse_config
+from benchmarks.trainer.contestants import End, times_of_steps
+from benchmarks.trainer.work import Work
+from trainer.contract.config import TrainerConfig
 from trainer.parallel import replication
 from trainer.parallel import trainee as parallel
 
@@ -37,20 +37,6 @@ def group_of_one() -> Iterator[None]:
 def test_only_complete_windows_of_steps_are_timed() -> None:
     ends = [End(10.0, 20), End(11.0, 30), End(13.0, 40), End(20.0, 60)]
     assert times_of_steps(ends, 10) == [pytest.approx(0.1), pytest.approx(0.2)]
-
-
-def test_a_gpu_gets_a_realistic_model() -> None:
-    _, usual = parse_options(["--device", "cuda", "--rounds", "3"])
-    assert usual == replace(USUAL["cuda"], rounds=3)
-    config = parse_config(config_of(replace(usual, strategy="fsdp")))
-    assert (config.preset, config.seq_len, config.precision, config.compile) == ("1b", 2048, "bf16", "default")
-    assert (config.strategy, config.optimizer_impl) == ("fsdp", "fused")
-    assert usual.limit == 0.99
-
-
-def test_the_defaults_of_the_cpu_are_stable() -> None:
-    config = parse_config(config_of(make_work()))
-    assert (config.preset, config.precision, config.compile, config.micro_batch) == ("nano", "fp32", "none", 4)
 
 
 def test_several_ranks_on_a_gpu_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,52 +52,45 @@ def test_cpu_load_is_divided_by_the_number_of_threads(monkeypatch):
     assert read() == 1.0, "threads that only fetch data may add to it"
 
 
-def test_without_torch_one_thread_counts(monkeypatch):
-    monkeypatch.delitem(usage.sys.modules, "torch", raising=False)
-    clock = Clock()
-    read = clock.usage().read
-    clock.now, clock.cpu_s = 4.0, 1.0
-    assert read() == 0.25
-
-
 class NVMLError(Exception):
     pass
 
 
+NVML = types.SimpleNamespace(NVMLError=NVMLError)
+
+
 @pytest.mark.parametrize(
-    ("answer", "expected"),
-    [(93, 0.93), (0, 0.0), (NVMLError("not supported"), None), (RuntimeError("no driver"), None)],
-    ids=["busy", "idle", "a MIG slice", "no driver"],
+    ("nvml", "torch", "expected"),
+    [
+        (NVML, {"utilization": 93}, 0.93),
+        (NVML, {"utilization": 0}, 0.0),
+        (NVML, {"utilization": NVMLError("not supported")}, None),
+        (NVML, {"utilization": RuntimeError("no driver")}, None),
+        (NVML, {"utilization": 50, "started": False}, None),
+        (None, {"utilization": 50}, None),
+    ],
+    ids=["busy", "idle", "a MIG slice", "no driver", "CUDA is not started", "no NVML"],
 )
-def test_the_load_of_a_gpu_comes_from_nvml_if_that_answers(monkeypatch, answer, expected):
-    monkeypatch.setattr(usage, "pynvml", types.SimpleNamespace(NVMLError=NVMLError))
-    monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=answer))
+def test_the_load_of_a_gpu_comes_from_nvml_if_that_answers(monkeypatch, nvml, torch, expected):
+    monkeypatch.setattr(usage, "pynvml", nvml)
+    monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, **torch))
+    assert load_after_a_second() == expected
+
+
+def test_without_torch_one_thread_counts(monkeypatch):
+    monkeypatch.delitem(usage.sys.modules, "torch", raising=False)
+    assert load_after_a_second(cpu_s=0.25) == 0.25
+
+
+def load_after_a_second(cpu_s=0.0):
     clock = Clock()
     read = clock.usage().read
-    clock.now = 1.0
-    assert read() == expected
-
-
-def test_a_node_without_nvml_reports_no_load_of_its_gpu(monkeypatch):
-    monkeypatch.setattr(usage, "pynvml", None)
-    monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=50))
-    clock = Clock()
-    read = clock.usage().read
-    clock.now = 1.0
-    assert read() is None
-
-
-def test_measuring_the_load_does_not_start_cuda(monkeypatch):
-    monkeypatch.setattr(usage, "pynvml", types.SimpleNamespace(NVMLError=NVMLError))
-    monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=50, started=False))
-    clock = Clock()
-    read = clock.usage().read
-    clock.now = 1.0
-    assert read() is None
+    clock.now, clock.cpu_s = 1.0, cpu_s
+    return read()
 
 
 def test_another_thread_reports_the_device_that_trains(monkeypatch):
-    monkeypatch.setattr(usage, "pynvml", types.SimpleNamespace(NVMLError=NVMLError))
+    monkeypatch.setattr(usage, "pynvml", NVML)
     monkeypatch.setitem(usage.sys.modules, "torch", fake_torch(available=True, utilization=50, device=3))
     clock = Clock()
     read = clock.usage().read

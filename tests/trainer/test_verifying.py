@@ -67,7 +67,7 @@ def found(tmp_path_factory):
         write_case(alone / case, case)
     paths = [str(folder / case) for case in CASES]
     with start_group(folder, WORLD, entry=(ENTRY, *paths)) as group:
-        assert group.wait(120) == [0] * WORLD, group.outputs()
+        assert group.wait() == [0] * WORLD, group.outputs()
         printed = [process.communicate(timeout=60)[0].splitlines() for process in group.processes]
     ranks = [[json.loads(line) for line in lines if line.startswith("{")] for lines in printed]
     return {

@@ -71,7 +71,7 @@ def parse_failure(document: Mapping[str, object]) -> Failure:
 
 
 def signal_name(exit_code: int) -> str | None:
-    """The signal behind a process's exit code: negative as Python reports it, or 128+n as a shell does."""
+    """The signal that an exit code stands for: negative as in Python, or 128+n as in a shell."""
     number = -exit_code if exit_code < 0 else exit_code - 128
     try:
         return signal.Signals(number).name

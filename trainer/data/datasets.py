@@ -234,7 +234,7 @@ def _of_loader(loader: DataLoader[object], config: TrainerConfig) -> Source:
     if config.micro_batch not in (None, size) or config.global_batch % size:
         raise TaskError(
             f"data: the loader's batch_size {size} is the microbatch: it must divide global_batch = "
-            f"{config.global_batch}, and equal micro_batch where that is set"
+            f"{config.global_batch}, and equal micro_batch if that is set"
         )
     return Samples(
         loader.dataset,  # type: ignore[arg-type]  # its length is asked for at once
@@ -252,7 +252,7 @@ def _order_of(loader: DataLoader[object], length: int, seed: int) -> Order:
     if hasattr(sampler, "num_replicas"):
         raise TaskError(
             f"data: the loader's {type(sampler).__name__} shards for a fixed number of ranks, which may change; "
-            "leave it out (shuffle=True where it shuffled): each rank gets its part of one order anyway"
+            "leave it out (with shuffle=True if it shuffled): the trainer divides one order among the ranks"
         )
     if isinstance(sampler, SequentialSampler):
         return Sequential(length)

@@ -1,4 +1,4 @@
-"""Build a user's model without memory where that is safe, and its initial values, equal at every world size.
+"""Build a user's model without memory if that is safe, and its initial values, equal at every world size.
 
 It is built on the meta device if every parameter and buffer gets its value only from `reset_parameters` of the module
 that owns it. Then each module is initialised again by itself, seeded by its name, and no rank ever holds more than one

@@ -29,7 +29,7 @@ class Retention:
         self._directory, self._fence, self._tell = directory, fence, tell
         self._keep, self._keep_every = keep, keep_every
         self._verified = {verified.name} if verified is not None and verified.parent == directory else set()
-        self._unreported: set[str] = set()  # verified since it was last told
+        self._unreported: set[str] = set()  # verified since the last report
         self._hurries = False
 
     def hurry(self) -> None:

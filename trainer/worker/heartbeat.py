@@ -1,7 +1,7 @@
 """This worker's reports: lines in `progress.jsonl` and `events.jsonl`, and sometimes one on stdout.
 
 A line is one write to a file opened for appending, so the lines of several workers do not mix. Reporting never ends a
-run: on a full disk lines are lost and training goes on.
+run: on a full disk lines are lost and training continues.
 """
 
 from __future__ import annotations

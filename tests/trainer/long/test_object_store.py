@@ -135,7 +135,7 @@ def test_an_unreachable_store_costs_snapshots_and_not_the_run(server, tmp_path):
         group.wait_for_commit(20)
         server.kill()
         server.wait()
-        assert group.wait(150) == [1]
+        assert group.wait() == [1]
         output = group.outputs()
     assert max(group.losses()) == 60, output
     assert {event["evidence"]["step"] for event in group.events("snapshot.failed")} >= {60}

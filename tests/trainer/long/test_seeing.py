@@ -19,7 +19,7 @@ def run(request, tmp_path_factory):
     options |= {"task_config": {"width": 8, "slow_rank_s": LATE_S}, "profile": "4:6"}
     entry = ("-m", "tests.trainer.slow_rank_entry")
     with start_group(tmp_path_factory.mktemp(request.param), 2, entry=entry, **options) as group:
-        assert group.wait(120) == [0, 0], group.outputs()
+        assert group.wait() == [0, 0], group.outputs()
     return [line["metrics"] for line in group.steps()], group
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.trainer.harness import make_snapshot, start_group
 from trainer import snapshot
-from trainer.contract import env, layout
+from trainer.contract import env
 from trainer.contract.fence import Term
 from trainer.contract.layout import MANIFEST
 from trainer.contract.manifest import SnapshotName
@@ -23,40 +23,6 @@ OLD, NEW = SnapshotName(10, Term(1, 1)), SnapshotName(20, Term(1, 1))
 SHARDS = ("__0_0.distcp", "__1_0.distcp")
 
 
-def edit(path: Path, change) -> None:
-    path.write_bytes(change(path.read_bytes()))
-
-
-def swap_shards(directory: Path) -> None:
-    one, other = (directory / shard for shard in SHARDS)
-    held = one.read_bytes()
-    edit(one, lambda _: other.read_bytes())
-    edit(other, lambda _: held)
-
-
-def take_manifest_of_another_job(directory: Path) -> None:
-    other = make_snapshot(directory.parents[1] / "other", NEW)
-    edit(other / SHARDS[0], lambda content: content[::-1])
-    entries = snapshot.checksum_files(other, [".metadata", *SHARDS])
-    document = json.loads((other / MANIFEST).read_text())
-    document["files"] = {name: vars(entry) for name, entry in entries.items()}
-    (directory / MANIFEST).write_text(json.dumps(document))
-
-
-def change_shard(change):
-    return lambda directory: edit(directory / SHARDS[0], change)
-
-
-FAULTS = {
-    "truncated": (change_shard(lambda content: content[:-1]), "has 10239 bytes, committed were 10240"),
-    "longer": (change_shard(lambda content: content + b"x"), "has 10241 bytes, committed were 10240"),
-    "a zeroed page": (change_shard(lambda content: content[:4096] + bytes(4096) + content[8192:]), "checksum differs"),
-    "missing": (lambda directory: (directory / SHARDS[0]).unlink(), "is missing"),
-    "swapped": (swap_shards, "committed were"),
-    "another job's manifest": (take_manifest_of_another_job, "checksum differs"),
-}
-
-
 def begin(job_dir: Path, **variables: str):
     """Begin the next generation. Returns what it restores, and its events' sentences."""
     reported: list[str] = []
@@ -66,19 +32,6 @@ def begin(job_dir: Path, **variables: str):
         place, job_dir / "snapshots", fence, lambda _, sentence, __: reported.append(sentence)
     )
     return beginning.restore, reported
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_snapshot_is_set_aside_and_reported(tmp_path, fault):
-    make_snapshot(tmp_path / "snapshots", OLD)
-    damaged = make_snapshot(tmp_path / "snapshots", NEW)
-    damage, phrase = FAULTS[fault]
-    damage(damaged)
-    restore, (reported,) = begin(tmp_path)
-    assert restore.manifest.step == OLD.step
-    assert reported.startswith(f"snapshot {NEW} is damaged and was set aside: __")
-    assert phrase in reported
-    assert (tmp_path / f"snapshots/{NEW}.quarantined").is_dir(), "kept for inspection"
 
 
 def test_a_snapshot_of_another_job_is_set_aside(tmp_path):
@@ -169,36 +122,6 @@ def test_a_folder_that_becomes_read_only_costs_snapshots_and_not_the_run(tmp_pat
     with start_group(tmp_path, 1, generation=2, variables={env.SNAPSHOT_DIR: str(small_disk)}) as after:
         assert after.wait() == [1]
         assert f"snapshots cannot be written to {small_disk}: Read-only file system" in after.outputs()
-
-
-def test_a_limit_on_file_size_costs_snapshots_and_not_the_run(tmp_path):
-    """Like a quota, by a limit that every kernel has (setrlimit(2), RLIMIT_FSIZE)."""
-    limited = (str(Path(__file__).parents[1] / "small_files_entry.py"),)
-    with start_group(tmp_path, 1, entry=limited, steps=4, snapshot_interval=2) as group:
-        assert group.wait() == [1], group.outputs()
-        output = group.outputs()
-    assert max(group.losses()) == 4, output
-    assert all(os.strerror(errno.EFBIG) in event["sentence"] for event in group.events("snapshot.failed"))
-    assert list(layout.snapshots_dir(tmp_path).iterdir()) == []
-
-
-def test_a_full_quota_costs_new_snapshots_only(tmp_path):
-    over_quota = (str(Path(__file__).parents[1] / "over_quota_entry.py"),)
-    options = {"steps": 6, "snapshot_interval": 2}
-    with start_group(tmp_path, 1, **{**options, "steps": 2}) as before:
-        assert before.wait() == [0], before.outputs()
-    with start_group(tmp_path, 1, generation=2, entry=over_quota, **options) as group:
-        assert group.wait() == [1], group.outputs()
-        output = group.outputs()
-    assert sorted(group.losses()) == [3, 4, 5, 6], output
-    assert {event["evidence"]["step"] for event in group.events("snapshot.failed")} == {4, 6}
-    assert all(os.strerror(errno.EDQUOT) in event["sentence"] for event in group.events("snapshot.failed"))
-    assert "SnapshotError: training ended at step 6, and its last snapshot could not be written" in output
-    assert [path.name for path in layout.snapshots_dir(tmp_path).iterdir()] == ["step-00000002-a1-g1"]
-    with start_group(tmp_path, 1, generation=3, **options) as after:
-        assert after.wait() == [0], after.outputs()
-    assert after.events("restored")[0]["evidence"]["step"] == 2
-    assert after.losses() == group.losses(), "the lost steps are repeated"
 
 
 def test_a_shard_that_cannot_be_read_now_is_not_damaged(tmp_path):

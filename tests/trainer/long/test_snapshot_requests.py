@@ -26,7 +26,7 @@ def test_a_running_group_takes_each_requested_snapshot_once(tmp_path):
         request(path, snapshot=2, number=4)
         wait_for_snapshots(group, 2)
         group.processes[0].send_signal(signal.SIGTERM)
-        assert group.wait(60) == [143, 143], group.outputs()
+        assert group.wait() == [143, 143], group.outputs()
     with start_group(tmp_path, 2, generation=2, **options) as again:
         again.wait_for_step(max(group.losses()) + 50)
         assert again.events("snapshot.committed") == [], "the request was answered before the restart"

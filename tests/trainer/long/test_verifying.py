@@ -1,4 +1,4 @@
-"""A run goes on from a large snapshot, which its ranks have verified together."""
+"""A run continues from a large snapshot that its ranks verify together."""
 
 from pathlib import Path
 

@@ -21,10 +21,10 @@ def shared_by(rank, world_size, times):
     """What a rank shares after steps of these (computing, data) seconds."""
     own = OwnTimes(rank, world_size)
     for step, (computed_s, data_s) in enumerate(times, start=1):
-        places = own.tell(step)
+        places = own.share(step)
         assert places == () or len(places) == 2 * world_size
         own.add(computed_s, data_s)
-    return own.tell(EVERY_STEPS)
+    return own.share(EVERY_STEPS)
 
 
 @given(st.lists(st.tuples(seconds, seconds), min_size=2, max_size=6))

@@ -190,7 +190,11 @@ def test_the_loss_of_a_peer_is_known_by_its_words(line):
 
 def test_who_says_that_another_rank_knows_more_is_an_echo_and_has_lost_nobody():
     found = "trainer.errors.NonFiniteLoss: loss is nan and the gradient's norm nan at step 3"
-    for words, echo in (("; look at rank 12", True), ("; as rank 0 says", True), ("; this rank's own share", False)):
+    for words, echo in (
+        ("; look at rank 12", True),
+        ("; as rank 0 says", True),
+        ("; the loss of this rank is not finite", False),
+    ):
         failure = Failure(kind=FailureKind.NUMERIC, message=found + words)
         assert (is_echo(failure), is_collateral(failure)) == (echo, False)
     assert not is_echo(Failure(kind=FailureKind.APPLICATION, message="ValueError: look at rank 3"))

@@ -52,8 +52,7 @@ def count_flops_per_sample(task: Task, model: nn.Module) -> float:
     """Count the forward and backward pass of one microbatch on the meta device, where only shapes are computed.
 
     A copy of the model is run: the model may keep something of a forward pass, such as a mask, and that must not come
-    from the meta device. Raises what the model
-    or the loss raises, and ValueError when nothing in them is counted.
+    from the meta device. Raises what the model or the loss raises, and ValueError if nothing in them is counted.
     """
     model = copy.deepcopy(model)
     size = task.source.micro_batch

@@ -43,7 +43,7 @@ class Observer:
     def before(self, step: int) -> tuple[float, ...]:
         """Step `step` (from 1) is about to begin. Returns the times that this rank shares in it."""
         self._profiler.before(step)
-        return self._own_times.tell(step)
+        return self._own_times.share(step)
 
     def after(self, state: RunState, result: StepResult, step_s: float) -> None:
         """Report a finished step."""

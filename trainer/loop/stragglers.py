@@ -32,7 +32,7 @@ class OwnTimes:
             self._computed_s += computed_s
             self._data_s += data_s
 
-    def tell(self, step: int) -> tuple[float, ...]:
+    def share(self, step: int) -> tuple[float, ...]:
         """This rank's part of the all-reduce of step `step` (from 1): nothing, or two places for each rank.
 
         Its own places have the mean times since it last shared them, the others are 0. Equal length on every rank.
@@ -75,9 +75,7 @@ def rank_standings(places: Sequence[float]) -> list[Standing]:
 class Stragglers:
     """Remembers since when ranks are slow, and reports each once."""
 
-    _slow_since: dict[int, tuple[float, int]] = field(
-        default_factory=dict
-    )  # by rank: the time, and the number of windows since
+    _slow_since: dict[int, tuple[float, int]] = field(default_factory=dict)  # by rank: time, and windows since
     _reported: set[int] = field(default_factory=set)
 
     def look(self, standings: Sequence[Standing], now: float) -> list[Standing]:

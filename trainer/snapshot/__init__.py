@@ -1,9 +1,7 @@
 """Snapshots on disk. `files` needs no torch; `python -m trainer.snapshot` is the command line."""
 
 from trainer.snapshot.files import (
-    Checksum,
     check_manifest,
-    checksum_file,
     checksum_files,
     claim,
     commit,
@@ -21,11 +19,9 @@ from trainer.snapshot.remote import Place, Remote, parse_location
 from trainer.snapshot.stores import is_there, sync_directory
 
 __all__ = [
-    "Checksum",
     "Place",
     "Remote",
     "check_manifest",
-    "checksum_file",
     "checksum_files",
     "claim",
     "commit",

@@ -1,6 +1,6 @@
-"""Check that a report comes from its attempt's agent before its body, which may be megabytes, is read.
+"""Check that a report comes from an agent of its attempt, before the body is read: it may have megabytes.
 
-A report names its attempt in a header. Agents of release 0.1.0 do not send that header: for them the first bytes of
+A report names its attempt in a header. Agents of release 0.1.0 do not send that header; for them the first bytes of
 the body are searched for the attempt, but not parsed.
 """
 
@@ -23,7 +23,7 @@ from trainer.contract import env
 _HEAD_BYTES = 1024  # an old agent's report begins with its attempt
 _REQUESTS = "the agent sends too many reports; retry after the time in Retry-After"
 
-_MOST_NUMBER = 2**31 - 1  # as in a report's body; PostgreSQL refuses to look for a greater one
+_MOST_NUMBER = 2**31 - 1  # as in a report's body; PostgreSQL rejects a greater number in a query
 _JOB, _NUMBER = r"([A-Za-z0-9._-]{1,128})", r"([1-9][0-9]{0,9})"
 _IN_HEADER = re.compile(f"{_JOB}/{_NUMBER}", re.ASCII)
 _JOB_IN_HEAD = re.compile(rf'"job_id"\s*:\s*"{_JOB}"', re.ASCII)

@@ -1,4 +1,4 @@
-"""The application: routes, handlers and the edge, put together."""
+"""Build the application from routes, error handlers and the edge."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from orchestrator.identity.gate import Credentials
 from orchestrator.identity.workers import NOT_ITS_TOKEN
 
 SESSION_COOKIE = "orchestrator_session"
-LOOK_AGAIN_S = 60.0  # at who holds a stream open
+LOOK_AGAIN_S = 60.0  # how often the caller of an open stream is authorized again
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -35,11 +35,14 @@ _REQUESTS = "you send too many requests; retry after the time in Retry-After"
 
 
 async def authorise(request: Request) -> None:
-    """Raises Unauthenticated, Forbidden, NotFound; and StoreUnavailable. The caller is then `request.state.caller`."""
+    """Authorize a request and store its caller in `request.state.caller`.
+
+    Raises Unauthenticated, Forbidden, NotFound, StoreUnavailable; HttpProblem 429 above the rate limit.
+    """
     services = await get_services(request)
     rule = find_rule(request.method, request.scope["route"].path)
     if rule is not None and rule.scope is Scope.PUBLIC:
-        if request.method not in _SAFE_METHODS:  # signing in is a guess like another
+        if request.method not in _SAFE_METHODS:  # a sign-in is a guess too
             count_guess(request, services)
         return
     if rule is not None and rule.scope is Scope.WORKER:
@@ -54,8 +57,8 @@ async def authorise(request: Request) -> None:
 
 
 def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
-    """Whether a stream that was let in goes on: not when the service closes, nor beyond a minute for a caller who would
-    not be let in any more. What the store cannot say is no reason to end."""
+    """A check whether an open stream may continue. It ends when the service closes, and within LOOK_AGAIN_S after the
+    caller lost access. A store that does not answer is no reason to end it."""
     looked_at = time.monotonic()
 
     async def goes_on() -> bool:
@@ -70,7 +73,7 @@ def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Await
         except StoreUnavailable:
             return True
         except HttpProblem as problem:
-            return problem.kind == "too-many"  # others were too quick: that says nothing of this caller
+            return problem.kind == "too-many"  # the limit may be due to other requests, so this says nothing of access
         except OrchestratorError:
             return False
         return True
@@ -79,7 +82,10 @@ def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Await
 
 
 async def identify(request: Request, services: Services) -> Principal | None:
-    """None: nobody known. Raises Unauthenticated for a token that does not hold, HttpProblem 429 for too many such."""
+    """The caller of a request, or None without credentials.
+
+    Raises Unauthenticated for an invalid token, HttpProblem 429 for too many of them.
+    """
     gate = services.identity.gate
     with counting_guesses(request, services):
         given = _credentials(request, gate.proxy_header)
@@ -98,7 +104,7 @@ def _count(services: Services, caller: str) -> None:
 
 
 async def get_caller(request: Request) -> Principal:
-    """Of a route that is not public."""
+    """The caller of a route that is not public."""
     caller: Principal = request.state.caller
     return caller
 
@@ -107,9 +113,10 @@ Caller = Annotated[Principal, Depends(get_caller)]
 
 
 def require_role(caller: Principal, needed: Role, project: str) -> None:
-    """Of a project that a body names. Raises Forbidden, for a project that he does not see too: he named it himself."""
+    """Check the caller's role in a project that the body names. Raises Forbidden, also for a project that the caller
+    may not see: the caller named the project."""
     if not caller.may(needed, project):
-        raise Forbidden(f"this takes the role {needed} in project {project}, which {caller.name} does not have")
+        raise Forbidden(f"this needs the role {needed} in project {project}, which {caller.name} does not have")
 
 
 async def _identify_agent(request: Request, services: Services) -> None:
@@ -140,15 +147,18 @@ def _credentials(request: Request, proxy_header: str | None, *, with_cookie: boo
 
 
 def _only_value(request: Request, header: str) -> str | None:
-    """A header that stands twice may be the caller's own beside the proxy's: neither counts."""
+    """The header's value, or None if it appears twice: one of the two may be the caller's own and not the proxy's."""
     values = request.headers.getlist(header)
     return values[0].strip() if len(values) == 1 else None
 
 
 def _require_our_page(request: Request) -> None:
-    """A browser sends a cookie whoever asks it to; it also says who asks, and the edge has looked at what it says."""
+    """Refuse a change by cookie without an origin. A browser sends the cookie for pages of any site, but then also the
+    origin, which the edge has checked."""
     if "origin" not in request.headers and "sec-fetch-site" not in request.headers:
-        raise HttpProblem("origin-not-allowed", "a change by a session needs the header Origin; programs send a token")
+        raise HttpProblem(
+            "origin-not-allowed", "a change with a session cookie needs the header Origin; programs send a token"
+        )
 
 
 async def _place(request: Request, services: Services, rule: Rule, caller: Principal) -> JobPlace | None:
@@ -167,12 +177,11 @@ def _raise_for(verdict: Verdict, request: Request, rule: Rule | None) -> None:
         raise NotFound(_absent(request))
     if rule is None or rule.role is None:
         raise Forbidden("nobody may do this")
-    needed = f"the role {rule.role}"
-    raise Forbidden(f"this takes {needed}; an admin gives roles with `orchestrator token create`")
+    raise Forbidden(f"this needs the role {rule.role}; an admin grants roles with `orchestrator token create`")
 
 
 def _absent(request: Request) -> str:
-    """The words that there are for a thing that is really not there."""
+    """The same message as for a job or secret that does not exist, so that a caller cannot tell them apart."""
     named = request.path_params
     return (
         f"there is no job {named['job_id']}" if "job_id" in named else f"project {named['project']} has no such secret"

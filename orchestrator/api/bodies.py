@@ -1,4 +1,4 @@
-"""Request bodies: the model that each is read as, and how long it may be. The OpenAPI document is made of the same."""
+"""The model and the size limit of each request body. The OpenAPI document is built from the same values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SECRET_BYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body(Generic[Model]):
-    """`read` is the dependency of a route. `parse` raises InvalidSpec; None: by the model alone."""
+    """`read` is the dependency of a route. `parse` raises InvalidSpec; None: the model parses the document."""
 
     model: type[Model]
     most_bytes: int = SHORT_BYTES
     most_values: int = MAX_NODES
-    required: bool = True  # else an empty one means the model's defaults
+    required: bool = True  # if not, an empty body means the model's defaults
     parse: Callable[[object], Model] | None = None
 
     async def read(self, request: Request) -> Model:
@@ -46,7 +46,7 @@ class Body(Generic[Model]):
             return self.model()
         content_type = request.headers.get("content-type")
         _refuse_encoding(request.headers.get("content-encoding"))
-        if len(raw) <= SHORT_BYTES:  # at once: another thread would cost more
+        if len(raw) <= SHORT_BYTES:  # a switch to another thread would take longer than parsing
             return self._parsed(raw, content_type)
         async with turn_to_parse(request):
             return await run_in_threadpool(self._parsed, raw, content_type)
@@ -71,7 +71,7 @@ def _parse_webhook(document: object) -> WebhookRequest:
 
 
 def _parse_hiding(pointer: str, rule: str, model: type[Model], document: object) -> Model:
-    """What is wrong at the pointer must not come back in the answer: only its place is told, and the rule."""
+    """Parse a document with a secret at `pointer`. `rule` replaces an error there, which may quote the secret."""
     try:
         return parse_model(model, document)
     except InvalidSpec as error:

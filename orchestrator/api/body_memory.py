@@ -1,4 +1,4 @@
-"""The memory that request bodies may take, of all callers together and of each caller. Short bodies are not counted.
+"""Limits on the memory of request bodies: of all callers together, and of each caller. Short bodies are not counted.
 
 Not thread-safe: only the event loop uses it.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-SHORT_BYTES = 8 * 1024  # a millisecond of JSON or some of YAML
+SHORT_BYTES = 8 * 1024  # parsing takes about a millisecond
 MOST_BYTES = 32 * 1024 * 1024
 MOST_OF_ONE_BYTES = MOST_BYTES // 2
-WAIT_S = 1.0  # before a refused request is to be sent again
+WAIT_S = 1.0  # the Retry-After of a refused request
 
 
 class BodyMemory:
-    """`turn`: held while a long body is parsed, which takes several times its size."""
+    """`turn` is held while a long body is parsed: parsing takes several times the memory of the body."""
 
     def __init__(self, most_bytes: int = MOST_BYTES, most_of_one_bytes: int = MOST_OF_ONE_BYTES) -> None:
         self.most_bytes = most_bytes
@@ -29,7 +29,7 @@ class BodyMemory:
 
 
 class BodyUse:
-    """What one request uses of the memory until it is answered."""
+    """The memory of one request's body, held until the request is answered."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self.memory = memory
@@ -37,11 +37,11 @@ class BodyUse:
         self._held_bytes = 0
 
     def may_hold(self, sender: str, size_bytes: int) -> bool:
-        """Whether the limit of its sender allows so many bytes."""
+        """Whether the sender's limit allows this request to hold `size_bytes`."""
         return self.memory.used[sender] - self._held_bytes + size_bytes <= self.memory.most_of_one_bytes
 
     def hold(self, sender: str, size_bytes: int) -> bool:
-        """Hold so many bytes in total. False: the memory is full, and nothing has changed."""
+        """Raise the held memory to `size_bytes` in total. False, without effect, if the memory is full."""
         if size_bytes <= SHORT_BYTES:
             return True
         more_bytes = size_bytes - self._held_bytes

@@ -1,6 +1,6 @@
-"""Read the bytes of a request's body, within limits of size, time and memory. Nothing is read before it is asked for.
+"""Read the bytes of a request's body, within limits of size, time and memory.
 
-The connection discards the rest of a refused body.
+A body is not read before a route asks for it. The connection discards the rest of a refused body.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ async def read_head(request: Request, least: int) -> bytes:
 async def read_body(request: Request, limit: int) -> bytes:
     """Read a body of at most `limit` bytes, counted while they arrive.
 
-    Raises HttpProblem: 400 if Content-Length is not a number; 413 for a longer body; 408 for one that takes longer than
-    BODY_S, since a client that sends a byte a minute must not hold a connection for days; 429 and 503 if too many long
-    bodies are in memory.
+    Raises HttpProblem: 400 if Content-Length is not a number; 413 for a longer body; 408 for a body that takes longer
+    than BODY_S, because a client that sends a byte a minute must not hold a connection for days; 429 if the sender has
+    too many long bodies in memory; 503 if all senders together have.
     """
     length = request.headers.get("content-length", "0")
     if not length.isdecimal():

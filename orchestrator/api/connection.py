@@ -1,9 +1,13 @@
 """Limits on a connection: how long headers, bodies and readers may take, and how much memory they may hold.
 
-Uvicorn waits for ever for the first line of a request, and collects headers without end: a client that sends a byte a
-second would hold a connection for days, and one that sends without pause would fill the memory. It also keeps an answer
-for as long as its reader takes: who asks for logs and reads a byte a second would hold megabytes for days. It reads
-ahead: a body before the application asks for it, and pipelined requests before their turn.
+Uvicorn has none of these limits:
+
+- It waits for the headers of a request without a time limit, so a client that sends a byte a second holds a connection
+  for days.
+- It collects headers without a size limit, so a client that sends without pause fills the memory.
+- It keeps an answer until the client has read it, so a client that reads a log at a byte a second holds megabytes for
+  days.
+- It reads ahead: a body before the application asks for it, and pipelined requests before their turn.
 """
 
 from __future__ import annotations
@@ -23,15 +27,15 @@ MAX_PIPELINED = 16  # requests of a connection that wait for their turn; it is c
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024  # of all connections: received bodies that the application has not read
 COLLECT_EVERY_BYTES = 16 * 1024 * 1024  # received from all connections
 DRAIN_S = 20.0  # for the rest of a body whose request was already answered
-# Of what was sent and is not taken (tcp(7), TCP_USER_TIMEOUT): who asks and never reads gives his place up. The same of
-# a probe into a connection on which nothing is sent (SO_KEEPALIVE), for his machine may be gone.
+# The kernel closes a connection whose client acknowledges no data for so long (tcp(7), TCP_USER_TIMEOUT). The limit
+# also applies to the probes of an idle connection (SO_KEEPALIVE), whose client's machine may be down.
 UNREAD_MS = 60_000
 _PROBE_AFTER_S = 60
-# Of an answer that is longer than what the system takes at once. TCP_USER_TIMEOUT is no help against a reader who takes
-# a little every minute.
+# An answer may be longer than the kernel's buffer. Its client must read LEAST_READ_BYTES in each UNREAD_S, which is
+# 128 kbit/s. TCP_USER_TIMEOUT does not stop a client that reads a little every minute.
 UNREAD_S = 30.0
-LEAST_READ_BYTES = 480 * 1024  # in that time, while there is so much: 128 kbit/s
-MAX_UNREAD_BYTES = 256 * 1024 * 1024  # of all connections; whoever has waited longest gives his place up
+LEAST_READ_BYTES = 480 * 1024
+MAX_UNREAD_BYTES = 256 * 1024 * 1024  # of all connections; above it the connection that is behind longest is closed
 
 _LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -41,7 +45,7 @@ _received_bytes = 0  # since the last collection
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """What a reader had not taken when it was looked at last, and since when he is behind (the loop's time)."""
+    """How many bytes a client had not read at the last check, and since when it is behind (the loop's time)."""
 
     since: float
     size_bytes: int
@@ -49,10 +53,10 @@ class _Unread:
 
 
 class Connection(HttpToolsProtocol):
-    """Uvicorn's, with these limits."""
+    """Uvicorn's protocol with these limits."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _header_bytes: int | None = 0  # None: the headers are complete, what comes is a body
+    _header_bytes: int | None = 0  # None: the headers are complete, and what follows is a body
     _unread: _Unread | None = None
     _body_is_due: bool = False
     _is_last: bool = False  # the request being read is the last one of the connection
@@ -68,7 +72,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The reader is behind; until `resume_writing` nothing more of the answer is given to the transport."""
+        """The client is behind. Until `resume_writing` the transport gets nothing more of the answer."""
         super().pause_writing()
         self._is_read()
         self._watch_reader(self.loop.time())
@@ -144,8 +148,8 @@ class Connection(HttpToolsProtocol):
             self._deadline = self.loop.call_later(DRAIN_S, self.transport.close)
 
     def close_after_body(self) -> None:
-        """Close the connection once the body has arrived. An earlier close would reset it, and the client might not
-        receive the answer."""
+        """Close the connection once the body has arrived. Closing earlier resets the connection, and the client may
+        lose the answer."""
         if self._body_is_due and self.cycle.response_complete:
             self._is_last = True
         else:
@@ -179,7 +183,7 @@ class Connection(HttpToolsProtocol):
             self._unread = None
 
     def _make_room(self) -> None:
-        """Abort the slowest readers while all of them together hold too much."""
+        """Abort the connections that are behind longest until the unread bytes are within the limit."""
         waiting = [(each._unread, each) for each in self.connections if isinstance(each, Connection) and each._unread]
         held = sum(unread.size_bytes for unread, _ in waiting)
         for unread, connection in sorted(waiting, key=lambda pair: pair[0].since):
@@ -201,7 +205,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, answer: bytes) -> None:
         if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
-            self.transport.write(answer)  # else it would stand within another answer
+            self.transport.write(answer)  # otherwise it would land inside another answer
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -211,7 +215,7 @@ class Connection(HttpToolsProtocol):
 
 
 class _DeferredClose(asyncio.Transport):
-    """The transport that an answer writes to: it is not closed while the request's body is still arriving."""
+    """The transport that an answer writes to. It stays open while the request's body is arriving."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -238,7 +242,7 @@ def _collect_by_size(size_bytes: int) -> None:
 
 
 def limit_unread(listener: socket.socket) -> None:
-    """Of every connection that it will accept; where the system cannot, nothing is limited."""
+    """Limit unread data on every connection of `listener`, on systems that have TCP_USER_TIMEOUT."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -36,7 +36,7 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.webhooks.hooks import Hooks
 from orchestrator.wire.webhook_views import WebhookView
 
-_LOG_READERS = 2  # each may hold an answer of 16 MiB several times over, and reads for seconds
+_LOG_READERS = 2  # each reads for seconds, and may hold several copies of an answer of 16 MiB
 
 
 def _never() -> bool:
@@ -45,21 +45,21 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks, what belongs to whom, and what is kept from everybody."""
+    """The parts that authenticate callers, limit them, and keep secrets."""
 
     gate: Gate
     tokens: Tokens
     places: JobPlaces
     workers: Workers
     vault: Vault
-    rate_limit: RateLimit  # of each caller
-    stream_limit: StreamLimit  # of each caller, for streams
-    strangers: RateLimit  # of each address, with false tokens
+    rate_limit: RateLimit  # by caller
+    stream_limit: StreamLimit  # by caller
+    strangers: RateLimit  # by address, of requests with invalid tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """All that the API stands on. `closing` ends streams when the process is asked to stop."""
+    """What the API uses. `closing` returns True, and streams end, when the process is asked to stop."""
 
     commands: Commands
     plans: Plans
@@ -80,7 +80,7 @@ class Services:
     version: str
     body_memory: BodyMemory = field(default_factory=BodyMemory)
     webhooks: Sequence[WebhookView] = ()
-    hosts: tuple[str, ...] = ()  # names, without a port, that the service may be called by besides the loopback ones
+    hosts: tuple[str, ...] = ()  # allowed host names besides the loopback ones, without a port
     closing: Callable[[], bool] = _never
     log_readers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOG_READERS))  # at one time
 
@@ -94,15 +94,13 @@ Wired = Annotated[Services, Depends(get_services)]
 
 
 async def refuse_unknown_query(request: Request) -> None:
-    """A misspelt filter must not read as no filter."""
+    """Raises InvalidSpec for an unknown parameter: a misspelt filter must not count as no filter."""
     route = request.scope.get("route")
     known = _query_names(route.dependant) if isinstance(route, APIRoute) else set()
     unknown = sorted(set(request.query_params) - known)
     if unknown:
-        there_are = f"known: {', '.join(sorted(known))}" if known else "there are none here"
-        raise InvalidSpec(
-            [FieldProblem(f"/query/{name}", f"is not a known parameter; {there_are}") for name in unknown]
-        )
+        hint = f"known: {', '.join(sorted(known))}" if known else "this route has none"
+        raise InvalidSpec([FieldProblem(f"/query/{name}", f"is not a known parameter; {hint}") for name in unknown])
 
 
 def _query_names(dependant: Dependant) -> set[str]:

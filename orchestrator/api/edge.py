@@ -1,6 +1,6 @@
-"""The outermost layer of every request: its id, who may ask, what is counted, and the last resort for errors.
+"""The outermost layer of every request: request id, host and origin checks, metrics, and unexpected errors.
 
-Plain ASGI, so that streams pass untouched.
+It is plain ASGI, so that streams pass unbuffered.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wire.problems import Problem
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-ANY_HOST = "*"  # where every caller has a token: a page that rebinds its name has none, for cookies go by name
+# Accept every host name. Safe where every caller has a token: a page that rebinds its DNS name has none, because
+# browsers send a cookie only to the name that set it.
+ANY_HOST = "*"
 
-_NAMES = "call it by one of its own, or have its admin add this one to ORCHESTRATOR_ALLOWED_HOSTS"
+_NAMES = "use an allowed name, or let an admin add this one to ORCHESTRATOR_ALLOWED_HOSTS"
 _REQUEST_ID = "X-Request-ID"
 _REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _TOKEN_SHAPE = re.compile(rb"orc_[0-9a-f]{16}_|orw_[0-9a-f]{64}|[?&](?:access_token|api_key|token)=", re.IGNORECASE)
@@ -45,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Edge:
-    """`allowed_hosts` are names without a port; a page that rebinds its own name to this address is not among them."""
+    """`allowed_hosts` are names without a port. They keep out pages that rebind their own DNS name to this address."""
 
     def __init__(
         self,
@@ -85,26 +87,26 @@ class Edge:
         except Exception:
             _log.exception("request failed", method=scope["method"], path=scope["path"])
             if answer.status is not None:
-                raise  # half of an answer is out: the server breaks the connection off
-            detail = f"The service failed on this request; its log tells more under request id {answer.request_id}."
+                raise  # a part of the answer is sent: the server closes the connection
+            detail = f"The service failed on this request. Its log has details under request id {answer.request_id}."
             await respond(build_problem("internal", detail))(scope, receive, answer.send)
         finally:
             body_use.release()
 
     def _account_for(self, scope: Scope, answer: _Answer) -> None:
-        """Count the request, and write a line of it: the pattern of its path and no query, which may hold a secret."""
+        """Count and log the request, with the route's pattern and without the query, which may contain a secret."""
         method = scope["method"] if scope["method"] in _COUNTED_METHODS else "other"
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.requests.labels(method=method, route=route, status=str(answer.status or "none")).inc()
         if answer.waited_s is not None:
             self._metrics.request_seconds.labels(method, route).observe(answer.waited_s)
-        # Reads and reports come by the thousand; a change is worth a line.
-        tell = _log.info if method not in _SAFE_METHODS and route != _REPORTS else _log.debug
-        tell("request", method=method, route=route, status=answer.status, seconds=answer.waited_s, **_ids(scope))
+        # Reads and reports come by the thousand, so only changes are logged at level info.
+        write = _log.info if method not in _SAFE_METHODS and route != _REPORTS else _log.debug
+        write("request", method=method, route=route, status=answer.status, seconds=answer.waited_s, **_ids(scope))
 
 
 class _Answer:
-    """Adds headers to what is sent, and remembers the status and how long it took to come."""
+    """Adds headers to the answer, and records its status and the time to its first byte."""
 
     def __init__(self, send: Send, request_id: str, monotonic: Callable[[], float]) -> None:
         self._send = send
@@ -126,37 +128,37 @@ class _Answer:
 
 
 def refuse_request(method: str, headers: Mapping[str, str], allowed_hosts: frozenset[str]) -> Problem | None:
-    """Why a request may not pass: another Host name, or a change that a page of another site asks for."""
+    """The problem of a request with a foreign Host header, or of a change that a page of another site sends."""
     host = headers.get("host", "")
     if ANY_HOST not in allowed_hosts and _name_of(host) not in allowed_hosts:
-        return build_problem("host-not-allowed", f"Host {host[:200]!r} is not a name of this service; {_NAMES}")
+        return build_problem("host-not-allowed", f"Host {host[:200]!r} is not an allowed name; {_NAMES}")
     if method in _SAFE_METHODS:
         return None
     origin = headers.get("origin")
     if origin is not None and not _same_origin(origin, host):
-        return build_problem("origin-not-allowed", f"Origin {origin[:200]!r} may not change anything here")
+        return build_problem("origin-not-allowed", f"pages of the origin {origin[:200]!r} may not change anything here")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return build_problem("origin-not-allowed", "a page of another site may not change anything here")
+        return build_problem("origin-not-allowed", "pages of another site may not change anything here")
     return None
 
 
 def _ids(scope: Scope) -> dict[str, str]:
-    """What the path names, so that the lines of one job can be found."""
+    """The job id of the path, so that the log lines of one job can be found."""
     job = scope.get("path_params", {}).get("job_id")
     return {} if job is None else {"job": str(job)[:100]}
 
 
 def refuse_address(scope: Scope) -> Problem | None:
-    """A token in an address ends up in histories and in the logs of proxies: it is refused, wherever it stands."""
+    """Refuse a token in a URL, in its path or query: browser histories and the logs of proxies keep it."""
     address = bytes(scope.get("raw_path") or b"") + b"?" + bytes(scope.get("query_string", b""))
     if _TOKEN_SHAPE.search(address) is None:
         return _refuse_text(address)
-    detail = "Send the token in the header `Authorization: Bearer ...`. This one has been in an address: revoke it."
+    detail = "Send the token in the header `Authorization: Bearer ...`. Revoke this token, because it was in a URL."
     return build_problem("token-in-url", detail)
 
 
 def _refuse_text(address: bytes) -> Problem | None:
-    """Refuse text that PostgreSQL cannot store, and that SQLite compares only up to the NUL."""
+    """Refuse text that PostgreSQL cannot store. SQLite would compare it only up to the NUL."""
     text = unquote_to_bytes(address)
     if b"\0" in text:
         return build_problem("malformed", "The URL contains the character NUL (%00), which is not allowed.")

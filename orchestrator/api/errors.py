@@ -1,4 +1,4 @@
-"""Every error answer is an RFC 9457 problem document; this table and these handlers are all there is."""
+"""Every error answer is an RFC 9457 problem document. KINDS has all of them; the handlers here render them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
 SIGN_IN = "/sign-in"
 
-ProblemPage = Callable[[Problem, str | None], str]  # with the id of the job that was looked for and not found
+ProblemPage = Callable[[Problem, str | None], str]  # the second argument is the id of a job that was not found
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,23 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "malformed": Kind(400, "The request cannot be read"),
-    "token-in-url": Kind(400, "A token does not belong into an address"),
-    "host-not-allowed": Kind(400, "The request was sent to another host name"),
-    "unauthenticated": Kind(401, "It is not known who asks"),
-    "forbidden": Kind(403, "It is not yours to do"),
+    "token-in-url": Kind(400, "The URL contains a token"),
+    "host-not-allowed": Kind(400, "The host name is not allowed"),
+    "unauthenticated": Kind(401, "Authentication is required"),
+    "forbidden": Kind(403, "Permission denied"),
     "origin-not-allowed": Kind(403, "The request comes from another site"),
-    "not-found": Kind(404, "There is no such thing"),
-    "method-not-allowed": Kind(405, "This cannot be done here"),
-    "conflict": Kind(409, "It contradicts what is there"),
+    "not-found": Kind(404, "Not found"),
+    "method-not-allowed": Kind(405, "The method is not allowed here"),
+    "conflict": Kind(409, "The request conflicts with the current state"),
     "too-slow": Kind(408, "The request takes too long"),
     "too-large": Kind(413, "The request is too large"),
-    "too-many": Kind(429, "These are too many requests"),
-    "unsupported-type": Kind(415, "The body is of another type"),
-    "invalid": Kind(422, "Fields are wrong"),
-    "refused": Kind(422, "It cannot be done as it stands"),
+    "too-many": Kind(429, "Too many requests"),
+    "unsupported-type": Kind(415, "The content type is not supported"),
+    "invalid": Kind(422, "Some fields are invalid"),
+    "refused": Kind(422, "The request cannot be carried out"),
     "internal": Kind(500, "The service failed"),
     "busy": Kind(503, "The service is busy"),
-    "unavailable": Kind(503, "Something behind the service does not answer"),
+    "unavailable": Kind(503, "A part of the service does not answer"),
 }
 _BY_STATUS = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "unsupported-type"}
 
@@ -77,7 +77,7 @@ _BY_ERROR: tuple[tuple[type[OrchestratorError], str], ...] = (
 
 
 class HttpProblem(Exception):
-    """A problem of HTTP itself: a body too large, of another type, unreadable. `wait_s`: when to come again."""
+    """A problem of HTTP itself, for example a body that is too large. `wait_s` becomes the header Retry-After."""
 
     def __init__(self, kind: str, detail: str, *, wait_s: float | None = None) -> None:
         super().__init__(detail)
@@ -98,7 +98,7 @@ def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The problem behind an error; None for one that nobody raised on purpose."""
+    """The problem document of an error; None for an unexpected error."""
     if isinstance(error, HttpProblem):
         return build_problem(error.kind, error.detail)
     if isinstance(error, RequestValidationError):
@@ -142,12 +142,12 @@ def install_handlers(app: FastAPI, page: ProblemPage | None) -> None:
 
 
 def _forget_cause(error: Exception) -> None:
-    """Drop the frames of an error: they would keep a body in memory until the next garbage collection."""
+    """Drop the frames of an error: they keep the request's body in memory until the next garbage collection."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _refusal_of_report(error: AttemptOver) -> ReportRefusal:
-    """Refuse a report with the desired state: an agent that was cut off for an hour must learn to stop."""
+    """The refusal carries the desired state `stop`: an agent that was cut off for an hour must learn to stop."""
     return ReportRefusal(**vars(build_problem("forbidden", str(error))), desired=DesiredView(state="stop"))
 
 
@@ -167,7 +167,7 @@ def _problem_of_status(error: HTTPException) -> Problem:
 
 
 def _missing_job(request: Request, problem: Problem) -> str | None:
-    """As the address has it, whether there is none or it is of a project that the caller does not see."""
+    """The job id in the path of a request that got 404: no such job, or a job that the caller may not see."""
     return request.path_params.get("job_id") if problem.status == 404 else None
 
 

@@ -1,4 +1,4 @@
-"""Examples of request bodies for the OpenAPI document, accepted as they stand by a service with its defaults."""
+"""Examples of request bodies for the OpenAPI document. A service with default settings accepts each of them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ EXAMPLES: Mapping[type[BaseModel], Mapping[str, object]] = {
         "any program": {"name": "hello", "run": {"command": ["echo", "hello"]}, "labels": {"team": "research"}},
     },
     RetryRequest: {
-        "as it was": {},
+        "with the same spec": {},
         "with another learning rate": {"patch": {"run": {"trainer": {"learning_rate": 0.0003}}}},
     },
     ScaleRequest: {"a number": {"nodes": 1}, "a range": {"nodes": "1:2"}},
-    StacksRequest: {"of all ranks": {}, "of one": {"rank": 0}},
+    StacksRequest: {"all ranks": {}, "one rank": {"rank": 0}},
     ChaosRequest: {"kill the last rank": {"fault": "kill"}, "lose a node": {"fault": "node-loss", "node": 0}},
     WebhookRequest: {
         "a pager": {"name": "pager", "url": "https://hooks.example/jobs", "events": ["job.state"], "all_jobs": True}
     },
     TokenRequest: {
         "for a person": {"name": "alice", "grants": {"research": "operator", "*": "viewer"}},
-        "for a program, for a while": {
+        "for a program, with an expiry": {
             "name": "nightly",
             "grants": {"research": "submitter"},
             "expires_at": "2099-01-01T00:00:00Z",

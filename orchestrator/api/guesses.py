@@ -1,4 +1,4 @@
-"""Limits on requests with an invalid token, counted by the address that they come from."""
+"""Limits on requests with an invalid token, counted by client address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.api.deps import Services
 from orchestrator.api.errors import HttpProblem
 from orchestrator.domain.errors import Unauthenticated
 
-TOKEN_NEEDED = "send a token as `Authorization: Bearer ...`; an admin makes one with `orchestrator token create`"
+TOKEN_NEEDED = "send a token as `Authorization: Bearer ...`; an admin creates one with `orchestrator token create`"
 _GUESSES = "too many invalid tokens have come from this address; retry after the time in Retry-After"
 
 

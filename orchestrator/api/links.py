@@ -1,7 +1,7 @@
-"""Links of the OpenAPI document (OpenAPI 3.1, 4.8.20): what an answer says that the next request needs. Pure.
+"""Add links to the OpenAPI document (OpenAPI 3.1, 4.8.20): which field of an answer is a parameter of which request.
 
-They are made from the document itself, so that a new route under `/jobs/{job_id}` is linked from every answer that is
-a job, without a word here.
+They are computed from the document itself. A new route under `/jobs/{job_id}` is linked from every answer with a job
+without a change here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Of a view: the parameters of paths that its fields give. Matched by name, for a generic one by that of its item.
+# For each view: which of its fields is which path parameter. A page is matched by the name of its item's view.
 _GIVES: Mapping[str, Mapping[str, str]] = {
     "JobView": {"job_id": "id"},
     "SubmittedView": {"job_id": "id"},
@@ -24,12 +24,12 @@ Document = dict[str, Any]
 
 
 def add_links(document: Document) -> None:
-    """Changes the document."""
+    """Add the links to the document, in place."""
     targets = list(_operations(document))
     for path, operation in targets:
         for status, answer in operation["responses"].items():
             view = _view_of(answer) if status.startswith("2") else None
-            links = {} if view is None else {**_to_next_page(view, path, operation), **_to_things(view, targets)}
+            links = {} if view is None else {**_to_next_page(view, path, operation), **_to_operations(view, targets)}
             if links:
                 answer["links"] = links
 
@@ -47,8 +47,8 @@ def _view_of(answer: Document) -> str | None:
     return reference.rpartition("/")[2] or None
 
 
-def _to_things(view: str, targets: list[tuple[str, Document]]) -> Document:
-    """To everything whose path takes what the view tells, and nothing else."""
+def _to_operations(view: str, targets: list[tuple[str, Document]]) -> Document:
+    """Links to every operation whose path parameters are exactly those that the view has."""
     item = view.removeprefix(_PAGE).removesuffix("_") if view.startswith(_PAGE) else None
     gives = _GIVES.get(item or view)
     if gives is None:

@@ -1,4 +1,4 @@
-"""The methods of a path over all of its routes. A router reports only those of the first route."""
+"""The allowed methods of a path over all of its routes. A router reports only those of the first route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, with the bodies that are read by hand, problem answers, examples and links."""
+"""The OpenAPI document: FastAPI's own, plus the bodies that Body.read parses, problem answers, examples and links."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _OF_A_BODY = (408, 413, 415)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route, besides those of any route; of one that takes a body there are three more."""
+    """The error answers of a route: those that any route may give, and `statuses`. `describe` adds those of a body."""
     return dict.fromkeys(sorted({*_OF_ANY, *statuses}), _PROBLEM)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Built once, at the first question."""
+    """The document, built at the first call."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         _add_bodies(document, app.routes)
@@ -47,13 +47,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_bodies(document: dict[str, Any], routes: Sequence[BaseRoute]) -> None:
-    """What is read by hand, as the same values tell that read it; and the problem document, which any answer may be."""
+    """Add the request bodies of all routes with a Body, and the schema of Problem."""
     read = dict(_operations_with_bodies(routes))
     models: dict[type[BaseModel], None] = dict.fromkeys([Problem, *(body.model for body in read.values())])
     _, made = models_json_schema([(model, "validation") for model in models], ref_template=_TEMPLATE)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name, schema in made["$defs"].items():
-        schemas.setdefault(name, schema)  # answers have the same, where they have it
+        schemas.setdefault(name, schema)  # an answer may have added the same schema
     for (method, path), body in read.items():
         operation = document["paths"][path][method.lower()]
         operation["requestBody"] = _request_body(body)
@@ -61,7 +61,7 @@ def _add_bodies(document: dict[str, Any], routes: Sequence[BaseRoute]) -> None:
 
 
 def _operations_with_bodies(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], Body[Any]]]:
-    """By method and path."""
+    """Pairs of (method, path) and body."""
     for context in iter_route_contexts(routes):
         route = context.original_route
         body = _body_of(route.dependant) if isinstance(route, APIRoute) else None
@@ -83,15 +83,15 @@ def _request_body(body: Body[Any]) -> dict[str, Any]:
 
 
 def _add_unchanged(document: dict[str, Any]) -> None:
-    """What is read as JSON may be asked for on the condition that it has changed."""
+    """Add the answer 304 to every GET that returns JSON."""
     for path, operations in document["paths"].items():
         read = operations.get("get")
         if read is not None and path.startswith("/api/") and "application/json" in read["responses"]["200"]["content"]:
-            read["responses"]["304"] = {"description": "It is as the caller knows it, by `If-None-Match`"}
+            read["responses"]["304"] = {"description": "The answer still has the ETag of `If-None-Match`"}
 
 
 def _without_constants(value: Any) -> Any:
-    """`const` as an `enum` of one, which means the same: generators know what to do with that in a union."""
+    """Replace `const` by an `enum` with one value, which means the same: client generators support it in a union."""
     if isinstance(value, list):
         return [_without_constants(each) for each in value]
     if not isinstance(value, dict):
@@ -102,7 +102,7 @@ def _without_constants(value: Any) -> Any:
 
 
 def _add_tokens(document: dict[str, Any]) -> None:
-    """What takes a token; on an open service everything goes without one too."""
+    """Declare the token on each operation that checks one. It is optional because an open service needs none."""
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

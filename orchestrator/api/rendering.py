@@ -1,4 +1,4 @@
-"""Answers: from a view to the bytes of its JSON, once."""
+"""Render the views that handlers return as JSON, with an ETag."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 
 class RenderingRoute(APIRoute):
-    """Renders the view that a handler returns in the handler's own thread, and sends it only to whom it is new.
+    """Render a handler's view in the handler's own thread, and answer 304 to a caller that has it already.
 
-    FastAPI would validate the view once more, which is a wire model already, and change threads for that.
+    FastAPI would switch threads to validate the view again, which is a wire model already.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], *, status_code: int | None = None, **rest: Any) -> None:
@@ -32,11 +32,11 @@ class RenderingRoute(APIRoute):
 
 
 def unless_known(request: Request, answer: Response) -> Response:
-    """Names the state of what is read, and leaves out what the caller has already (RFC 9110, 13.1.2)."""
+    """Add an ETag to an answer, and answer 304 if the caller has this version (RFC 9110, 13.1.2)."""
     if request.method != "GET" or answer.status_code != 200 or type(answer) is not Response:
         return answer
     tag = f'W/"{hashlib.blake2b(answer.body, digest_size=12).hexdigest()}"'
-    # What another caller may see differs, and a cache must ask each time.
+    # Another caller may see other data, and a cache must revalidate each time.
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
     known = {each.strip() for each in request.headers.get("if-none-match", "").split(",")}
     if tag in known or "*" in known:

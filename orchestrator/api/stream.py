@@ -1,4 +1,4 @@
-"""Streams: answers without an end. They wait without holding a thread, and cost their caller one of its streams."""
+"""Streams: answers without an end. A waiting stream holds no thread. Each counts against its caller's stream limit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from orchestrator.store.records import Happening
 from orchestrator.wire.job_views import JobChange
 
 _POLL_S = 0.25
-_HEARTBEAT_S = 15.0  # proxies break off what is silent for a minute
-_LONGEST_S = 600.0  # then the browser comes again by itself, and is asked again who it is
+_HEARTBEAT_S = 15.0  # proxies close a connection that is silent for a minute
+_LONGEST_S = 600.0  # then the browser reconnects by itself and is authenticated again
 
-GoesOn = Callable[[], Awaitable[bool]]  # asked again and again: whether there is still somebody to tell
+GoesOn = Callable[[], Awaitable[bool]]  # called again and again: whether the caller may still read the stream
 
 
 class Stream(StreamingResponse):
-    """One of the few that a caller may hold open. Sending it raises HttpProblem 429 where he has as many already."""
+    """A stream that counts against its caller's limit. Sending it raises HttpProblem 429 above the limit."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._stream_limit.take(self._caller):
-            detail = f"you hold as many streams open as one caller may ({self._stream_limit.most}); close one of them"
+            detail = f"you have {self._stream_limit.most} open streams, which is the limit; close one of them"
             raise HttpProblem("too-many", detail, wait_s=RETRY_AFTER_S)
         try:
             await super().__call__(scope, receive, send)
@@ -52,8 +52,8 @@ class Stream(StreamingResponse):
 
 
 async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:
-    """Lines as they come, until the job rests or is gone, or nobody is to be told. An outage of the store is waited
-    out."""
+    """Lines of a log as they are written, until the job rests or is deleted, or `goes_on` returns False. Waits while
+    the store does not answer."""
     while not listener.ended and await goes_on():
         try:
             text = await listener.hear()
@@ -66,9 +66,10 @@ async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:
 
 
 async def tell(tail: Tail, event_id: int, wanted: Callable[[Happening], bool], goes_on: GoesOn) -> AsyncIterator[str]:
-    """Changes as they come, behind an event; a sign of life now and then. An outage of the store is waited out.
+    """The changes after an event as they happen, with heartbeats. Waits while the store does not answer.
 
-    The first block and signs of life have an `id` and no `data`: they are no events, and say where to reconnect from.
+    The first block and the heartbeats have an `id` and no `data`. They are not events; their `id` says from where to
+    reconnect.
     """
     began = spoke = time.monotonic()
     yield f"retry: 2000\nid: {event_id}\n\n"

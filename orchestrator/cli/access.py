@@ -31,7 +31,7 @@ def login(
 ) -> None:
     """Store a service's address and your token in a profile.
 
-    The token is tried before it is kept, in a file that you alone can read. The profile becomes the current one.
+    The token is checked first, then stored in a file that only you can read. The profile becomes the current one.
     """
     settings = load_settings().model_copy(update={"url": url})
     address = find_url(settings)
@@ -39,14 +39,14 @@ def login(
     secret = _read_token() if token else None
     parts = urlsplit(address)
     if secret and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        echo("orchestrator: over http the token travels readable for all; use https", err=True)
+        echo("orchestrator: over http others can read the token; use https", err=True)
     with Client(address, secret, patience_s=_PATIENCE_S) as client:
-        client.clusters()  # whoever may do anything may see these
+        client.clusters()  # checks the token: every role may list clusters
     file = write_profiles(read_profiles().with_profile(Profile(name=chosen, url=address, token=secret)))
     if as_json:
         print_json({"profile": chosen, "url": address, "file": str(file)})
     else:
-        echo(f"{address} is the profile {chosen}, which is used from now on; see `orchestrator profiles`")
+        echo(f"profile {chosen} with {address} is now the current one; see `orchestrator profiles`")
 
 
 def logout(
@@ -57,13 +57,13 @@ def logout(
     profiles = read_profiles()
     forgotten = name or profiles.current
     if forgotten is None:
-        raise ConfigurationError("no profile is the current one; name one of `orchestrator profiles`")
+        raise ConfigurationError("there is no current profile; name one of `orchestrator profiles`")
     profiles.named(forgotten)
     write_profiles(profiles.without(forgotten))
     if as_json:
         print_json({"profile": forgotten})
     else:
-        echo(f"the profile {forgotten} is forgotten; its token stays valid until it is revoked")
+        echo(f"profile {forgotten} is deleted; its token stays valid until it is revoked")
 
 
 def profiles(
@@ -93,10 +93,10 @@ def profiles(
 def _read_token() -> str | None:
     """Ask for a token without echo. None if the input is empty."""
     if sys.stdin.isatty():
-        said: str = typer.prompt("Token (empty: none)", default="", hide_input=True, show_default=False)
+        given: str = typer.prompt("Token (empty: none)", default="", hide_input=True, show_default=False)
     else:
-        said = sys.stdin.readline()
-    token = said.strip()
+        given = sys.stdin.readline()
+    token = given.strip()
     if not (token.isascii() and token.isprintable()):
-        raise Refused("the token holds characters that no token has; copy it anew")
+        raise Refused("the token contains characters that no token has; copy it again")
     return token or None

@@ -17,7 +17,7 @@ from trainer.contract.verdict import Outcome, Verdict, parse_verdict
 
 _OUTAGE_S = 600.0
 _MOST_LINES = 2000
-_ROUNDS = 3  # nodes that were put in the place of bad ones are tried as well
+_ROUNDS = 3  # the nodes that replace bad ones are tested too
 
 Say = Callable[[str], None]
 
@@ -42,20 +42,20 @@ class Trial:
 def clear(client: Client, spec: JobSpec, *, say: Say) -> JobSpec:
     """Return the job without the nodes that failed the preflight. Exits with status 1 if the job cannot start.
 
-    The nodes that take their places are tried too, so that there may be several preflights.
+    The nodes that replace them are tested too, so there may be several preflights.
     """
     for left in reversed(range(_ROUNDS)):
         trial = try_place(client, spec, say=say)
         if trial.passed:
             return spec
         if not trial.bad_nodes:
-            say("nothing is submitted: no node is to blame alone")
+            say("nothing is submitted: no single node caused the failure")
             break
         if _is_one_machine(client, spec.cluster):
             say(f"nothing is submitted: cluster {spec.cluster} has no other node")
             break
         bad = ", ".join(trial.bad_nodes)
-        say(f"it is tried again without {bad}" if left else f"nothing is submitted: {bad} failed as well")
+        say(f"trying again without {bad}" if left else f"nothing is submitted: {bad} failed as well")
         spec = exclude_nodes(spec, trial.bad_nodes)
     raise typer.Exit(JOB_FAILED)
 

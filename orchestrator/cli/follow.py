@@ -32,7 +32,7 @@ def attend(client: Client, job: JobView, *, follow: bool, as_json: bool) -> None
         ended = watch(client, job)
     except KeyboardInterrupt:
         echo(
-            f"\nThe job goes on. Watch it again: orchestrator show {job.id} --follow\n"
+            f"\nThe job continues. Watch it again: orchestrator show {job.id} --follow\n"
             f"End it: orchestrator cancel {job.id}",
             err=True,
         )
@@ -59,7 +59,7 @@ def _follow(client: Client, job: JobView, display: Display) -> JobView:
                 break
             time.sleep(_LOOK_EVERY_S)
             job = client.job(job.id, patience_s=_OUTAGE_S)
-        for event in tail.new():  # what came between the last two looks
+        for event in tail.new():  # events between the last two requests
             display.event(job, event)
     return job
 

@@ -56,7 +56,7 @@ def goodput(
     """Show where the device time of a job, or of all jobs, went."""
     if job_id is not None:
         if by is not None or project is not None or as_csv:
-            raise Refused("a job's ledger has no shares: give an ID, or --by, --project and --csv")
+            raise Refused("--by, --project and --csv are for all jobs; leave them out, or leave out the ID")
         _one(job_id, as_json)
         return
     now = datetime.now(timezone.utc)
@@ -83,7 +83,9 @@ def parse_moment(text: str, now: datetime) -> datetime:
             return now - timedelta(seconds=int(ago[1]) * _UNITS_S[ago[2]])
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise Refused(f"{text!r} is neither 90m, 12h, 30d or 4w ago nor a moment as 2026-05-04T12:00Z") from None
+        raise Refused(
+            f"{text!r} must be an age such as 90m, 12h, 30d or 4w, or a time such as 2026-05-04T12:00Z"
+        ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
@@ -97,17 +99,17 @@ def _one(job_id: str, as_json: bool) -> None:
 
 
 def _print_shares(found: SharesView) -> None:
-    header = (found.by.upper(), "JOBS", "DEVICE-HOURS", "HELD", "GOODPUT", "LOST", "COULD HAVE SPARED", *_money(found))
+    header = (found.by.upper(), "JOBS", "DEVICE-HOURS", "HELD", "GOODPUT", "LOST", "COULD HAVE SAVED", *_money(found))
     rows = [_row(share, found.currency is not None) for share in found.items]
     print_table(header, [*rows, _row(found.total.model_copy(update={"name": "all"}), found.currency is not None)])
 
 
 def _money(found: SharesView) -> tuple[str, ...]:
-    return () if found.currency is None else (f"COST {found.currency}", "OF IT LOST")
+    return () if found.currency is None else (f"COST {found.currency}", "LOST COST")
 
 
 def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
-    spared = "" if share.gain_device_seconds is None else f"{share.gain_device_seconds / _HOUR_S:.2f}"
+    saved = "" if share.gain_device_seconds is None else f"{share.gain_device_seconds / _HOUR_S:.2f}"
     money = (f"{share.cost or 0.0:.2f}", f"{share.lost_cost or 0.0:.2f}") if has_prices else ()
     return (
         share.name or _NOBODY,
@@ -116,7 +118,7 @@ def _row(share: ShareView, has_prices: bool) -> tuple[str, ...]:
         f"{share.held_device_seconds / _HOUR_S:.2f}",
         "" if share.goodput is None else f"{share.goodput:.1%}",
         f"{share.lost_device_seconds / _HOUR_S:.2f}",
-        spared,
+        saved,
         *money,
     )
 
@@ -154,7 +156,7 @@ def _safe(name: str) -> str:
 
 
 def _explain(name: str) -> str:
-    """Nothing of a bin of a newer service."""
+    """The meaning of a bin; empty for a bin of a newer service."""
     return EXPLAINED[Bin(name)] if name in set(Bin) else ""
 
 
@@ -165,20 +167,18 @@ def _print_goodput(found: GoodputView) -> None:
         for name, seconds in found.bins.items()
         if seconds
     ]
-    print_table(("BIN", "DEVICE-SECONDS", "OF ALL", "WHAT"), rows)
-    tells = any(name != "untold" and found.bins.get(name) for name in ("productive", "re_done"))
-    share = (
-        "; its workers tell of no steps"
-        if not tells
-        else ""
-        if found.goodput is None
-        else f"; of what it held, {found.goodput:.1%} was productive"
-    )
-    console().print(f"{duration(found.wall_s)} of life, {whole:.1f} device-seconds{share}")
+    print_table(("BIN", "DEVICE-SECONDS", "SHARE", "MEANING"), rows)
+    console().print(f"{duration(found.wall_s)} in total, {whole:.1f} device-seconds{_productive(found)}")
     if found.cost is not None and found.lost_cost is not None:
-        console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of it brought it no further")
+        console().print(f"It cost {found.cost:.2f} {found.currency}; {found.lost_cost:.2f} of that was not productive")
     if found.gains:
         console().print("\nWhat would have saved time, in device-seconds:")
     for gain in found.gains:
-        spared = "?" if gain.device_seconds is None else f"{gain.device_seconds:.1f}"
-        console().print(f"  {spared}  {gain.sentence}")
+        saved = "?" if gain.device_seconds is None else f"{gain.device_seconds:.1f}"
+        console().print(f"  {saved}  {gain.sentence}")
+
+
+def _productive(found: GoodputView) -> str:
+    if not (found.bins.get("productive") or found.bins.get("re_done")):
+        return "; its workers report no steps"
+    return "" if found.goodput is None else f"; {found.goodput:.1%} of the held time was productive"

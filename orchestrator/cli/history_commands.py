@@ -79,12 +79,12 @@ def snapshots(
     elif found:
         print_snapshots(found)
     elif known:
-        echo("No snapshot is left: all were deleted; --all lists them.", err=True)
+        echo("All snapshots were deleted; --all lists them.", err=True)
     else:
-        echo(_tell_none(job), err=True)
+        echo(_explain_none(job), err=True)
 
 
-def _tell_none(job: JobView) -> str:
+def _explain_none(job: JobView) -> str:
     if job.state.terminal:
         return "No snapshot was taken."
-    return f"No snapshots yet; `orchestrator snapshot {job.id}` asks for one while the job runs."
+    return f"No snapshots yet; `orchestrator snapshot {job.id}` takes one while the job runs."

@@ -46,6 +46,6 @@ def _print_cause(cause: CauseView) -> None:
         console().print(f"Ended with it: rank {', '.join(map(str, cause.collateral_ranks))}")
     if cause.nodes:
         console().print(f"In the record of: {', '.join(cause.nodes)}")
-    said = (failure.traceback or "").splitlines() or cause.last_lines
-    for line in said[-_MOST_LINES:]:
+    lines = (failure.traceback or "").splitlines() or cause.last_lines
+    for line in lines[-_MOST_LINES:]:
         console().print(f"  {line}")

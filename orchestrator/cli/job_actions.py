@@ -38,12 +38,12 @@ def delete(
         job = find_job(client, job_id)
         what = "its record, its snapshots and its logs" if snapshots == "delete" else "its record"
         if not yes and not (sys.stdin.isatty() and typer.confirm(clean_line(f"Delete {job.id}: {what}?"), err=True)):
-            raise Refused(f"nothing was deleted; --yes says that you mean {what}")
+            raise Refused(f"nothing was deleted; --yes confirms that you want to delete {what}")
         deletion = client.delete(job.id, snapshots=snapshots)
     if as_json:
         print_json(deletion)
     else:
-        left = "its files go in a moment" if deletion.files_due else "its files stay where they are"
+        left = "its files will be deleted soon" if deletion.files_due else "its files are kept"
         where = "".join(f"\n  {folder}" for folder in deletion.folders)
         echo(f"{deletion.job_id} is deleted; {left}{where}")
 
@@ -59,7 +59,7 @@ def resume(job_id: JobId, as_json: AsJson = False) -> None:
     """Resume a suspended job."""
     with writing() as client:
         job = client.resume(find_job(client, job_id).id)
-    _tell(job, "goes back into the queue" if job.state is JobState.SUSPENDED else job.reason, as_json)
+    _tell(job, "returns to the queue" if job.state is JobState.SUSPENDED else job.reason, as_json)
 
 
 def retry(
@@ -80,14 +80,14 @@ def retry(
     changed = read_patch(patch, changes or ())
     with writing() as client:
         job = client.retry(find_job(client, job_id).id, restore_from=restore_from, patch=changed)
-    _tell(job, f"another attempt is asked for; watch it: orchestrator show {job.id} --follow", as_json)
+    _tell(job, f"another attempt is requested; watch it: orchestrator show {job.id} --follow", as_json)
 
 
 def snapshot(job_id: JobId, as_json: AsJson = False) -> None:
     """Take a snapshot of a running job now."""
     with writing() as client:
         job = client.snapshot(find_job(client, job_id).id)
-    _tell(job, f"a snapshot is asked for; see them: orchestrator snapshots {job.id}", as_json)
+    _tell(job, f"a snapshot is requested; list them: orchestrator snapshots {job.id}", as_json)
 
 
 def chaos(
@@ -104,7 +104,7 @@ def chaos(
     """Inject a fault into a running job, to test its recovery."""
     with writing() as client:
         job = client.chaos(find_job(client, job_id).id, fault.value, rank=rank, node=node)
-    _tell(job, f"{fault.value} is asked for; see what comes of it: orchestrator why {job.id}", as_json)
+    _tell(job, f"{fault.value} is requested; see its effect: orchestrator why {job.id}", as_json)
 
 
 def scale(
@@ -115,16 +115,16 @@ def scale(
     """Change a job's number of nodes, or its range."""
     with writing() as client:
         job = client.scale(find_job(client, job_id).id, nodes)
-    _tell(job, _tell_size(job), as_json)
+    _tell(job, _describe_size(job), as_json)
 
 
-def _tell_size(job: JobView) -> str:
+def _describe_size(job: JobView) -> str:
     size = counted(job.asked, "node")
     if job.nodes == job.asked:
         return f"it has {size}"
     if "scale" in job.pending:
-        return f"it is to go on with {size}, from a snapshot"
-    return f"it is to have {size} from its next attempt on"
+        return f"it will continue with {size} from a snapshot"
+    return f"its next attempt will have {size}"
 
 
 def _tell(job: JobView, sentence: str, as_json: bool) -> None:

@@ -16,17 +16,17 @@ from orchestrator.wire.job_views import EventView, JobView
 from trainer.contract.chaos import Fault
 from trainer.contract.exit_record import EventKind
 
-MOST_STEPS = 5000  # that the service gives unthinned
+MOST_STEPS = 5000  # the service thins the metrics of more steps
 _LOOK_EVERY_S = 0.2
 _PATIENCE_S = 600.0
-# After these a new generation begins; the others hold nobody up for good.
+# After these faults a new generation begins. The others only delay training.
 _ENDING = frozenset({Fault.KILL, Fault.HANG, Fault.PREEMPT, Fault.NODE_LOSS, Fault.CORRUPT_SNAPSHOT})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrillVerdict:
     fault: Fault
-    jobs: Sequence[JobView]  # the one that was struck, the undisturbed one
+    jobs: Sequence[JobView]  # the job with the fault, then the undisturbed one
     problems: Sequence[str]
     restored: Sequence[str]
     compared: Comparison
@@ -41,7 +41,7 @@ class DrillVerdict:
         recovery = "no step after the fault"
         if seconds is not None:
             recovery = (
-                f"the next step {seconds:.1f} s after the {self.fault.value}, {counted(redone or 0, 'step')} made again"
+                f"the next step {seconds:.1f} s after the {self.fault.value}, {counted(redone or 0, 'step')} repeated"
             )
         curves = f"largest difference of the curves {self.compared.largest:.3g} in {counted(steps, 'step')}"
         return f"drill {self.word}: {recovery}, {curves}"
@@ -67,7 +67,7 @@ def inject(client: Client, job_id: str, fault: Fault, *, at_step: int) -> None:
     try:
         _await(client, job_id, at_step)
         client.chaos(job_id, fault.value)
-        if fault is Fault.CORRUPT_SNAPSHOT:  # which shows at a restore
+        if fault is Fault.CORRUPT_SNAPSHOT:  # it has an effect only at a restore
             _await_injection(client, job_id)
             client.chaos(job_id, Fault.KILL.value)
     except OrchestratorError:
@@ -79,9 +79,9 @@ def _await(client: Client, job_id: str, step: int) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while (job := client.job(job_id)).step is None or job.step < step:
         if job.ended:
-            raise Refused(f"{job_id} ended {job.state} before it was struck: {job.reason}")
+            raise Refused(f"{job_id} ended {job.state} before the fault: {job.reason}")
         if time.monotonic() > deadline and job.state == "RUNNING":
-            raise Refused(f"{job_id} did not come to step {step} within {_PATIENCE_S:.0f} s")
+            raise Refused(f"{job_id} did not reach step {step} within {_PATIENCE_S:.0f} s")
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -90,7 +90,7 @@ def _await_injection(client: Client, job_id: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not any(event.kind == EventKind.CHAOS_INJECTED.value for event in client.events(job_id)):
         if time.monotonic() > deadline:
-            raise Refused(f"no agent of {job_id} told of the fault")
+            raise Refused(f"no agent of {job_id} reported the fault")
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -104,22 +104,22 @@ def judge(
     strike = find_strike(events, fault, at_step=at_step)
     score = Score(seconds=None, redone=None)
     if strike is None:
-        problems.append(f"{jobs[0].id} tells of no {fault.value}")
+        problems.append(f"{jobs[0].id} reports no {fault.value}")
     else:
         score = score_run(strike, _steps_of(measured[0]), ends_generation=fault in _ENDING)
         if score.seconds is None:
-            problems.append(f"{jobs[0].id} made no step after the {fault.value}")
+            problems.append(f"{jobs[0].id} completed no step after the {fault.value}")
     if fault in _ENDING and not restored:
-        problems.append(f"{jobs[0].id} was restored from no snapshot")
+        problems.append(f"{jobs[0].id} did not restore a snapshot")
     compared = compare_curves(*(_curve_of(each) for each in measured), steps=steps)
     problems += compared.problems(tolerance=tolerance)
     return DrillVerdict(fault=fault, jobs=jobs, problems=problems, restored=restored, compared=compared, score=score)
 
 
 def find_strike(events: Sequence[EventView], fault: Fault, *, at_step: int) -> Strike | None:
-    """When the fault hit: from the agents' event, or from the death that followed.
+    """When the fault hit, and after how many steps: from the agents' events, or from the failures that followed.
 
-    It had made `at_step` steps by then, and more where a worker that failed had.
+    The job had completed at least `at_step` steps by then. A failed worker may report more.
     """
     kinds = (EventKind.CHAOS_INJECTED.value, EventKind.WORKER_FAILED.value)
     marks = [event for event in events if event.kind in kinds and event.attempt is not None]

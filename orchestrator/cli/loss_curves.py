@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-Curve = Mapping[int, float]  # loss by step; of a step that was made twice, the last
+Curve = Mapping[int, float]  # loss by step; the last value of a repeated step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The `largest` difference in nats, its `step`, and the decrease (`fallen`) of the disturbed curve."""
 
-    missing: tuple[int, ...]  # steps that one of the two has no loss for
+    missing: tuple[int, ...]  # steps without a loss in one of the two curves
     largest: float
     step: int
     fallen: float
 
     def problems(self, *, tolerance: float, least_fall: float = 0.0) -> Iterator[str]:
-        """Sentences about what is wrong. Missing steps are the only one if there are any."""
+        """One sentence for each problem. If steps are missing, nothing else is compared."""
         if self.missing:
             some = ", ".join(map(str, self.missing[:5]))
             yield f"there is no loss for {len(self.missing)} steps, such as {some}"

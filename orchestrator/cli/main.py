@@ -21,14 +21,14 @@ from orchestrator.domain.errors import InvalidSpec, OrchestratorError, Unavailab
 
 REFUSED, UNREACHABLE = 2, 3
 _CONFLICT = 409
-# What to do about a refusal, by HTTP status, where its own sentence cannot know.
+# What to do about a refused request, by HTTP status.
 NEXT_STEPS = {
     400: "Is ORCHESTRATOR_URL an address that the service accepts?",
     401: "Sign in with orchestrator login URL, or set ORCHESTRATOR_TOKEN.",
     403: "Your token does not allow this. Ask an admin for another role, then run orchestrator login URL.",
     429: "Try again later.",
 }
-# Command: the module that holds it, and the first line of its docstring.
+# For each command its module, and the first line of its docstring.
 COMMANDS = {
     "serve": ("orchestrator.cli.serve", "Run the service until SIGTERM or Ctrl-C."),
     "submit": ("orchestrator.cli.submit", "Submit a job from a YAML or JSON file."),
@@ -79,7 +79,7 @@ COMMANDS = {
 
 def main() -> None:
     """Run the command line and exit."""
-    calm_collector()  # a search for garbage after each 700 objects is a tenth of the time to import a service
+    calm_collector()  # collecting garbage after every 700 objects takes a tenth of the time to import a service
     arguments = sys.argv[1:]
     try:
         build_app(arguments or _words_to_complete())(arguments, prog_name="orchestrator")
@@ -88,7 +88,7 @@ def main() -> None:
         sys.exit(UNREACHABLE if isinstance(error, Unavailable) else REFUSED)
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # the outermost edge: a bug, told in a line
+    except Exception as error:  # a bug
         if sys.flags.dev_mode:
             raise
         _say(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """All commands by name. Only those in `arguments` are imported; the others have their line of help."""
+    """The application with all commands. Only those in `arguments` are imported; the others only have their summary."""
     app = typer.Typer(
         help="Run PyTorch training jobs that survive failures.",
         no_args_is_help=True,
@@ -155,11 +155,11 @@ def _complain(error: OrchestratorError) -> None:
     elif problem is not None:
         _say(str(error), *_list_next_steps(problem.status, getattr(error, "job_id", None)))
     elif isinstance(error, InvalidSpec):
-        _say("fields are wrong", *(f"{field.pointer or '/'}: {field.message}" for field in error.problems))
+        _say("some fields are invalid", *(f"{field.pointer or '/'}: {field.message}" for field in error.problems))
     elif isinstance(error, Unavailable):
         _say(
             str(error),
-            "Start it with `orchestrator serve`, set ORCHESTRATOR_URL to where it is, or: orchestrator login URL",
+            "Start it with `orchestrator serve`, set ORCHESTRATOR_URL to its address, or: orchestrator login URL",
         )
     else:
         _say(str(error))
@@ -167,7 +167,7 @@ def _complain(error: OrchestratorError) -> None:
 
 def _list_next_steps(status: int, job_id: str | None) -> list[str]:
     if status == _CONFLICT:
-        return [] if job_id is None else [f"See how it stands: orchestrator show {job_id}"]
+        return [] if job_id is None else [f"See its state: orchestrator show {job_id}"]
     return [NEXT_STEPS[status]] if status in NEXT_STEPS else []
 
 

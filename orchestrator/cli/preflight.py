@@ -17,9 +17,9 @@ from orchestrator.domain.specs.validation import parse_spec
 def preflight(file: File, changes: Changes = None, as_json: AsJson = False) -> None:
     """Check network, storage and training steps with a small job.
 
-    One job of the same topology: whether its nodes reach each other, their names, versions and clocks, the snapshots'
-    storage, the all-reduce of all and of each pair of nodes, and three steps with a restore. Exit status 0: nothing
-    failed.
+    It runs one job with the same topology. The job checks that its nodes reach each other, their names, versions and
+    clocks, the storage of snapshots, the all-reduce of all nodes and of each pair, and three steps with a restore. Exit
+    status 0: nothing failed.
     """
     spec = parse_spec(read_spec(file, changes or ()))
     with writing() as client:

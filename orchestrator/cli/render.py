@@ -36,7 +36,7 @@ _COLOURS = {
 
 @cache
 def console() -> Console:
-    width = None if sys.stdout.isatty() else 10_000  # a program that reads a pipe wants whole lines
+    width = None if sys.stdout.isatty() else 10_000  # no line breaks in a pipe
     return _CleanConsole(width=width, markup=False, highlight=False, emoji=False)
 
 
@@ -82,7 +82,7 @@ def print_jobs(jobs: Sequence[JobView]) -> None:
 
 
 def print_job(job: JobView, url: str, newest: Mapping[str, float]) -> None:
-    """`newest` holds the measurements of the latest steps."""
+    """`newest` has the metrics of the latest steps."""
     facts = {
         "job": job.id,
         "project": job.project,
@@ -127,9 +127,9 @@ def print_events(job: JobView, events: Sequence[EventView]) -> None:
 def event_line(event: EventView, *, named: bool) -> Text:
     """`named`: prefix the replica that reported the event, unless the sentence names it."""
     replica, sentence = f"replica {event.replica}", clean_line(event.sentence.rstrip())
-    is_said = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
+    is_named = event.replica is None or re.search(rf"\b{replica}\b", sentence) is not None
     line = Text(f"{moment(event.at)}  ", style="bright_black")
-    return line.append(Text(f"{replica}: {sentence}" if named and not is_said else sentence, style="default"))
+    return line.append(Text(f"{replica}: {sentence}" if named and not is_named else sentence, style="default"))
 
 
 def print_snapshots(snapshots: Iterable[SnapshotView]) -> None:
@@ -189,14 +189,14 @@ def coloured(state: JobState) -> Text:
 
 def state(job: JobView) -> str:
     """The state, with pending requests."""
-    return f"{job.state} ({', '.join(f'{verb} is asked for' for verb in job.pending)})" if job.pending else job.state
+    return f"{job.state} ({', '.join(f'{verb} is requested' for verb in job.pending)})" if job.pending else job.state
 
 
 def nodes(job: JobView) -> str:
-    """The nodes that the job has, and the number it asks for if different."""
+    """The number of nodes of the job, and the requested number if it differs."""
     if job.nodes is None or job.state.terminal or job.state is JobState.SUSPENDED:
-        return f"{job.asked} asked for"
-    return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} asked for"
+        return f"{job.asked} requested"
+    return job.nodes if job.nodes == job.asked else f"{job.nodes} of {job.asked} requested"
 
 
 def budgets(job: JobView) -> str:

@@ -25,9 +25,9 @@ def print_plan(plan: PlanView) -> None:
     if plan.outlook is not None:
         print_outlook(plan.outlook)
     if plan.restores is not None:
-        out.print(Text(f"begins from {plan.restores}"), soft_wrap=True)
+        out.print(Text(f"starts from {plan.restores}"), soft_wrap=True)
     out.print(f"rendezvous {plan.rendezvous_id} at {plan.rendezvous_endpoint}", soft_wrap=True)
-    for replica in plan.replicas if plan.native_kind != PROCESSES else ():  # which are these very commands
+    for replica in plan.replicas if plan.native_kind != PROCESSES else ():  # the native request has the same commands
         out.print(Text(f"\nreplica {replica.replica}", style="bold"))
         out.print(Text(shlex.join(replica.command)), soft_wrap=True)
         for name, value in replica.env.items():
@@ -37,11 +37,11 @@ def print_plan(plan: PlanView) -> None:
 
 
 def print_outlook(outlook: OutlookView) -> None:
-    begins = "it would start now" if outlook.admitted else "it would wait"
-    out, ahead = console(), f"; {outlook.ahead} ahead of it" if outlook.ahead else ""
-    out.print(Text(f"queue  {begins}: {outlook.sentence}{ahead}"), soft_wrap=True)
+    starts = "the job would start now" if outlook.admitted else "the job would wait"
+    out, ahead = console(), f"; {counted(outlook.ahead, 'job')} ahead of it" if outlook.ahead else ""
+    out.print(Text(f"queue  {starts}: {outlook.sentence}{ahead}"), soft_wrap=True)
     if outlook.excluded_nodes:
-        out.print(Text(f"avoids {', '.join(outlook.excluded_nodes)}, which have a record"), soft_wrap=True)
+        out.print(Text(f"avoids {', '.join(outlook.excluded_nodes)}, which have recorded failures"), soft_wrap=True)
 
 
 def print_against(against: AgainstView) -> None:
@@ -52,16 +52,16 @@ def print_against(against: AgainstView) -> None:
             style = {"+": "green", "-": "red"}.get(line[:1], "")
             out.print(Text(line, style=style), soft_wrap=True)
     if against.redo_steps is not None:
-        begin = "the beginning" if against.restores is None else against.restores
-        takes = "" if against.redo_s is None else f", about {duration(against.redo_s)}"
+        start = "the beginning" if against.restores is None else against.restores
+        takes = "" if against.redo_s is None else f", in about {duration(against.redo_s)}"
         out.print(
-            Text(f"its next attempt begins from {begin}: {counted(against.redo_steps, 'step')} again{takes}"),
+            Text(f"its next attempt starts from {start} and repeats {counted(against.redo_steps, 'step')}{takes}"),
             soft_wrap=True,
         )
 
 
 def print_memory(memory: MemoryView) -> None:
-    """The parts of memory at the peak, and the sentence."""
+    """The advice, and the parts of the memory at its peak."""
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.terms.items() if part)
     console().print(Text(f"memory {memory.advice}"), soft_wrap=True)
     console().print(Text(f"  {size(memory.total_bytes)} = {parts}"), soft_wrap=True)

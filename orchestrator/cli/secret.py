@@ -62,9 +62,9 @@ def rm(name: Name, project: Project = "default", as_json: AsJson = False) -> Non
 def _read_value() -> str:
     """Read standard input without the last line end, or ask twice without echo on a terminal."""
     if sys.stdin.isatty():
-        said: str = typer.prompt("Value", hide_input=True, confirmation_prompt=True)
+        value: str = typer.prompt("Value", hide_input=True, confirmation_prompt=True)
     else:
-        said = sys.stdin.read().removesuffix("\n").removesuffix("\r")
-    if not said:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value:
         raise Refused("the value is empty; type it, or pipe it in: printf %s VALUE | orchestrator secret set NAME")
-    return said
+    return value

@@ -66,7 +66,7 @@ def backup(
 ) -> None:
     """Write a consistent copy of the database to a file. The service may run."""
     how = database.back_up_database(_settings(config, root=root, database_url=database_url), file)
-    _tell({"file": str(file), "restore": how}, f"{file} holds the database; to restore it: {how}", as_json)
+    _tell({"file": str(file), "restore": how}, f"the database is copied to {file}; to restore it: {how}", as_json)
 
 
 @db.command()
@@ -81,7 +81,9 @@ def restore(
     """Restore the database from a copy. Stop the service first. Jobs may run."""
     name = database.restore_database(_settings(config, root=root, database_url=database_url), file, replace=replace)
     _tell(
-        {"database": name, "status": "restored"}, f"{name} is as {file} has it; now: orchestrator db upgrade", as_json
+        {"database": name, "status": "restored"},
+        f"{name} is restored from {file}; next: orchestrator db upgrade",
+        as_json,
     )
 
 

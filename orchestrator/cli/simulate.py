@@ -1,4 +1,4 @@
-"""`simulate`: weeks of a cluster's life with the service's own policy and supervisor, in seconds."""
+"""`simulate`: simulate weeks on a cluster with the service's own policy and supervisor, in seconds."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from orchestrator.simulator.simulation import Simulation
 
 def simulate(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the cluster.")] = 16384,
-    mtbf_hours: Annotated[float, typer.Option(min=0.001, help="Mean time between failures of the whole.")] = 3.09,
+    mtbf_hours: Annotated[float, typer.Option(min=0.001, help="Mean hours between failures of the cluster.")] = 3.09,
     days: Annotated[float, typer.Option(min=0.001, max=3650, help="Days to simulate.")] = 54,
     seed: Annotated[int, typer.Option(help="The same seed gives the same output.")] = 1,
-    trace: Annotated[str, typer.Option(help=f"What fails and how: {', '.join(TRACES)}.")] = "exponential",
+    trace: Annotated[str, typer.Option(help=f"The pattern of failures: {', '.join(TRACES)}.")] = "exponential",
     gpus_per_node: Annotated[int, typer.Option(min=1)] = 8,
     spares: Annotated[int | None, typer.Option(min=0, help="Spare nodes. Default: as many as are needed.")] = None,
     jobs: Annotated[int, typer.Option(min=1, max=100_000)] = 1,
     nodes: Annotated[
-        str | None, typer.Option(help="Nodes of each job, as 4 or 2:8. Default: all, for one job.")
+        str | None, typer.Option(help="Nodes of each job, such as 4 or 2:8. Default: all, for one job.")
     ] = None,
     job_hours: Annotated[
-        float | None, typer.Option(min=0.001, help="Training of a job, a mean for many. Default: it never ends.")
+        float | None, typer.Option(min=0.001, help="Hours of training of a job, or their mean. Default: no end.")
     ] = None,
     snapshot_stall: Annotated[float, typer.Option(min=0, help="Seconds that a snapshot stops training.")] = 5,
     snapshot_interval: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds of training between two. Default: Young's.")
+        float | None, typer.Option(min=0.1, help="Seconds between two snapshots. Default: by Young's formula.")
     ] = None,
     restart: Annotated[float, typer.Option(min=0, help="Seconds from a failure to the first step after it.")] = 90,
-    restart_in_place: Annotated[float, typer.Option(min=0, help="The same within an attempt.")] = 20,
-    repair_hours: Annotated[float, typer.Option(min=0.001, help="Until a node is back, with --spares.")] = 24,
-    pass_pause: Annotated[float, typer.Option(min=0, help="Least seconds between two passes of the supervisor.")] = 0,
-    without: Annotated[list[str] | None, typer.Option(help="A rule to take out of the policy; repeatable.")] = None,
+    restart_in_place: Annotated[float, typer.Option(min=0, help="The same for a restart in place.")] = 20,
+    repair_hours: Annotated[float, typer.Option(min=0.001, help="Hours to repair a node, with --spares.")] = 24,
+    pass_pause: Annotated[float, typer.Option(min=0, help="Minimum seconds between two supervisor passes.")] = 0,
+    without: Annotated[list[str] | None, typer.Option(help="A rule to remove from the policy. Repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Simulate weeks of failures with the service's own policy."""
@@ -77,5 +77,5 @@ def simulate(
     result = Simulation(scenario).run()
     took_s = time.perf_counter() - started
     echo(json.dumps(build_report(result)) if as_json else render_report(result))
-    # Not on standard output: what is printed there is the same each time.
+    # On standard error, because the same arguments print the same on standard output.
     echo(f"simulated in {took_s:.1f} s", err=True)

@@ -1,6 +1,6 @@
-"""Read a job's file: YAML or JSON, from a path or standard input. What the fields mean is the service's to judge.
+"""Read a job's file: YAML or JSON, from a path or standard input. The service validates the fields.
 
-YAML is read as version 1.2 means it, so that `nodes: 2:8` is a text and not 128, `1e-3` a number and `on` a text.
+YAML is read by its 1.2 core schema: `nodes: 2:8` is a text and not 128, `1e-3` is a number, `on` is a text.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _EXAMPLE = "such as `name: my-job` and below it `run: {script: train.py}`"
 
 
 def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
-    """The document of the file `source` ("-": standard input) with `changes` ("key.path=value") made, ready to send:
-    `run.workdir` is absolute, as seen from the current folder. Raises Refused."""
+    """The document of the file `source` ("-": standard input) after `changes` ("key.path=value"). `run.workdir` is made
+    absolute, from the current folder. Raises Refused, InvalidSpec."""
     document = _parse(_read(source), source)
     if document is None:
-        raise Refused(f"{source} is empty; a job's file holds a mapping, {_EXAMPLE}")
+        raise Refused(f"{source} is empty; a job's file contains a mapping, {_EXAMPLE}")
     if not isinstance(document, dict):
-        raise Refused(f"{source} holds {_kind(document)}, must hold a mapping, {_EXAMPLE}")
+        raise Refused(f"{source} contains {_kind(document)}, must contain a mapping, {_EXAMPLE}")
     for change in changes:
         _apply(document, change)
     problems = check_plain(document)
@@ -40,11 +40,11 @@ def read_spec(source: str, changes: Sequence[str] = ()) -> dict[str, object]:
 
 
 def read_patch(source: str | None, changes: Sequence[str] = ()) -> dict[str, object] | None:
-    """What is to change in a job's spec (RFC 7396): the document of a file with `changes` made; None where nothing is
-    given. Raises Refused."""
+    """A patch of a job's spec (RFC 7396): the document of a file after `changes`; None without either. Raises Refused,
+    InvalidSpec."""
     document = None if source is None else _parse(_read(source), source)
     if document is not None and not isinstance(document, dict):
-        raise Refused(f"{source} holds {_kind(document)}, must hold a mapping, {_EXAMPLE}")
+        raise Refused(f"{source} contains {_kind(document)}, must contain a mapping, {_EXAMPLE}")
     patch: dict[str, object] = document or {}
     for change in changes:
         _apply(patch, change)
@@ -93,14 +93,14 @@ def _parse(text: str, source: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the core schema and merges, and no key twice."""
+    """SafeLoader with the core schema and merge keys. Refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                    None, None, f"the key {key.value!r} appears twice", key.start_mark
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
@@ -119,7 +119,7 @@ def _apply(document: dict[str, object], change: str) -> None:
     for parent in parents:
         below = place.setdefault(parent, {})
         if not isinstance(below, dict):
-            raise Refused(f"--set {change}: {parent} holds {_kind(below)}, no fields")
+            raise Refused(f"--set {change}: {parent} is {_kind(below)} and has no fields")
         place = below
     place[last] = text if path.startswith(_TEXTS) else _parse(text, f"--set {change}")
 
@@ -127,7 +127,7 @@ def _apply(document: dict[str, object], change: str) -> None:
 def _kind(value: object) -> str:
     names = {
         str: "a text",
-        bool: "a truth value",
+        bool: "a boolean",
         int: "a number",
         float: "a number",
         list: "a list",

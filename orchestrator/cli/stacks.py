@@ -25,7 +25,7 @@ def stacks(
 ) -> None:
     """Show the Python stacks of a running job's ranks.
 
-    Training goes on. Exit status 2 when no rank told anything in time.
+    Training continues. Exit status 2: no rank answered in time.
     """
     with writing() as client:
         job = find_job(client, job_id)
@@ -34,7 +34,7 @@ def stacks(
         expected = {rank} if rank is not None else set(range(asked.world_size or 0))
         found = _await(client, job.id, expected, before, rank=rank, wait_s=wait)
     if not found:
-        raise Refused(f"no rank of {job.id} told where it stands within {wait:g} s; it goes on: try again")
+        raise Refused(f"no rank of {job.id} answered within {wait:g} s; the job continues, so try again")
     if as_json:
         print_items(found)
         return
@@ -44,13 +44,13 @@ def stacks(
             echo(f"  {line}")
     missing = sorted(expected - {each.rank for each in found})
     if missing:
-        echo(f"no word from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
+        echo(f"no answer from rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}", err=True)
 
 
 def _await(
     client: Client, job_id: str, expected: set[int], before: Mapping[int, int], *, rank: int | None, wait_s: float
 ) -> Sequence[StacksView]:
-    """The stacks reported since then. Waits for every expected rank, up to the time-out."""
+    """The stacks of later requests than `before`. Waits for every expected rank, at most `wait_s`."""
     deadline = time.monotonic() + wait_s
     while True:
         answers = [each for each in client.stacks(job_id, rank=rank) if (each.wish or 0) > before.get(each.rank, 0)]

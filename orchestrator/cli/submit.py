@@ -36,13 +36,13 @@ def submit(
 ) -> None:
     """Submit a job from a YAML or JSON file.
 
-    `run.workdir` counts from the current folder. With --wait or --follow the exit status is the job's: 0 succeeded,
-    1 failed or cancelled. With --preflight it is 1 too where the job's place failed, and nothing is submitted.
+    A relative `run.workdir` starts at the current folder. With --wait or --follow the exit status is the job's: 0
+    succeeded, 1 failed or cancelled. With --preflight it is also 1 if the preflight failed; then nothing is submitted.
     """
     if idempotency_key == "":
-        raise Refused("--idempotency-key is empty; leave it away or give a text")
+        raise Refused("--idempotency-key is empty; leave it out or give a text")
     if idempotency_key is not None and preflight:
-        raise Refused("--preflight may change where the job runs, and --idempotency-key wants the same job: use one")
+        raise Refused("--preflight and --idempotency-key cannot be combined, because a preflight may change the job")
     document = read_spec(file, changes or ())
     with writing() as client:
         spec = clear(client, parse_spec(document), say=_tell) if preflight else document
@@ -58,7 +58,7 @@ def submit(
 
 
 def _tell(sentence: str) -> None:
-    """Print to standard error: scripts read standard output."""
+    """Print to standard error, because scripts read standard output."""
     echo(sentence, err=True)
 
 

@@ -1,6 +1,6 @@
-"""All output passes here, where text from the service and from jobs is sanitized.
+"""Print text. Control characters in text from the service and from jobs are removed.
 
-Tables and colors are printed by `console` in render.py, which follows the same rule.
+`console` in render.py prints tables and colors and does the same.
 """
 
 from __future__ import annotations

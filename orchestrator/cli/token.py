@@ -41,7 +41,7 @@ def create(
         print_json(made)
         return
     echo(made.token)
-    echo(f"This is shown once. Who has it is {made.name}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True)
+    echo(f"The token is shown only once. To act as {made.name}: ORCHESTRATOR_TOKEN=... orchestrator ls", err=True)
 
 
 @token.command()
@@ -57,10 +57,10 @@ def ls(as_json: AsJson = False) -> None:
         if one.revoked_at is not None:
             state = f"revoked by {one.revoked_by}"
         else:
-            state = "holds" if one.expires_at is None else f"until {one.expires_at:%Y-%m-%d %H:%M} UTC"
+            state = "valid" if one.expires_at is None else f"valid until {one.expires_at:%Y-%m-%d %H:%M} UTC"
         echo(f"{one.id}  {one.name}  {grants}  {state}")
     if not found:
-        echo("There is no token; `orchestrator token create` makes one.", err=True)
+        echo("There is no token; `orchestrator token create` creates one.", err=True)
 
 
 @token.command()
@@ -78,9 +78,9 @@ def parse_grant(text: str) -> tuple[str, Role]:
     """Parse `research=operator`. A role without a project applies to every project. Raises Refused."""
     project, equals, role = text.rpartition("=")
     if role not in set(Role):
-        raise Refused(f"--grant {text!r}: there are the roles {', '.join(Role)}, as in research=operator")
+        raise Refused(f"--grant {text!r}: must be a role ({', '.join(Role)}) or such as research=operator")
     if equals and not project:
-        raise Refused(f"--grant {text!r}: the project is missing, as in research=operator")
+        raise Refused(f"--grant {text!r}: the project is missing; write it such as research=operator")
     return project or EVERY_PROJECT, Role(role)
 
 
@@ -90,5 +90,5 @@ def parse_term(text: str | None, now: datetime) -> datetime | None:
         return None
     match = _TERM.fullmatch(text)
     if match is None or int(match[1]) == 0:
-        raise Refused(f"--expires {text!r}: must be a number of hours, days or weeks as 12h, 30d or 8w")
+        raise Refused(f"--expires {text!r}: must be a number of hours, days or weeks, such as 12h, 30d or 8w")
     return now + int(match[1]) * _UNITS[match[2]]

@@ -37,8 +37,8 @@ def drill(
 ) -> None:
     """Kill a worker of a small copy of a job; compare loss curves.
 
-    Two jobs of the same topology and of the least priority, one after the other; the first is struck and has to
-    recover. Exit status 0: it did, and the curves are the same.
+    It runs two small jobs with the same topology and the lowest priority, one after the other. The first gets the fault
+    and must recover. Exit status 0: it recovered, and the curves are the same.
     """
     disturbed, undisturbed = build_drill(parse_spec(read_spec(file, changes or ())), steps=steps, fault=fault)
     at_step = int(disturbed.run.args[1])

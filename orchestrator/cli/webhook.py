@@ -33,7 +33,7 @@ def add(
         print_json(made)
         return
     echo(made.secret)
-    echo(f"This is shown once. Jobs name it so: notify: [{made.name}]", err=True)
+    echo(f"The secret is shown only once. To use the webhook in a job: notify: [{made.name}]", err=True)
 
 
 @webhook.command()
@@ -48,12 +48,12 @@ def ls(as_json: AsJson = False) -> None:
         whose = "all jobs" if one.all_jobs else "jobs that name it"
         echo(f"{one.name}  {one.host}  {','.join(one.events)}  {whose}")
     if not found:
-        echo("There is no webhook; `orchestrator webhook add NAME URL` makes one.", err=True)
+        echo("There is no webhook; `orchestrator webhook add NAME URL` creates one.", err=True)
 
 
 @webhook.command()
 def rm(name: Name, as_json: AsJson = False) -> None:
-    """Remove a webhook that was not made in the settings."""
+    """Remove a webhook that is not from the settings."""
     with writing() as client:
         client.remove_webhook(name)
     if as_json:

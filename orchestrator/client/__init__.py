@@ -1,4 +1,4 @@
-"""The service for Python programs, and for the command line: a typed, synchronous client of `/api/v1`."""
+"""A typed, synchronous client of `/api/v1`, for Python programs and the command line."""
 
 from orchestrator.client.client import Client as Client
 from orchestrator.client.client import connect as connect

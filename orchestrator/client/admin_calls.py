@@ -1,4 +1,4 @@
-"""Who may do what and who is told, for Python programs: the client's calls of tokens, secrets and webhooks."""
+"""The client's calls for tokens, secrets and webhooks."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class AccessCalls:
         self._calls = calls
 
     def webhooks(self) -> list[WebhookView]:
-        """Those that a job's `notify` may name."""
+        """The webhooks that a job's `notify` may name."""
         return self._calls.get("/webhooks", Page[WebhookView]).items
 
     def create_webhook(
         self, name: str, url: str, *, events: Sequence[str] = ("job.state",), all_jobs: bool = False
     ) -> NewWebhookView:
-        """A new webhook; the secret that signs its messages is in this answer and nowhere else."""
+        """Create a webhook. Only this answer has the secret that signs its messages."""
         body = {"name": name, "url": url, "events": list(events), "all_jobs": all_jobs}
         return self._calls.post("/webhooks", NewWebhookView, body=body, repeatable=False)
 
     def remove_webhook(self, name: str) -> None:
-        """One that was made by request. Raises NotFound."""
+        """Remove a webhook that was created by request. Raises NotFound."""
         self._calls.remove(f"/webhooks/{quote(name, safe='')}")
 
     def tokens(self) -> list[TokenView]:
-        """Those that the caller may give and revoke, the newest first."""
+        """The tokens that the caller may create and revoke, newest first."""
         return self._calls.get("/tokens", Page[TokenView]).items
 
     def create_token(
         self, name: str, grants: Mapping[str, Role], *, expires_at: datetime | None = None
     ) -> NewTokenView:
-        """A new token; its text is in this answer and nowhere else."""
+        """Create a token. Only this answer has its text."""
         try:
             body = TokenRequest(name=name, grants=dict(grants), expires_at=expires_at)
         except ValidationError as error:
@@ -53,11 +53,11 @@ class AccessCalls:
         return self._calls.post("/tokens", NewTokenView, body=body.model_dump(mode="json"), repeatable=False)
 
     def revoke_token(self, token_id: str) -> TokenView:
-        """End a token and its sessions. Idempotent."""
+        """Revoke a token and its sessions. Idempotent."""
         return self._calls.delete(f"/tokens/{quote(token_id, safe='')}", TokenView)
 
     def secrets(self, *, project: str | None = None) -> list[SecretView]:
-        """That there are secrets, never their values."""
+        """The secrets without their values."""
         return self._calls.get("/secrets", Page[SecretView], None if project is None else {"project": project}).items
 
     def store_secret(self, name: str, value: str, *, project: str = "default") -> SecretView:
@@ -66,5 +66,5 @@ class AccessCalls:
         return self._calls.post("/secrets", SecretView, body=body, repeatable=True)
 
     def remove_secret(self, name: str, *, project: str = "default") -> None:
-        """Jobs that run keep what they were given. Raises NotFound."""
+        """Remove a secret. Running jobs keep its value. Raises NotFound."""
         self._calls.remove(f"/secrets/{quote(project, safe='')}/{quote(name, safe='')}")

@@ -1,4 +1,4 @@
-"""Calls of `/api/v1` with answers of known types: what lies between the client's methods and its transport."""
+"""Calls of `/api/v1` with typed answers, between the client's methods and its transport."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Calls:
         return self.transport.send(_get(path, params)).text
 
     def lines(self, path: str, params: Params, *, read_timeout_s: float, patience: Patience) -> Iterator[str]:
-        """The lines of an answer that grows: one try. Once it was opened, its end is where `patience` begins, however
-        quiet it was."""
+        """The lines of a stream, in one try. The time limit of `patience` starts when an opened stream ends, however
+        long it was silent."""
         with self.transport.stream(_API + path, params, read_timeout_s=read_timeout_s) as response:
             try:
                 yield from response.iter_lines()
@@ -50,7 +50,7 @@ class Calls:
         body: object | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answered:
-        """`repeatable`: doing it twice changes nothing more than doing it once."""
+        """`repeatable`: the call is idempotent."""
         call = Call(method="POST", path=_API + path, params=params, body=body, headers=headers, repeatable=repeatable)
         return self._parsed(self.transport.send(call).content, model)
 
@@ -58,16 +58,16 @@ class Calls:
         call = Call(method="DELETE", path=_API + path, params=params, repeatable=True)
         return self._parsed(self.transport.send(call).content, model)
 
-    def ask(self, path: str) -> None:
-        """POST of what can be repeated without harm and leaves nothing to tell."""
+    def post_empty(self, path: str) -> None:
+        """An idempotent POST without a body or an answer."""
         self.transport.send(Call(method="POST", path=_API + path, repeatable=True))
 
     def remove(self, path: str) -> None:
-        """DELETE of what leaves nothing to tell: sent once, for the second one would not find it."""
+        """A DELETE without an answer. It is sent once, because a second one would get 404."""
         self.transport.send(Call(method="DELETE", path=_API + path, repeatable=False))
 
     def pages(self, path: str, model: type[Page[Answered]], params: Params) -> Iterator[Answered]:
-        """The items of all pages, each page asked for when it is needed."""
+        """The items of all pages. Each page is requested when it is needed."""
         cursor: dict[str, str] = {}
         while True:
             page = self.get(path, model, {"limit": PAGE, **params, **cursor})
@@ -81,7 +81,7 @@ class Calls:
             return model.model_validate_json(content)
         except ValidationError as error:
             where = "/".join(str(part) for part in error.errors()[0]["loc"])
-            cause = f"does not answer as an orchestrator of this version (in {where or 'the answer'})"
+            cause = f"does not answer like an orchestrator of this version (in {where or 'the answer'})"
             raise ServiceUnreachable(self.transport.locate(), cause) from error
 
 

@@ -1,4 +1,4 @@
-"""The service for Python programs: a typed, synchronous client of `/api/v1`.
+"""A typed, synchronous client of `/api/v1`.
 
 with connect(load_settings()) as client:
     job = client.submit({"name": "gpt", "run": {"script": "train.py", "workdir": "/src"}})
@@ -59,8 +59,8 @@ def connect(
     patience_s: float = 30,
     on_retry: Callable[[ServiceUnreachable], None] | None = None,
 ) -> Client:
-    """A client of the service that the settings or the chosen profile name; else of the one on this machine, which is
-    found again when it restarts on another port."""
+    """A client of the service that the settings or the chosen profile name, or else of the one on this machine. The
+    client finds that service again after it restarts on another port."""
     token = None if settings.token is None else settings.token.get_secret_value()
     profile = choose_profile(settings)
     if profile is None:
@@ -69,8 +69,8 @@ def connect(
 
 
 class Client(AccessCalls):
-    """Not for several threads at once. Every call raises NotFound, RequestRefused or ServiceUnreachable; those that
-    can be repeated without harm are, for up to `patience_s`."""
+    """Not thread-safe. Every call raises NotFound, RequestRefused or ServiceUnreachable. Idempotent calls are retried
+    for up to `patience_s`."""
 
     def __init__(
         self,
@@ -102,19 +102,19 @@ class Client(AccessCalls):
 
     @property
     def url(self) -> str:
-        """Where the service was found last."""
+        """The current address of the service."""
         return self._calls.transport.locate()
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> SubmittedView:
-        """Submit a job once, however often the call is repeated with one key (default: a new one).
+        """Submit a job. Repeated calls with the same key return the same job. Default: a new key.
 
-        Each of the answer's `warnings` is a sentence on a field that has no effect on the job.
+        Each item of the answer's `warnings` is a sentence on a field that has no effect on the job.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return self._calls.post("/jobs", SubmittedView, body=_document(spec), headers=headers, repeatable=True)
 
     def plan(self, spec: Spec, *, against: str | None = None) -> PlanView:
-        """The dry run: what would be launched, and what that would change of the job `against`."""
+        """A dry run: what would be launched, and how that differs from the job `against`."""
         params = None if against is None else {"against": against}
         return self._calls.post("/plan", PlanView, params=params, body=_document(spec), repeatable=True)
 
@@ -127,7 +127,7 @@ class Client(AccessCalls):
         label: str | None = None,
         query: str | None = None,
     ) -> Iterator[JobView]:
-        """Jobs, newest first. `label` is "name=value"; `query` is sought in id, name and reason."""
+        """Jobs, newest first. `label` is "name=value". `query` is a text in the id, name or reason."""
         filters = {"state": state, "project": project, "cluster": cluster, "label": label, "q": query}
         return self._calls.pages("/jobs", Page[JobView], {name: value for name, value in filters.items() if value})
 
@@ -135,70 +135,71 @@ class Client(AccessCalls):
         return self._calls.get(path_of(job_id), JobView, patience_s=patience_s)
 
     def cancel(self, job_id: str) -> JobView:
-        """Request the job's end; returns before it comes. Idempotent."""
+        """Cancel a job; returns before it has ended. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/cancel", JobView, repeatable=True)
 
     def delete(self, job_id: str, *, snapshots: Literal["keep", "delete"] = "keep") -> DeletionView:
-        """Delete the record of a job that has ended; with "delete" its folder with snapshots and logs goes too, a
-        little later. Idempotent."""
+        """Delete the record of an ended job. With "delete", its folder with snapshots and logs is deleted soon after.
+        Idempotent."""
         return self._calls.delete(path_of(job_id), DeletionView, {"snapshots": snapshots})
 
     def suspend(self, job_id: str) -> JobView:
-        """Request a stop at a snapshot until the job is resumed; returns before it stops. Idempotent."""
+        """Take a snapshot and stop the job until it is resumed; returns before it has stopped. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/suspend", JobView, repeatable=True)
 
     def resume(self, job_id: str) -> JobView:
-        """Withdraw the suspension: the job goes back into the queue. Idempotent."""
+        """Resume a suspended job, which returns to the queue. Idempotent."""
         return self._calls.post(f"{path_of(job_id)}/resume", JobView, repeatable=True)
 
     def snapshot(self, job_id: str) -> JobView:
-        """Request a snapshot of the running attempt, which goes on; returns before it is taken."""
+        """Take a snapshot of a running job, which continues; returns before the snapshot is taken."""
         return self._calls.post(f"{path_of(job_id)}/snapshot", JobView, repeatable=False)
 
     def ask_stacks(self, job_id: str, *, rank: int | None = None) -> JobView:
-        """Ask to see where the ranks of a running job stand; returns before they have told. `stacks` reads them."""
+        """Request the Python stacks of a running job's ranks; returns before they exist. `stacks` reads them."""
         body = StacksRequest(rank=rank).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/stacks", JobView, body=body, repeatable=True)
 
     def stacks(self, job_id: str, *, rank: int | None = None) -> list[StacksView]:
-        """Where each rank of the newest attempt stood last, as far as anybody asked, by rank."""
+        """The last stack of each rank, by rank, of the newest attempt that has stacks."""
         params = None if rank is None else {"rank": rank}
         return self._calls.get(f"{path_of(job_id)}/stacks", Page[StacksView], params).items
 
     def chaos(self, job_id: str, fault: str, *, rank: int | None = None, node: str | int | None = None) -> JobView:
-        """Request a fault for a running job; returns before it is injected. Never retried: a fault counts."""
+        """Inject a fault into a running job; returns before it happens. The call is not retried, because a second one
+        would inject a second fault."""
         body = {"fault": fault, "rank": rank, "node": node}
         given = {name: value for name, value in body.items() if value is not None}
         return self._calls.post(f"{path_of(job_id)}/chaos", JobView, body=given, repeatable=False)
 
     def scale(self, job_id: str, nodes: str | int) -> JobView:
-        """Request another number of nodes, or a range as "2:8"; returns before the job has them. Idempotent."""
+        """Change the number of nodes, or its range such as "2:8"; returns before the job has them. Idempotent."""
         body = ScaleRequest(nodes=nodes).model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/scale", JobView, body=body, repeatable=True)
 
     def retry(
         self, job_id: str, *, restore_from: str | None = None, patch: Mapping[str, object] | None = None
     ) -> JobView:
-        """Request another attempt, from a chosen snapshot, with a patched spec (RFC 7396)."""
+        """Start another attempt, from a snapshot or with a patched spec (RFC 7396) if given."""
         body = RetryRequest(restore_from=restore_from, patch=dict(patch) if patch is not None else None)
         document = body.model_dump(mode="json", exclude_none=True) if patch is None else body.model_dump(mode="json")
         return self._calls.post(f"{path_of(job_id)}/retry", JobView, body=document, repeatable=False)
 
     def attempts(self, job_id: str) -> Iterator[AttemptView]:
-        """Oldest first."""
+        """The attempts of a job, oldest first."""
         return self._calls.pages(f"{path_of(job_id)}/attempts", Page[AttemptView], {})
 
     def events(self, job_id: str) -> Iterator[EventView]:
-        """In the order of arrival."""
+        """The events of a job, in the order of arrival."""
         return self._calls.pages(f"{path_of(job_id)}/events", Page[EventView], {})
 
     def events_page(self, job_id: str, *, cursor: str | None, patience_s: float | None = None) -> Page[EventView]:
-        """One page; a cursor stays good for asking again what came behind it."""
+        """One page of events. A cursor stays valid: a later call with it returns the events that came after it."""
         params: dict[str, str | int] = {"limit": PAGE} | ({"cursor": cursor} if cursor else {})
         return self._calls.get(f"{path_of(job_id)}/events", Page[EventView], params, patience_s=patience_s)
 
     def snapshots(self, job_id: str) -> Iterator[SnapshotView]:
-        """Newest step first."""
+        """The snapshots of a job, newest step first."""
         return self._calls.pages(f"{path_of(job_id)}/snapshots", Page[SnapshotView], {})
 
     def shares(
@@ -209,59 +210,59 @@ class Client(AccessCalls):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> SharesView:
-        """Where the device time of all jobs went; without `since`, in the last thirty days."""
+        """Where the device time of all jobs went. Default of `since`: the last 30 days."""
         moments = {"since": since, "until": until}
         params: dict[str, str | int] = {name: at.isoformat() for name, at in moments.items() if at is not None}
         params |= {"by": by.value} if project is None else {"by": by.value, "project": project}
         return self._calls.get("/goodput", SharesView, params)
 
     def goodput(self, job_id: str) -> GoodputView:
-        """Where its device time went."""
+        """Where the device time of a job went."""
         return self._calls.get(f"{path_of(job_id)}/goodput", GoodputView)
 
     def why(self, job_id: str) -> WhyView:
-        """Why it stands as it does."""
+        """Why a job is in its state."""
         return self._calls.get(f"{path_of(job_id)}/why", WhyView)
 
     def workers(self, job_id: str) -> Iterator[WorkerView]:
-        """Of the newest attempt first."""
+        """The last report of each worker, newest attempt first."""
         return self._calls.pages(f"{path_of(job_id)}/workers", Page[WorkerView], {})
 
     def job_nodes(self, job_id: str) -> Iterator[JobNodeView]:
-        """Of the newest attempt, by replica."""
+        """The nodes of the newest attempt, by replica."""
         return self._calls.pages(f"{path_of(job_id)}/nodes", Page[JobNodeView], {})
 
     def metrics(
         self, job_id: str, *, names: str | None = None, since_step: int | None = None, points: int | None = None
     ) -> MetricsView:
-        """Down-sampled series; `names` is a comma-separated choice."""
+        """Down-sampled series of metrics. `names` are separated by commas."""
         wanted = {"names": names, "since_step": since_step, "points": points}
         params = {name: value for name, value in wanted.items() if value is not None}
         return self._calls.get(f"{path_of(job_id)}/metrics", MetricsView, params)
 
     def clusters(self) -> list[ClusterView]:
-        """Every configured cluster."""
+        """The configured clusters."""
         return self._calls.get("/clusters", Page[ClusterView]).items
 
     def nodes(self, *, cluster: str | None = None) -> list[NodeView]:
-        """Nodes with failures in their record."""
+        """Nodes with recorded failures."""
         return self._calls.get("/nodes", Page[NodeView], None if cluster is None else {"cluster": cluster}).items
 
     def clear_node(self, cluster: str, node: str) -> None:
-        """Clear the record of a node: attempts may use it again. Idempotent."""
-        self._calls.ask(f"/nodes/{quote(cluster, safe='')}/{quote(node, safe='')}/clear")
+        """Clear the record of a node, so that attempts may use it again. Idempotent."""
+        self._calls.post_empty(f"/nodes/{quote(cluster, safe='')}/{quote(node, safe='')}/clear")
 
     def projects(self) -> list[ProjectView]:
-        """Projects that have a quota, or jobs that are not at rest."""
+        """Projects with a quota or with active jobs."""
         return self._calls.get("/projects", Page[ProjectView]).items
 
     def logs(self, job_id: str, **which: Unpack[LogChoice]) -> str:
-        """The last lines that the workers wrote."""
+        """The last lines of the workers' logs."""
         return self._calls.text(f"{path_of(job_id)}/logs", watch.chosen(which))
 
     def follow_logs(self, job_id: str, *, outage_s: float = 600, **which: Unpack[LogChoice]) -> Iterator[str]:
-        """The last lines, without their ends, and each new one until the job has ended. After an outage shorter than
-        `outage_s` it goes on with what was written meanwhile, up to as many lines as were shown before."""
+        """The last lines, without line ends, and each new one until the job has ended. After an outage shorter than
+        `outage_s` it continues with the lines written meanwhile, at most as many as were shown before."""
         return watch.follow_logs(self._calls, job_id, which, outage_s=outage_s)
 
     def wait(
@@ -272,8 +273,8 @@ class Client(AccessCalls):
         on_change: Callable[[JobView], None] | None = None,
         outage_s: float = 600,
     ) -> JobView:
-        """Block until the job has ended and return it. A service away for less than `outage_s` does not matter.
-        Raises WaitTimeout after `timeout_s`; the job goes on."""
+        """Block until the job has ended and return it. Outages of the service shorter than `outage_s` are tolerated.
+        Raises WaitTimeout after `timeout_s`; the job continues."""
         return watch.wait(self._calls, job_id, timeout_s=timeout_s, on_change=on_change, outage_s=outage_s)
 
 

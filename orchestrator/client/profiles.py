@@ -1,7 +1,7 @@
-"""Profiles: the services that a person uses, each with its address and token, in a file that its owner alone can read.
+"""Profiles: the addresses and tokens of the services that a person uses, in a file that only its owner can read.
 
-`$XDG_CONFIG_HOME/orchestrator/profiles.toml`, by default below ~/.config. `orchestrator login` writes it; the command
-line, the Python client's `connect` and the torchx plug-in read it.
+The file is `$XDG_CONFIG_HOME/orchestrator/profiles.toml`, by default below ~/.config. `orchestrator login` writes it;
+the command line, the Python client's `connect` and the torchx plug-in read it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.domain.errors import ConfigurationError
 from orchestrator.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
-_OF_THIS_MACHINE = {"url", "root", "host", "port"}  # settings by which a person names a service without a profile
+_OF_THIS_MACHINE = {"url", "root", "host", "port"}  # settings that name a service without a profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiles:
-    """`current` is used where nothing else is said."""
+    """`current` is the default profile."""
 
     current: str | None = None
     by_name: Mapping[str, Profile] = field(default_factory=dict)
 
     def with_profile(self, profile: Profile) -> Profiles:
-        """Added, or in the place of the one of its name; it becomes the current one."""
+        """Add or replace a profile, and make it the current one."""
         return Profiles(current=profile.name, by_name={**self.by_name, profile.name: profile})
 
     def without(self, name: str) -> Profiles:
@@ -46,7 +46,7 @@ class Profiles:
         return Profiles(current=None if self.current == name else self.current, by_name=left)
 
     def using(self, name: str | None) -> Profiles:
-        """Raises ConfigurationError for a name that is not there."""
+        """Make a profile the current one; None: no profile. Raises ConfigurationError for an unknown name."""
         if name is not None:
             self.named(name)
         return replace(self, current=name)
@@ -62,10 +62,8 @@ class Profiles:
 
 
 def choose_profile(settings: Settings) -> Profile | None:
-    """The one that the settings name; else the current one, unless they name a service themselves; else none.
-
-    Raises ConfigurationError.
-    """
+    """The profile that the settings name, or else the current one. None if the settings name a service directly, or no
+    profile is current. Raises ConfigurationError."""
     if settings.profile is not None:
         return read_profiles().named(settings.profile)
     if settings.model_fields_set & _OF_THIS_MACHINE:
@@ -89,7 +87,7 @@ def profiles_file() -> Path:
 
 
 def read_profiles() -> Profiles:
-    """Raises ConfigurationError for a file that is none of ours."""
+    """Raises ConfigurationError for a file that cannot be parsed."""
     file = profiles_file()
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -106,7 +104,7 @@ def read_profiles() -> Profiles:
 
 
 def write_profiles(profiles: Profiles) -> Path:
-    """Written whole or not at all, for the owner's eyes alone. Raises ConfigurationError."""
+    """Write the file atomically, readable only by its owner. Raises ConfigurationError."""
     file = profiles_file()
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -121,7 +119,7 @@ def write_profiles(profiles: Profiles) -> Path:
 
 
 def render_profiles(profiles: Profiles) -> str:
-    """TOML."""
+    """The profiles as TOML."""
     lines = [] if profiles.current is None else [f"current = {_quoted(profiles.current)}"]
     for profile in profiles.by_name.values():
         lines += ["", f"[profiles.{_quoted(profile.name)}]", f"url = {_quoted(profile.url)}"]
@@ -130,5 +128,5 @@ def render_profiles(profiles: Profiles) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string is a TOML string, but for pairs of surrogates."""
+    """A JSON string is a TOML string, except for surrogate pairs, which `ensure_ascii=False` avoids."""
     return json.dumps(text, ensure_ascii=False)

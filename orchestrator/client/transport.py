@@ -1,7 +1,7 @@
-"""The client's road to the service: where it is, how long to try, and what its refusals mean.
+"""Find the service, send requests with retries, and translate error answers.
 
-Raises of domain.errors' tree: NotFound, RequestRefused (a Refused with the problem document), ServiceUnreachable (an
-Unavailable) and ConfigurationError for an address that is none.
+Raises NotFound, RequestRefused (a Refused with the problem document), ServiceUnreachable (an Unavailable), and
+ConfigurationError for an invalid address.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from orchestrator.settings import Settings
 from orchestrator.wire.problems import Problem
 
 _SERVICE_FILE = "service.json"
-_TOO_MANY = 429  # the one that comes before any work: behind the others it may have been done
+_TOO_MANY = 429  # the request was not processed; with the other codes it may have been
 _OVERLOADED = frozenset({_TOO_MANY, 502, 503, 504})
 _JOB = re.compile(r"/api/v1/jobs/([^/]+)")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-# A proxy of the environment is for the world outside, never for a service on this host.
+# Proxies of the environment are not used for a service on this host.
 _DIRECT = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
 
 class ServiceUnreachable(Unavailable):
-    """No answer, or none of this service's. `repeatable`: the same call may be sent again."""
+    """No answer, or one that is not from an orchestrator. `repeatable`: the call may be sent again."""
 
     def __init__(self, url: str, cause: str, *, repeatable: bool = False, wait_s: float = 0) -> None:
         super().__init__(f"the service at {url} {cause}")
@@ -41,7 +41,7 @@ class ServiceUnreachable(Unavailable):
 
 
 class RequestRefused(Refused):
-    """The service said no: `problem` is its RFC 9457 document; `job_id` the job that was to change, where it is one."""
+    """The service refused a request. `problem` is its RFC 9457 document. `job_id` is the job of the request, if any."""
 
     def __init__(self, problem: Problem, job_id: str | None = None) -> None:
         super().__init__(problem.detail or problem.title)
@@ -49,12 +49,12 @@ class RequestRefused(Refused):
 
 
 def find_url(settings: Settings) -> str:
-    """Where the service is: the setting, else what one wrote to <root>/service.json, else the configured address."""
+    """The service's address: from the setting, or from <root>/service.json, or from the configured host and port."""
     return Locator(settings)()
 
 
 class Locator:
-    """find_url, asked again and again: while a service that was found by its file restarts, its last address holds."""
+    """`find_url` for repeated calls. While a service restarts, its file is missing and its last address is returned."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -73,7 +73,7 @@ class Locator:
 
 
 def written_url(root: Path) -> str | None:
-    """Where the service of this run directory says that it is; None while there is none."""
+    """The address that the service of this run directory wrote to its file; None without a file."""
     try:
         return str(json.loads((root / _SERVICE_FILE).read_text(encoding="utf-8"))["url"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -93,7 +93,7 @@ def _checked(url: str, origin: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. `repeatable`: doing it twice changes nothing more than doing it once."""
+    """One request. `repeatable`: it is idempotent."""
 
     method: str
     path: str
@@ -114,8 +114,8 @@ def _require_plain(token: str) -> str:
 
 
 class Transport:
-    """Sends calls, again after a pause while the service is away. `locate` is asked anew before each try, because a
-    restarted service may have another port."""
+    """Sends calls, and retries them while the service is away. It calls `locate` before each try, because a restarted
+    service may have another port."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Transport:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         headers = {"Authorization": f"Bearer {_require_plain(token)}"} if token else {}
-        # An SSL context costs 20 ms: made only for an address that needs one.
+        # An SSL context takes 20 ms, so it is created only if needed.
         self._http = httpx.Client(
             timeout=timeout_s, headers=headers, mounts=_DIRECT, verify=locate().startswith("https:")
         )
@@ -140,7 +140,7 @@ class Transport:
         self._http.close()
 
     def send(self, call: Call, *, patience_s: float | None = None) -> httpx.Response:
-        """Send until answered. Raises ServiceUnreachable when patience ends, NotFound, RequestRefused."""
+        """Send a call until it is answered. Raises ServiceUnreachable after `patience_s`, NotFound, RequestRefused."""
         patience = Patience(self, self.patience_s if patience_s is None else patience_s)
         while True:
             url = self.locate()
@@ -159,7 +159,7 @@ class Transport:
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, str | int], *, read_timeout_s: float) -> Iterator[httpx.Response]:
-        """Open an answer that grows: one try. Raises as `send` does, also while the body is read."""
+        """Open a stream, in one try. Raises as `send` does, also while the body is read."""
         url = self.locate()
         timeout = httpx.Timeout(10, read=read_timeout_s)
         with (
@@ -184,7 +184,7 @@ class Patience:
         self._pause_s = _FIRST_PAUSE_S
 
     def wait(self, failure: ServiceUnreachable) -> None:
-        """Pause before the next try. Raises `failure` when there must be none."""
+        """Pause before the next try. Raises `failure` if the call must not be retried or the time is over."""
         wait_s = max(self._pause_s * random.uniform(0.5, 1), min(failure.wait_s, self._limit_s / 2))
         if not failure.repeatable or self._transport.clock() + wait_s > self._deadline:
             raise failure
@@ -208,11 +208,11 @@ def _cause(error: httpx.TransportError) -> str:
         return "did not answer in time"
     if isinstance(error, httpx.ConnectError):
         return f"cannot be reached ({error})"
-    return f"broke off the connection ({error or type(error).__name__})"
+    return f"closed the connection ({error or type(error).__name__})"
 
 
 def _raise_for(response: httpx.Response, url: str, *, repeatable: bool) -> None:
-    """Raises ServiceUnreachable, NotFound or RequestRefused unless the answer is a good one."""
+    """Raises ServiceUnreachable, NotFound or RequestRefused for an error answer."""
     if response.is_success:
         return
     problem = _problem(response)
@@ -225,7 +225,7 @@ def _raise_for(response: httpx.Response, url: str, *, repeatable: bool) -> None:
             wait_s=_retry_after_s(response),
         )
     if problem is None:
-        raise ServiceUnreachable(url, f"does not answer as an orchestrator (HTTP status {response.status_code})")
+        raise ServiceUnreachable(url, f"does not answer like an orchestrator (HTTP status {response.status_code})")
     if response.status_code == 404:
         raise NotFound(problem.detail or problem.title)
     if response.status_code >= 500:

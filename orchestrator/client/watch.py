@@ -1,4 +1,4 @@
-"""Staying with a job: until it has ended, and line by line of its log, over restarts of the service."""
+"""Wait for the end of a job, and follow its log, across restarts of the service."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from orchestrator.domain.errors import OrchestratorError
 from orchestrator.wire.job_views import JobView
 
 MAX_LOG_LINES = 10_000  # of one answer: the service's limit
-_QUIET_LOG_S = 300  # a followed log that says nothing for so long is asked for again: the other side may be gone
-_SOON_S, _LATER_S, _SOON_UNTIL_S = 0.3, 2.0, 30.0  # between two looks at a job, at first and then
+_QUIET_LOG_S = 300  # a followed log that is silent for so long is requested again, because the connection may be dead
+_SOON_S, _LATER_S, _SOON_UNTIL_S = 0.3, 2.0, 30.0  # between two requests for a job, during the first 30 s and later
 _AFTER_AN_END_S = 0.5
 
 
 class LogChoice(TypedDict, total=False):
-    """Which lines; `tail` is how many of the last, `grep` a text that they hold, `stream` whose they are, `since` an
-    RFC 3339 time since which their log was written to. None is no restriction but the service's."""
+    """Which log lines to read: the last `tail` lines, lines that contain `grep`, the logs of `stream`, and logs written
+    to after `since` (RFC 3339). None: the service's default."""
 
     attempt: int | None
     replica: int | None
@@ -32,7 +32,7 @@ class LogChoice(TypedDict, total=False):
 
 
 class WaitTimeout(OrchestratorError, TimeoutError):
-    """The job did not end in time; it goes on."""
+    """The job did not end in time. It continues."""
 
 
 def wait(
@@ -43,7 +43,7 @@ def wait(
     on_change: Callable[[JobView], None] | None,
     outage_s: float,
 ) -> JobView:
-    """Client.wait."""
+    """See Client.wait."""
     started, last = time.monotonic(), None
     while True:
         job = calls.get(path_of(job_id), JobView, patience_s=outage_s)
@@ -58,7 +58,7 @@ def wait(
 
 
 def follow_logs(calls: Calls, job_id: str, which: LogChoice, *, outage_s: float) -> Iterator[str]:
-    """Client.follow_logs."""
+    """See Client.follow_logs."""
     patience = Patience(calls.transport, outage_s)
     params = chosen(which)
     shown: deque[str] = deque(maxlen=MAX_LOG_LINES)
@@ -81,13 +81,13 @@ def follow_logs(calls: Calls, job_id: str, which: LogChoice, *, outage_s: float)
 
 
 def chosen(which: LogChoice) -> dict[str, str | int]:
-    """The choice as parameters of a call."""
-    said = {name: value for name, value in which.items() if isinstance(value, (int, str))}
-    return {"tail": MAX_LOG_LINES, **said}
+    """The choice as query parameters."""
+    given = {name: value for name, value in which.items() if isinstance(value, (int, str))}
+    return {"tail": MAX_LOG_LINES, **given}
 
 
 def _is_past(calls: Calls, job_id: str, attempt: int | None, outage_s: float) -> bool:
-    """Whether a log that ended is complete: a service that stops ends its streams too."""
+    """Whether the stream ended because the log is complete. It also ends when the service stops."""
     job = calls.get(path_of(job_id), JobView, patience_s=outage_s)
     if job.ended or attempt not in (None, job.attempt):
         return True

@@ -1,6 +1,6 @@
-"""What a person can request on a page. The edge has refused by then what another site's page asked for.
+"""Requests to jobs from a page. The edge has already refused those that a page of another site sends.
 
-A page with scripts gets a sentence and goes on; one without is led back to the job.
+A page with scripts gets a sentence to show. A page without scripts is redirected to the job.
 """
 
 from __future__ import annotations
@@ -25,23 +25,21 @@ from orchestrator.domain.specs.validation import parse_model
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.wire.job_requests import ChaosRequest, RetryRequest, StacksRequest
 
-MAX_CANCELLED = 200  # by one request: a page of the list
+MAX_CANCELLED = 200  # jobs of one request
 
 FormAction = Callable[[Commands, str, FormBody], Job]
 Scripted = Annotated[str | None, Header(alias="HX-Request")]
 
-_SAID = {
+_SENTENCES = {
     "cancel": "is being cancelled. Its snapshots are kept.",
     "suspend": "is being suspended: it takes a snapshot, stops, and waits until you resume it.",
     "resume": "is back in the queue and continues from its newest snapshot.",
     "snapshot": "takes a snapshot at its next step.",
     "retry": "gets a new attempt.",
     "scale": "continues on the new number of nodes.",
-    "stacks": "was asked for its stacks. Select a rank to read them.",
+    "stacks": "saves its stacks. Select a rank to read them.",
     "chaos": "gets one fault. Its page shows how it recovers.",
 }
-
-
 _ACTIONS: dict[str, FormAction] = {
     "cancel": lambda commands, job_id, _: commands.cancel(job_id),
     "suspend": lambda commands, job_id, _: commands.suspend(job_id),
@@ -62,14 +60,16 @@ def add_actions(router: APIRouter, commands: Commands, places: JobPlaces) -> Non
 
 
 def parse_retry(form: FormBody) -> RetryRequest:
-    """`restore_from` a snapshot's name, `patch` a merge patch of the spec in YAML; both may be empty.
+    """`restore_from` is the name of a snapshot, `patch` a merge patch of the spec in YAML. Both may be empty.
 
     Raises InvalidSpec, HttpProblem.
     """
     text = first_of(form, "patch")
     patch = parse_yaml(text) if text else None
     if patch is not None and not isinstance(patch, dict):
-        raise InvalidSpec([FieldProblem("/patch", "must be a mapping, as 'run: {trainer: {learning_rate: 0.0001}}'")])
+        raise InvalidSpec(
+            [FieldProblem("/patch", "must be a mapping, such as 'run: {trainer: {learning_rate: 0.0001}}'")]
+        )
     document = {"restore_from": first_of(form, "restore_from") or None, "patch": patch}
     return parse_model(RetryRequest, document)
 
@@ -90,7 +90,7 @@ def parse_chaos(form: FormBody) -> ChaosRequest:
 
 
 def _read_number(text: str) -> int | str | None:
-    """What is no number stays as it is, for the model to name."""
+    """A number, or the text itself, which the model then refuses by name."""
     if not text:
         return None
     return int(text) if text.isascii() and text.isdecimal() else text
@@ -101,7 +101,7 @@ def _answer_action(commands: Commands, verb: str, action: FormAction) -> Callabl
         job = action(commands.acting(caller), job_id, form)
         if scripted is None:
             return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
-        return _say([f"{job.spec.name} {_SAID[verb]}"])
+        return _answer_notice([f"{job.spec.name} {_SENTENCES[verb]}"])
 
     return post
 
@@ -110,9 +110,9 @@ def _cancelling(commands: Commands, places: JobPlaces) -> Callable[..., Response
     def post(form: Posted, caller: Caller, scripted: Scripted = None) -> Response:
         chosen = list(dict.fromkeys(form.get("job", [])))
         if not chosen:
-            raise Refused("no job is selected: tick the jobs to cancel")
+            raise Refused("no job is selected; select the jobs to cancel")
         if len(chosen) > MAX_CANCELLED:
-            raise Refused(f"{len(chosen)} jobs are more than the {MAX_CANCELLED} that can be cancelled at once")
+            raise Refused(f"{len(chosen)} jobs are selected; at most {MAX_CANCELLED} can be cancelled at once")
         found, mine = places.find_all(chosen), commands.acting(caller)
         verdicts = {job_id: judge(_CANCEL, caller, job=found.get(job_id)) for job_id in chosen}
         outcomes = [_cancel(mine, job_id, verdict) for job_id, verdict in verdicts.items()]
@@ -120,13 +120,13 @@ def _cancelling(commands: Commands, places: JobPlaces) -> Callable[..., Response
         if scripted is None:
             return RedirectResponse("/", status_code=303)
         count = len(chosen) - len(refused)
-        return _say([f"{counted(count, 'job')} {'is' if count == 1 else 'are'} being cancelled.", *refused])
+        return _answer_notice([f"{counted(count, 'job')} {'is' if count == 1 else 'are'} being cancelled.", *refused])
 
     return post
 
 
 def _cancel(commands: Commands, job_id: str, verdict: Verdict) -> str | None:
-    """Why it cannot be; None where it was requested."""
+    """Request the cancellation of a job. Returns why that is refused, or None."""
     if verdict is Verdict.HIDDEN:
         return f"there is no job {job_id}"
     if verdict is not Verdict.ALLOWED:
@@ -138,5 +138,5 @@ def _cancel(commands: Commands, job_id: str, verdict: Verdict) -> str | None:
     return None
 
 
-def _say(sentences: list[str]) -> Response:
+def _answer_notice(sentences: list[str]) -> Response:
     return HTMLResponse(render_page("notice.html", sentences=sentences))

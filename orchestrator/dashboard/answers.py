@@ -1,4 +1,4 @@
-"""How a page is answered: whole, or as the part that it fetches again, with 304 where that part is as it was."""
+"""Answer a request for a page with the whole page, with the part that polls fetch, or with 304."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.dashboard.pages import RELEASE, render_page
 from orchestrator.domain.access.identity import Principal
 from orchestrator.domain.specs.spec import MAX_SPEC_BYTES
 
-_RELATIVE_TIMES = re.compile(r"(<time [^>]*>)[^<]*")  # the page itself keeps them up to date
+_RELATIVE_TIMES = re.compile(r"(<time [^>]*>)[^<]*")  # the page's script keeps them up to date
 _MAX_FORM_BYTES = 3 * MAX_SPEC_BYTES  # a spec, with every byte escaped
 _MAX_FIELDS = 1000
 _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -32,7 +32,7 @@ FormBody = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How a browser asks: for <main>'s content only (`fragment`), with the tag of what it shows already."""
+    """A request for a page. `fragment`: only for the content of <main>. `known`: the tag of what the browser shows."""
 
     address: str
     fragment: bool
@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A page as it was built, with its tag."""
+    """A built page with its tag."""
 
     content: str
     tag: str
@@ -70,7 +70,7 @@ async def _read_form(request: Request) -> FormBody:
 
 
 def parse_form(raw: bytes) -> FormBody:
-    """Like urllib.parse.parse_qs, which takes a hundred times the memory of an escaped text. Raises HttpProblem."""
+    """Like urllib.parse.parse_qs, which takes a hundred times the memory of its text. Raises HttpProblem."""
     form: FormBody = {}
     if raw.count(b"&") >= _MAX_FIELDS:
         raise HttpProblem("malformed", f"the form has more than {_MAX_FIELDS} fields")
@@ -78,7 +78,7 @@ def parse_form(raw: bytes) -> FormBody:
         name, _, value = field.partition(b"=")
         form.setdefault(_unescape(name), []).append(_unescape(value))
     if sum(len(value) for values in form.values() for value in values) > MAX_SPEC_BYTES:
-        raise HttpProblem("too-large", f"the form holds more than {MAX_SPEC_BYTES} characters")
+        raise HttpProblem("too-large", f"the form has more than {MAX_SPEC_BYTES} characters")
     return form
 
 
@@ -95,28 +95,28 @@ Posted = Annotated[FormBody, Depends(_read_form)]
 
 
 def first_of(form: FormBody, name: str) -> str:
-    """A field's value without the blanks around it; empty where it is absent."""
+    """The value of a field without surrounding spaces; empty if the field is missing."""
     return form.get(name, [""])[0].strip()
 
 
 def answer_page(
     asked: Asked, template: str, *, status: int = 200, tag: str | None = None, **values: object
 ) -> Response:
-    """`tag` stands for what the page shows; without one it is made of the page itself."""
+    """`tag` identifies the content of the page. Default: a hash of the page."""
     content = render_page(template, fragment=asked.fragment, caller=asked.caller, **values)
     return _tagged(asked, tag or tag_of(content), content, status)
 
 
 def answer_unchanged(asked: Asked, tag: str) -> Response | None:
-    """304, where the browser shows this already."""
+    """304 if the browser shows this content already, or None."""
     return Response(status_code=304, headers=_headers(tag)) if asked.polls and asked.known == _quoted(tag) else None
 
 
 async def answer_kept(
     asked: Asked, recent: Recent[Kept], template: str, values: Callable[[], dict[str, object]]
 ) -> Response:
-    """A page that many look at: polls of the same address by one caller share what was built within the last second,
-    and cost no thread."""
+    """A page that many browsers poll. Polls of one address by one caller share a page built within the last second,
+    which takes no thread."""
 
     def build() -> Kept:
         content = render_page(template, fragment=asked.fragment, caller=asked.caller, **values())
@@ -130,7 +130,7 @@ async def answer_kept(
 
 
 def tag_of(content: str) -> str:
-    """The same for pages that differ in relative times alone."""
+    """A hash of the page without its relative times."""
     return hashlib.sha256(_RELATIVE_TIMES.sub(r"\1", content).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What the charts of a job draw: series over steps, where another term took over, and the snapshots. Pure."""
+"""The data of a job's charts: series over steps, the steps where a new generation began, and snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from orchestrator.store.records import MetricPoint
 from orchestrator.wire.history_views import SnapshotView
 
 MAX_POINTS = 2000
-_DIGITS = 6  # of a value: more than a screen can show
+_DIGITS = 6  # significant digits: more than a screen can show
 _MAX_SERIES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The first step that another generation or attempt did."""
+    """The first step of another generation or attempt."""
 
     step: int
-    text: str  # as on the axis: "g2", "a3"
+    text: str  # in the chart: "g2", "a3"
     words: str
     new_attempt: bool
 
@@ -29,7 +29,7 @@ class Takeover:
 def render_charts(points: Sequence[MetricPoint], snapshots: Iterable[SnapshotView]) -> str:
     """JSON: `steps`, `series` by name, `takeovers` and `snapshots`.
 
-    Written by hand: to round thousands of floats and to write them is one step so, and half the time.
+    The numbers are formatted by hand, which rounds and writes thousands of floats in half the time.
     """
     names = sorted({name for point in points for name in point.values})[:_MAX_SERIES]
     first, last = (points[0].step, points[-1].step) if points else (0, -1)
@@ -46,13 +46,13 @@ def find_takeovers(points: Iterable[MetricPoint]) -> list[Takeover]:
         if (before.attempt, before.generation) != (after.attempt, after.generation):
             new = before.attempt != after.attempt
             text = f"a{after.attempt}" if new else f"g{after.generation}"
-            words = f"step {after.step}: attempt {after.attempt}, generation {after.generation} took over"
+            words = f"attempt {after.attempt}, generation {after.generation} began at step {after.step}"
             found.append(Takeover(after.step, text, words, new))
     return found
 
 
 def draw_spark(values: Sequence[float], *, width: int = 80, height: int = 22) -> str | None:
-    """`points` of a polyline; None for fewer than two values."""
+    """The attribute `points` of a polyline; None for fewer than two values."""
     if len(values) < 2:
         return None
     low, high = min(values), max(values)
@@ -63,6 +63,6 @@ def draw_spark(values: Sequence[float], *, width: int = 80, height: int = 22) ->
 
 
 def _row(points: Iterable[MetricPoint], name: str) -> str:
-    """What is missing, or is no number that JSON knows, is null."""
+    """The values of one series. Missing values, NaN and infinity are null."""
     values = (point.values.get(name) for point in points)
     return ",".join("null" if value is None or not math.isfinite(value) else f"{value:.{_DIGITS}g}" for value in values)

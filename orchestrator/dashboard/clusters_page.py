@@ -1,4 +1,4 @@
-"""The page of clusters: what there is to run on, who uses it, and what waits for what."""
+"""The page of clusters: their slots, queues and nodes, and who uses them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ClustersPage:
         return RedirectResponse("/clusters#nodes", status_code=303)
 
     def _look(self, caller: Principal) -> dict[str, object]:
-        """What the caller may see: jobs of other projects keep their places in a queue and are not shown."""
+        """What the caller may see. Jobs of other projects are left out of the queues."""
         survey = self.inventory.survey(queued=QUEUED_SHOWN)
 
         def sees(project: str) -> bool:

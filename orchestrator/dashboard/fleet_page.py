@@ -1,6 +1,6 @@
-"""The page of the fleet: how much of the device time trained, what the rest was lost to, and who lost most.
+"""The page of the fleet: the goodput of all jobs, the causes of lost time, and who lost most.
 
-It shows the answers of `GET /api/v1/goodput`. How they change over time is on the Grafana dashboard.
+It shows the answers of `GET /api/v1/goodput`. The Grafana dashboard shows how they change over time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from orchestrator.wire.insight import SharesView, ShareView
 
 PERIODS = {1: "day", 7: "week", 30: "month"}  # in days
 OWNERS = tuple(by.value for by in Grouping if by is not Grouping.CAUSE)
-KEEP_S = 30.0  # it reads many jobs, and says what went on for days
+KEEP_S = 30.0  # the page reads many jobs, and its numbers cover days
 _MOST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The shares that lost any time, those that lost the most first. `currency` None: no prices are set."""
+    """The shares that lost time, largest loss first. `currency` is None if no prices are set."""
 
     total: ShareView
     currency: str | None
@@ -66,7 +66,7 @@ class FleetPage:
         )
 
     def _look(self, caller: Principal, days: int, by: Grouping, project: str) -> Losses:
-        """Of the jobs that the caller may see. Raises Refused if there are too many."""
+        """The losses of the jobs that the caller may see. Raises Refused if there are too many jobs."""
         until = self.clock.now()
         projects = visible(caller.projects(Role.VIEWER), project or None)
         causes, owners = (

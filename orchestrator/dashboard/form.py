@@ -1,6 +1,6 @@
-"""The form of a submission beside its YAML: texts of fields out of a document, and into it. Pure.
+"""The form of a submission: read the texts of its fields from a spec's document, and write them back. Pure.
 
-The form has the fields that most jobs set; all others live in the YAML and stay there untouched.
+The form has the fields that most jobs set. All other fields of the YAML stay untouched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_DIGITS = 100
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Where a field of the form stands in the document. `kind` limits it to jobs that run such a thing."""
+    """A field of the form and its path in the document. `kind` limits it to jobs of that kind."""
 
     path: tuple[str, ...]
     read: Callable[[str], object]
@@ -48,7 +48,7 @@ def _show_plain(value: object) -> str:
 
 
 def _read_number(text: str) -> object:
-    """A number, or the text as it is: the spec's own check will name it."""
+    """A number, or the text itself, which the spec's validation then refuses by name."""
     if len(text) > _MOST_DIGITS:
         return text
     for read in (int, float):
@@ -62,7 +62,7 @@ def _read_number(text: str) -> object:
 def _read_words(text: str) -> object:
     try:
         return shlex.split(text)
-    except ValueError:  # a quotation that is still being typed
+    except ValueError:  # an open quote, while the user types
         return text.split()
 
 
@@ -106,7 +106,7 @@ FIELDS: Mapping[str, _Field] = {
 
 
 def show_fields(document: object) -> dict[str, str]:
-    """The texts of the form; what the document lacks is empty. `kind` is what the job runs."""
+    """The texts of the form; empty for fields that the document lacks. `kind` is what the job runs."""
     fields = {name: field.show(_find(document, field.path)) for name, field in FIELDS.items()}
     run = _find(document, ("run",))
     given = [kind for kind in KINDS if isinstance(run, dict) and kind in run]
@@ -114,7 +114,7 @@ def show_fields(document: object) -> dict[str, str]:
 
 
 def merge_fields(document: object, fields: Fields) -> Document:
-    """The document as the form wants it. An empty field leaves its default; what the form has no field for stays."""
+    """The document with the form's fields. An empty field means its default. Everything else stays."""
     merged: Document = copy.deepcopy(document) if isinstance(document, dict) else {}
     kind = fields.get("kind", KINDS[0])
     for name, field in FIELDS.items():
@@ -134,7 +134,7 @@ def render_yaml(document: Document) -> str:
 
 
 def _keep_kind(document: Document, kind: str) -> None:
-    """`run` holds exactly one of the kinds; a trainer without settings is one by its defaults."""
+    """Leave exactly one kind in `run`. A trainer without settings becomes `{}`, which means its defaults."""
     run = document.get("run")
     if not isinstance(run, dict):
         run = document["run"] = {}
@@ -164,7 +164,7 @@ def _put(document: Document, path: tuple[str, ...], value: object) -> None:
 
 
 def _remove(document: Document, path: tuple[str, ...]) -> None:
-    """The value, and what is empty without it; but never `run` itself."""
+    """Remove a value, and mappings that become empty, except `run` and `trainer`."""
     *above, last = path
     parents: list[tuple[Document, str]] = []
     for name in above:

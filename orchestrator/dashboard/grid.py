@@ -1,4 +1,4 @@
-"""The workers of an attempt by replica and rank, and how far each is behind the first of them. Pure."""
+"""The workers of an attempt by replica and rank, and how far each is behind the foremost. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from itertools import groupby
 from orchestrator.wire.history_views import WorkerView
 from trainer.contract.progress import Phase
 
-_BEHIND_STEPS = 2  # one is between two reports
+_BEHIND_STEPS = 2  # a difference of one step is normal between two reports
 _FAR_STEPS = 10
 _SILENT_S = 60.0
-_SILENT_STEPS = 20  # a worker tells of each step: one that is silent for so many has something
+_SILENT_STEPS = 20  # a worker reports each step, so this silence is unusual
 
 
 class Lag(StrEnum):
-    """How a worker stands beside the first of its generation. The worst comes last."""
+    """A worker compared with the foremost worker of its generation. The worst comes last."""
 
     DONE = "done"
     LEVEL = "in step"
@@ -41,20 +41,20 @@ class Cell:
 class Grid:
     rows: Sequence[tuple[int, Sequence[Cell]]]  # by replica, then by local rank
     counts: Mapping[Lag, int]
-    worst: Sequence[Cell]  # that are not in step, the worst first
+    worst: Sequence[Cell]  # the workers that are not in step, worst first
 
     @property
     def size(self) -> int:
         return sum(self.counts.values())
 
     def find(self, rank: int) -> Cell | None:
-        """The worker with this rank, of the newest generation where several had it."""
+        """The worker with this rank in the newest generation that has one."""
         found = [cell for _, cells in self.rows for cell in cells if cell.worker.rank == rank]
         return max(found, key=lambda cell: (cell.worker.generation, cell.worker.at), default=None)
 
 
 def build_grid(workers: Sequence[WorkerView], *, now: datetime, step_s: float | None, live: bool) -> Grid:
-    """`workers` of one attempt; `live` False: it has ended, so that silence says nothing."""
+    """`workers` are those of one attempt. Without `live` the attempt has ended, and silent workers are normal."""
     generation = max((worker.generation for worker in workers), default=0)
     front = max((worker.step or 0 for worker in workers if worker.generation == generation), default=0)
     limit_s = max(_SILENT_S, _SILENT_STEPS * (step_s or 0.0)) if live else None

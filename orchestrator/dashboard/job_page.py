@@ -1,4 +1,4 @@
-"""The page of one job, and what it fetches by itself: charts and the launch."""
+"""The page of one job, and the parts that it fetches: charts and the launch."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ EVENTS_SHOWN = 60
 EVENTS_READ = 600  # for the timeline
 LOG_LINES_SHOWN = 120
 WORKERS_READ = 4096
-WORKERS_IN_A_TABLE = 32  # beyond it, a grid shows them better
+WORKERS_IN_A_TABLE = 32  # more workers are shown as a grid
 WORST_SHOWN = 12
 SNAPSHOTS_SHOWN = 12
 SNAPSHOTS_MARKED = 300
-NEWEST_STEPS = 20  # what a step measured is looked for in these: an evaluation or an event may stand in one's place
+NEWEST_STEPS = 20  # searched for the newest value of each metric: not every step has all metrics
 STACK_LINES, RANK_LOG_LINES = 300, 60
-_BUCKET_S = 10.0  # a running job's page is built anew so often even where nothing is told: its silence grows
+_BUCKET_S = 10.0  # the page of a running job is rebuilt so often even without reports, to show how long it is silent
 
 Rank = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
 Step = Annotated[int, Query(ge=-1, le=2**62)]
@@ -51,17 +51,17 @@ Step = Annotated[int, Query(ge=-1, le=2**62)]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one rank of the newest attempt left to read."""
+    """The stacks and the log of one rank of the newest attempt."""
 
     rank: int
     stacks: Sequence[str]
-    taken_at: datetime | None  # when somebody asked for the stacks; None: they were saved at an end
+    taken_at: datetime | None  # when the stacks were taken on request; None: they were saved when the worker ended
     log: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The parts of the page that change with events, rendered; and by a few seconds, while they last."""
+    """The rendered parts of the page that are expensive. They change with events, and may be some seconds old."""
 
     verdict: str
     snapshots: Sequence[SnapshotView]
@@ -85,11 +85,11 @@ class JobPage:
         router.add_api_route("/jobs/{job_id}/launch", self.launch, methods=["GET"])
 
     def show(self, job_id: str, asked: Asking, rank: Rank = None) -> Response:
-        """With `rank`, that worker's stacks and log stand beside the grid."""
+        """With `rank`, the page also shows the stacks and the log of that worker."""
         now = self.clock.now()
-        mark = self.queries.mark(job_id)  # before all that it stands for
+        mark = self.queries.mark(job_id)  # before the data that it identifies is read
         look = None if rank is None else self._look_at(job_id, rank)
-        seen = "" if look is None else tag_of(repr(look))  # a log grows without a word to the store
+        seen = "" if look is None else tag_of(repr(look))  # a log grows without a change in the store
         tag = f"{mark.actions}{mark.reports}{seen}-{_bucket(job_id, mark, now)}"
         return answer_unchanged(asked, tag) or self._build(job_id, mark, now, asked, tag, look)
 
@@ -105,7 +105,7 @@ class JobPage:
         return Response(render_charts(found, snapshots), media_type="application/json")
 
     def launch(self, job_id: str, asked: Asking) -> Response:
-        """The spec, what was submitted, and each replica's command."""
+        """The spec, the launch command and the native request."""
         job = self.queries.job(job_id)
         try:
             plan, trouble = self.plans.launch(job_id), ""
@@ -119,7 +119,7 @@ class JobPage:
         job = self.queries.job(job_id)
 
         def build() -> Past:
-            return self._tell_past(job, now)
+            return self._render_past(job, now)
 
         past = (self.pasts.get if asked.fragment else self.pasts.renew)(job.id, mark.actions, build)
         newest = self._newest(job)
@@ -144,12 +144,12 @@ class JobPage:
             worst_shown=WORST_SHOWN,
             look=look,
             looked_at=None if look is None else grid.find(look.rank),
-            # An open page has its log already, and leaves it to its script.
+            # The script of an open page updates the log itself.
             log=[] if asked.fragment else self._tail(job.id, LogRequest(tail=LOG_LINES_SHOWN)),
         )
 
-    def _tell_past(self, job: JobView, now: datetime) -> Past:
-        """Counts all the steps of the job, and reads its events."""
+    def _render_past(self, job: JobView, now: datetime) -> Past:
+        """Slow: counts all steps of the job and reads its events."""
         account = self.accounts.account(job.id)
         attempts = self.queries.attempts(job.id, limit=200, cursor=None).items
         events = self.queries.events(job.id, limit=EVENTS_READ, cursor=None, newest_first=True).items
@@ -196,13 +196,13 @@ class JobPage:
 
 
 def render_spec(job: JobView) -> str:
-    """The spec as YAML, without what is as by default."""
+    """The spec as YAML, without fields that have their default."""
     document = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _bucket(job_id: str, mark: ChangeMark, now: datetime) -> int:
-    """Changes every few seconds while the job does anything; of another job at another moment."""
+    """A number that changes every _BUCKET_S while the job is active. Different jobs change at different times."""
     if mark.rests:
         return 0
     return int((now.timestamp() + zlib.crc32(job_id.encode()) % _BUCKET_S) / _BUCKET_S)

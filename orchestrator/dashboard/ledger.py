@@ -1,4 +1,4 @@
-"""The goodput ledger as one bar, each part with a sentence of what it is and what helps against it. Pure."""
+"""The goodput ledger as one bar. Each part has a sentence on its meaning and one on how to reduce it. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 from orchestrator.domain.accounting.goodput import EXPLAINED, Bin
 
-# What makes less of a bin.
+# How to reduce the time in a bin.
 HELPS: Mapping[Bin, str] = {
     Bin.QUEUE: "Smaller or elastic jobs and higher priorities start sooner.",
     Bin.START_UP: "Import less, and keep images on the nodes.",
-    Bin.RENDEZVOUS: "The slowest node decides: find the one that comes late.",
+    Bin.RENDEZVOUS: "Find the slowest node: all others wait for it.",
     Bin.LOAD: "Use faster storage, or a strategy that shards snapshots.",
     Bin.COMPILE: "Keep the cache of compiled kernels.",
     Bin.RE_DONE: "Take snapshots more often.",
     Bin.SNAPSHOT_STALL: "Take snapshots less often, or set the interval to auto.",
     Bin.STALLED: "Set a shorter supervise.heartbeat_timeout_s.",
     Bin.RECOVERING: "See the failures in the events.",
-    Bin.NOT_REPORTED: "Five lines with trainer.supervised report them, and take snapshots.",
+    Bin.NOT_REPORTED: "Five lines with trainer.supervised report steps and take snapshots.",
 }
 _NAMES = {Bin.RE_DONE.value: "re-done", Bin.NOT_REPORTED.value: "not reported"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One bin of the bar. `x` and `width` are percent of it, `seconds` of devices."""
+    """One bin of the bar. `x` and `width` are percent of the bar. `seconds` are device-seconds."""
 
     bin: Bin
     x: float
@@ -41,7 +41,7 @@ def show_bin(name: str) -> str:
 
 
 def build_ledger(bins: Mapping[str, float]) -> Sequence[Entry]:
-    """The bins that hold anything, in their order. `bins` are device-seconds."""
+    """The bins that are not empty, in their order. `bins` are in device-seconds."""
     whole = sum(bins.values())
     entries: list[Entry] = []
     before = 0.0

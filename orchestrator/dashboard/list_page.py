@@ -1,4 +1,4 @@
-"""The list of jobs. Its filters are its address, so that it can be shared."""
+"""The list of jobs. Its filters are in its URL, so that it can be shared."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from orchestrator.store.records import JobFilter, JobOrder, Lifespan
 from orchestrator.wire.job_views import JobView
 
 JOBS_SHOWN = 50
-READ_S = 0.02  # of goodputs, for one page
+READ_S = 0.02  # the time limit to compute goodputs for one page
 _COLUMNS = {
     "name": (JobOrder.NAME, JobOrder.NAME_DOWN),
     "state": (JobOrder.STATE, JobOrder.STATE_DOWN),
     "updated": (JobOrder.UPDATED, JobOrder.UPDATED_DOWN),
     "submitted": (JobOrder.OLDEST, JobOrder.NEWEST),
 }
-_NEWEST_FIRST = frozenset({"updated", "submitted"})  # what a column is looked at for, when it is chosen
+_NEWEST_FIRST = frozenset({"updated", "submitted"})  # columns that sort in descending order first
 _WORDS = {
     JobOrder.NEWEST: "Newest first",
     JobOrder.OLDEST: "Oldest first",
@@ -53,7 +53,7 @@ Text = Annotated[str, Query(max_length=400)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What the address asks for, as texts; an empty one is no filter."""
+    """The filters of the URL, as texts. An empty text is no filter."""
 
     state: str = ""
     project: str = ""
@@ -71,13 +71,13 @@ class Filters:
         return _address(tuple((name, value) for name, value in wanted.items() if value))
 
     def sort(self, column: str) -> str:
-        """The address that sorts by a column, or turns it round where it does so already."""
+        """The URL that sorts by a column, or reverses the order if the list is sorted by it."""
         up, down = _COLUMNS[column]
         first, other = (down, up) if column in _NEWEST_FIRST else (up, down)
         return self.link(order=other.value if self.order == first else first.value)
 
     def sorted(self, column: str) -> str | None:
-        """How the list goes by a column, in the words of ARIA; None: it goes by another one."""
+        """The value of aria-sort for a column; None if the list is sorted by another one."""
         up, down = _COLUMNS[column]
         return {up.value: "ascending", down.value: "descending"}.get(self.order)
 
@@ -86,9 +86,9 @@ class Filters:
         return bool(self.state or self.project or self.cluster or self.label or self.q)
 
     def where(self, caller: Principal) -> JobFilter:
-        """Raises Refused, saying what is wrong and how it is written."""
+        """Raises Refused for a filter that cannot be parsed."""
         if self.state and self.state not in JobState.__members__:
-            raise Refused(f"{self.state!r} is no state; there are {', '.join(JobState)}")
+            raise Refused(f"{self.state!r} is not a state; the states are {', '.join(JobState)}")
         name, equals, value = self.label.partition("=")
         if self.label and not (name and equals):
             raise Refused(f"label {self.label!r} must be written key=value")
@@ -105,7 +105,7 @@ class Filters:
 _NAMES = tuple(each.name for each in fields(Filters))
 
 
-@lru_cache(maxsize=5000)  # a page has a link for each project, cluster and label, and most rows share them
+@lru_cache(maxsize=5000)  # a page has a link for each project, cluster and label, and rows share most of them
 def _address(query: tuple[tuple[str, str], ...]) -> str:
     return f"/?{urlencode(query)}" if query else "/"
 
@@ -154,7 +154,7 @@ class ListPage:
         }
 
     def _page(self, filters: Filters, caller: Principal) -> tuple[Sequence[JobView], str | None, str]:
-        """A filter that cannot be read leaves the page standing, and says so."""
+        """The jobs, the cursor of the next page, and an error for filters that cannot be parsed."""
         try:
             page = self.queries.jobs(
                 filters.where(caller),
@@ -167,7 +167,7 @@ class ListPage:
         return page.items, page.next_cursor, ""
 
     def _goodputs(self, jobs: Sequence[JobView]) -> Mapping[str, float]:
-        """Those that are not known yet come with the next poll."""
+        """The goodputs by job id. Those that take too long now are in the answer to a later poll."""
         spans = [Lifespan(job_id=job.id, updated_at=job.updated_at, finished_at=job.finished_at) for job in jobs]
         return self.usage.goodputs(spans, within_s=READ_S)
 

@@ -1,4 +1,4 @@
-"""What was built a moment ago, for the many who look at one thing, and for those who look all day. Thread-safe."""
+"""Caches of built pages and of parts of pages, shared by all browsers that poll them. Thread-safe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Generic, TypeVar
 
 _KEPT_PAGES = 500
 _KEPT_PARTS = 200
-_TOO_OLD = 6  # times as long as it is kept: nobody looked meanwhile, and whoever does now is not shown that
+_TOO_OLD = 6  # a part older than so many times `keep_s` is rebuilt before it is shown
 
 Built = TypeVar("Built")
 
 
 class Recent(Generic[Built]):
-    """What was built within the last second, by key; of many who ask at one time, one builds."""
+    """Caches what was built within the last `keep_s`, by key. Of concurrent callers, one builds and the others wait."""
 
     def __init__(self, *, keep_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._keep_s = keep_s
@@ -28,7 +28,7 @@ class Recent(Generic[Built]):
         self._kept: dict[str, tuple[float, Built]] = {}
 
     def recall(self, key: str) -> Built | None:
-        """Without waiting for anyone; None where it has to be built."""
+        """The cached value, without waiting; None if it has to be built."""
         kept = self._kept.get(key)
         return kept[1] if kept is not None and self._clock() - kept[0] < self._keep_s else None
 
@@ -54,8 +54,11 @@ class _Part(Generic[Built]):
 
 
 class Parts(Generic[Built]):
-    """Parts of pages, by key. One whose version has changed is built at once; one that is only older than `keep_s` is
-    given as it is, and built anew in the background: the reader need not wait for what counts a million steps."""
+    """Caches parts of pages, by key.
+
+    If the version of a part has changed, `get` rebuilds it. If the part is only older than `keep_s`, `get` returns it
+    and rebuilds it in the background, because that can take long: a job may have a million steps to count.
+    """
 
     def __init__(self, *, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._keep_s = keep_s
@@ -83,7 +86,7 @@ class Parts(Generic[Built]):
         return content
 
     def close(self) -> None:
-        """Wait for what is being built."""
+        """Wait for running builds."""
         self._builder.shutdown()
 
     def _renew_soon(self, key: str, version: str, build: Callable[[], Built]) -> None:
@@ -94,7 +97,7 @@ class Parts(Generic[Built]):
         self._builder.submit(self._renew_late, key, version, build)
 
     def _renew_late(self, key: str, version: str, build: Callable[[], Built]) -> None:
-        """A build that fails leaves the part as it is: the next reader has it tried again."""
+        """A failed build leaves the part unchanged. The next call of `get` tries again."""
         try:
             self.renew(key, version, build)
         finally:

@@ -1,4 +1,4 @@
-"""Templates and static files, read once at start. Everything that is put into a page is escaped."""
+"""Templates and static files, read once at start. Templates escape all values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEDIA_TYPES = {
 @dataclass(frozen=True, slots=True)
 class Asset:
     content: bytes
-    packed: bytes  # by gzip
+    packed: bytes  # gzip
     media_type: str
     tag: str
 
@@ -40,7 +40,7 @@ ASSETS = {path.name: _read_asset(path) for path in sorted((_HERE / "static").ite
 
 
 def _read_release() -> str:
-    """Differs between versions of the pages: one that is open while the service is upgraded is told to load again."""
+    """A hash of all files of the pages. An open page offers a reload when the hash changes after an upgrade."""
     files = sorted(path for path in _HERE.rglob("*") if path.suffix in {".html", *_MEDIA_TYPES})
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
@@ -53,7 +53,7 @@ def render_page(template: str, *, fragment: bool = False, **values: object) -> s
 
 
 def render_problem(problem: Problem, missing_job: str | None = None) -> str:
-    """A problem document as a page; with a search for the job that is not there."""
+    """A problem document as a page. With `missing_job` the page offers a search for that job."""
     return render_page("problem.html", problem=problem, missing_job=missing_job)
 
 

@@ -1,4 +1,4 @@
-"""Values in words for the pages: times, durations, sizes, numbers."""
+"""Format values for the pages: times, durations, sizes, numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.domain.access.route_roles import Verdict, find_rule, judge
 from orchestrator.domain.accounting.goodput import Bin
 
 ABSENT = "–"
-# A shape for each, so that colour is never all there is. All of them are in every system's fonts.
+# Shapes, so that color is never the only difference. Every system has fonts with these characters.
 LAG_SHAPES = {Lag.DONE: "✓", Lag.LEVEL: "●", Lag.BEHIND: "◐", Lag.FAR: "▲", Lag.SILENT: "✕", Lag.GONE: "○"}
 PIN_SHAPES = {
     Shape.FAILURE: "✕",
@@ -23,7 +23,7 @@ PIN_SHAPES = {
     Shape.DAMAGE: "▲",
     Shape.REQUEST: "●",
 }
-# The names of the patterns of job.html that lie over a colour, for the bins that mean a loss.
+# The patterns of job.html that are drawn over the color of bins that are losses.
 BIN_FILLS = {Bin.RE_DONE: "hatch", Bin.RECOVERING: "dots", Bin.STALLED: "lines"}
 PIN_NAMES = {
     Shape.FAILURE: "failure",
@@ -102,12 +102,12 @@ def show_json(value: object) -> str:
 
 
 def list_settings(caller: Principal) -> Sequence[tuple[str, str]]:
-    """The pages of settings that a caller may open, each with its name: as the rules of their routes say."""
+    """The path and name of each settings page that the caller may open by the rules of the routes."""
     pages = {"/projects": "Projects", "/tokens": "Tokens", "/secrets": "Secrets", "/webhooks": "Webhooks"}
     allowed = {path: judge(find_rule("GET", path), caller) is Verdict.ALLOWED for path in pages}
     return [(path, name) for path, name in pages.items() if allowed[path]]
 
 
 def show_command(words: Sequence[str]) -> str:
-    """As a shell takes it."""
+    """The command, quoted for a shell."""
     return shlex.join(words)

@@ -1,6 +1,6 @@
-"""Projects, tokens, secrets and webhooks. Who may look and who may change, the rules of the routes say.
+"""The pages of projects, tokens, secrets and webhooks. The rules of the routes say who may read and change them.
 
-A token is shown once, on the page that answers its making; a secret's value is shown nowhere.
+A token is shown once, on the page after its creation. The value of a secret is never shown.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SettingsPages:
         return self._tokens(asked)
 
     def create_token(self, form: Posted, asked: Asking) -> Response:
-        """The page with the token; a request that is refused stays on it with the reasons."""
+        """The page with the new token, or with the errors of a refused request."""
         given = {name: first_of(form, name) for name in _NEW_TOKEN}
         try:
             wanted = self._read_token(given)
@@ -76,7 +76,7 @@ class SettingsPages:
         return self._secrets(asked)
 
     def store_secret(self, form: Posted, asked: Asking) -> Response:
-        """What was typed as the value does not come back, whatever was wrong."""
+        """A refused request shows the form again with its errors, without the value."""
         given = {"project": first_of(form, "project") or "default", "name": first_of(form, "name")}
         try:
             secret = parse_secret({**given, "value": form.get("value", [""])[0]})
@@ -99,7 +99,7 @@ class SettingsPages:
         """Raises InvalidSpec."""
         days = given["days"]
         if days not in LIFETIMES:
-            raise InvalidSpec([FieldProblem("/days", "choose when it expires")])
+            raise InvalidSpec([FieldProblem("/days", "choose when the token expires")])
         expires_at = (self.clock.now() + timedelta(days=int(days))).isoformat() if days else None
         document = {"name": given["name"], "grants": parse_grants(given["grants"]), "expires_at": expires_at}
         return parse_model(TokenRequest, document)
@@ -143,7 +143,7 @@ class SettingsPages:
 
 
 def parse_grants(text: str) -> dict[str, str]:
-    """`project=role`, one on a line or between commas. Raises InvalidSpec."""
+    """Parse `project=role` pairs, separated by line breaks or commas. Raises InvalidSpec."""
     grants: dict[str, str] = {}
     for part in (piece.strip() for piece in text.replace(",", "\n").splitlines()):
         if not part:

@@ -1,4 +1,4 @@
-"""Signing in with a token: the page, the session's cookie, signing out."""
+"""Sign in with a token and sign out: the page and the session cookie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORM_TYPE = "application/x-www-form-urlencoded"
 
 
 def add_sign_in(router: APIRouter, tokens: Tokens) -> None:
-    """Add the routes of signing in and out."""
+    """Add the routes to sign in and out."""
 
     @router.get(SIGN_IN)
     def show_form(wanted: Annotated[str, Query(alias="next", max_length=2000)] = "/") -> Response:
@@ -60,18 +60,18 @@ async def _read_form(request: Request) -> dict[str, str]:
     try:
         fields = parse_qs(raw.decode("ascii"), keep_blank_values=True, max_num_fields=10)
     except ValueError as error:
-        raise HttpProblem("malformed", "the body is no form") from error
+        raise HttpProblem("malformed", "the body is not a form") from error
     return {name: values[-1] for name, values in fields.items()}
 
 
 def _local_path(wanted: str) -> str:
-    """A path of this service; anything that a browser could take for another site is the front page."""
+    """The path, or "/" for anything that a browser could resolve to another site."""
     plain = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
     return wanted if plain and wanted.isprintable() and "\\" not in wanted else "/"
 
 
 def _set_cookie(answer: Response, request: Request, cookie: str, expires_at: datetime) -> None:
-    """Out of reach of scripts, and sent along by no other site's form. Over TLS alone, where there is TLS."""
+    """Scripts cannot read the cookie, and forms of other sites do not send it. With TLS it is sent only over TLS."""
     forwarded = request.headers.get("x-forwarded-proto", "")
     answer.set_cookie(
         SESSION_COOKIE,

@@ -1,4 +1,4 @@
-"""The small curves of the list: drawn once for each end that a job has reached."""
+"""The small loss curves in the list of jobs, cached until a job completes another step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.queries.job_queries import Queries
 SPARK_POINTS = 16
 _KEPT = 5000  # jobs
 
-End = tuple[int, float]  # the last step, and its loss: a retry may come to the same step another way
+End = tuple[int, float]  # the last step and its loss: a retry may reach the same step with another loss
 
 
 class Sparks:
@@ -21,7 +21,7 @@ class Sparks:
         self._drawn: dict[str, tuple[End, str | None]] = {}
 
     def draw(self, ends: Mapping[str, End]) -> Mapping[str, str]:
-        """The polyline of each job's loss up to its end, where there are two losses and more."""
+        """The polyline of each job's loss up to its last step. Jobs with fewer than two losses are left out."""
         known = {job_id: self._drawn.get(job_id) for job_id in ends}
         drawn = {job_id: one for job_id, one in known.items() if one is not None and one[0] == ends[job_id]}
         new = {job_id: end[0] for job_id, end in ends.items() if job_id not in drawn}

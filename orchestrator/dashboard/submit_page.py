@@ -1,4 +1,4 @@
-"""Submitting from a page: a form beside its YAML, and the plan of what would start before anything does."""
+"""The page to submit a job: a form beside its YAML, and the plan of what would start."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class SubmitPage:
     def show(
         self, asked: Asking, source: Annotated[str | None, Query(alias="from", max_length=128)] = None
     ) -> Response:
-        """`from` is a job whose spec is to be changed and submitted as another one."""
+        """`from` is the id of a job to clone."""
         text = FIRST if source is None else self._spec_of(source, asked.caller)
         return self._page(asked, text, source=source or "")
 
     def draft(self, form: Posted, caller: Caller) -> Response:
-        """The YAML as the form wants it, or the form as the YAML wants it, and the plan of the two. Stores nothing."""
+        """The YAML with the changes of the form, or the form with those of the YAML, and the plan. Stores nothing."""
         text = form.get("yaml", [""])[0]
         try:
             document = parse_yaml(text) if text.strip() else {}
@@ -63,11 +63,11 @@ class SubmitPage:
         return JSONResponse({"yaml": text, "fields": show_fields(document), "plan": self._plan(document, caller)})
 
     def submit(self, asked: Asking, form: Posted) -> Response:
-        """To the job's page; a spec that is refused stays on the page with the reasons."""
+        """Submit the job and redirect to its page, or show this page with the errors of the spec."""
         text = form.get("yaml", [""])[0]
         if not text.strip():
             return self._page(
-                asked, text, problems=[FieldProblem("", "the YAML is empty; fill in the form or write it")]
+                asked, text, problems=[FieldProblem("", "the YAML is empty; fill in the form or write YAML")]
             )
         try:
             spec = parse_spec(parse_yaml(text))
@@ -109,7 +109,7 @@ class SubmitPage:
         return render_spec(self.queries.job(job_id))
 
     def _plan(self, document: object, caller: Principal) -> str:
-        """The plan as markup, or why there is none."""
+        """The plan as HTML, or the errors of the spec."""
         try:
             spec = parse_spec(document)
             require_role(caller, Role.SUBMITTER, spec.project)

@@ -1,6 +1,6 @@
-"""A job's life as a band: the stretches of its ledger, its attempts below them, and what happened pinned on top. Pure.
+"""The timeline of a job: the stretches of its ledger as a band, attempts below it, and events as pins above it. Pure.
 
-What each stretch was is the ledger's to say (`domain/life.py`); here it is given a place.
+The ledger decides the bin of each stretch (`domain/accounting/life.py`). This module computes positions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from orchestrator.wire.job_views import AttemptView, EventView, JobView
 from trainer.contract.exit_record import GROUP_CHANGES
 from trainer.contract.exit_record import EventKind as AgentEvent
 
-_PLACES = 120  # across the band: pins of one shape in one place are one pin
-_CELLS = 400  # of more parts, each cell of the band shows what took most of it
-_LANES = 60  # attempts that are drawn; of more, the newest
+_PLACES = 120  # across the band: pins with one shape in one place are merged
+_CELLS = 400  # the most parts of the band; of more, each cell shows the bin that took most of its time
+_LANES = 60  # attempts that are drawn: the newest
 
 
 class Shape(StrEnum):
@@ -55,7 +55,7 @@ _BAD_ENDS = {AttemptState.FAILED, AttemptState.LOST, AttemptState.PREEMPTED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """`x` and `width` are percent of the band, `seconds` wall time in the bin."""
+    """`x` and `width` are percent of the band. `seconds` is the wall time in the bin."""
 
     bin: Bin
     x: float
@@ -68,7 +68,7 @@ class Pin:
     shape: Shape
     x: float
     words: str
-    event: int  # the id of the newest that it stands for
+    event: int  # the id of the newest event of this pin
     count: int
 
 
@@ -110,7 +110,8 @@ def build_timeline(
     events: Sequence[EventView],
     now: datetime,
 ) -> Timeline:
-    """`stretches` in order and without a gap, of a moment ago perhaps: the last one goes on while the job does."""
+    """`stretches` are in order and without gaps. They may be some seconds old: the last one is extended to `now` unless
+    the job has ended."""
     if stretches and not job.state.terminal:
         last = stretches[-1]
         stretches = [*stretches[:-1], last.model_copy(update={"until": max(last.until, now)})]
@@ -142,7 +143,7 @@ def _time(event: EventView) -> datetime:
 
 
 def _merge(stretches: Iterable[StretchView | _Span]) -> Iterator[_Span]:
-    """Neighbours in one bin are one span: an attempt ends and the next begins within one recovery."""
+    """Merge adjacent stretches in one bin, such as the end of an attempt and the start of the next in a recovery."""
     spans = (_Span(Bin(each.bin), each.since, each.until) for each in stretches)
     for _, group in groupby(spans, key=lambda span: span.bin):
         first, *others = group
@@ -191,7 +192,7 @@ def _lane(attempt: AttemptView, stretches: Iterable[StretchView], scale: _Scale)
 
 
 def _pins(events: Iterable[EventView], scale: _Scale) -> list[Pin]:
-    """One for each place and shape: a thousand snapshots must not hide a failure."""
+    """One pin for each place and shape, so that a thousand snapshots do not hide a failure."""
     pins: dict[tuple[int, Shape], Pin] = {}
     for event in events:
         shape = shape_of(event)
@@ -206,7 +207,7 @@ def _pins(events: Iterable[EventView], scale: _Scale) -> list[Pin]:
 
 
 def shape_of(event: EventView) -> Shape | None:
-    """What an event is marked with; None: it has no mark of its own."""
+    """The shape that marks an event; None: it has none."""
     if event.kind == EventKind.ATTEMPT_STATE:
         return Shape.FAILURE if event.evidence.get("state") in _BAD_ENDS else None
     return _SHAPES.get(event.kind)

@@ -1,7 +1,7 @@
-"""Pages for people: jobs, one job, submit, clusters, settings. Reads by queries, requests by commands.
+"""The routes of all pages: jobs, one job, submit, clusters, fleet, settings.
 
-No script is inline and nothing comes from elsewhere, so that the strict Content-Security-Policy holds. What changes
-something is a POST, and the edge of the API refuses those that another site's page asks for.
+No script is inline and nothing is loaded from other sites, as the Content-Security-Policy requires. Every change is a
+POST, and the edge of the API refuses those from pages of other sites.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.ports.clock import Clock
 
 
 def add_pages(services: Services, clock: Clock, router: APIRouter) -> None:
-    """Add the routes of the pages. With the header `X-Fragment: main` a page is its <main>'s content only."""
+    """Add the routes of the pages. With the header `X-Fragment: main` the answer is only the content of <main>."""
     queries, commands, plans, places = services.queries, services.commands, services.plans, services.identity.places
     recent: Recent[Kept] = Recent()
     ListPage(queries, Sparks(queries), services.usage, recent, clock).add_to(router)
@@ -48,7 +48,7 @@ def _asset(name: str, accept_encoding: Annotated[str, Header()] = "") -> Respons
         raise NotFound(f"there is no file {name}")
     asset = ASSETS[name]
     headers = {
-        "Cache-Control": "public, max-age=31536000, immutable",  # its address changes with its content
+        "Cache-Control": "public, max-age=31536000, immutable",  # the URL changes with the content
         "Vary": "Accept-Encoding",
     }
     if "gzip" not in accept_encoding:

@@ -1,1 +1,1 @@
-"""Who asks, and what is kept from everybody: tokens, sessions, agents, secrets."""
+"""Authentication of callers and agents, limits on their requests, and sealed secrets."""

@@ -1,4 +1,4 @@
-"""The gate: from what a request brings along to who asks. It knows nothing of what he may."""
+"""Authenticate a request: from its credentials to the caller. Permissions are checked elsewhere."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from orchestrator.identity.tokens import Tokens
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_NOT_VALID = "the token is not one of this service, has expired or was revoked"
+_NOT_VALID = "the token is unknown, has expired or was revoked"
 _FORWARDED = (
-    "a proxy stands before this service, which takes whoever reaches it for its own machine's user; "
+    "the request came through a proxy, and without tokens this service trusts only callers on its own machine; "
     "set ORCHESTRATOR_TOKEN, or name the proxy in [proxy]"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a request brings along. `peer` is the address that it came from, `user` what the proxy's header says."""
+    """The credentials of a request. `peer` is the client's address, `user` the value of the proxy's header."""
 
     peer: str | None = None
     bearer: str | None = field(default=None, repr=False)
@@ -33,12 +33,12 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxy:
-    """A proxy that has signed people in: its header is believed when it comes from these addresses alone."""
+    """A proxy that authenticates people. Its header counts only in requests from the addresses `peers`."""
 
     header: str
     peers: Sequence[Network]
-    grants: Mapping[str, Role] = field(default_factory=dict)  # of everybody
-    users: Mapping[str, Mapping[str, Role]] = field(default_factory=dict)  # besides, by name
+    grants: Mapping[str, Role] = field(default_factory=dict)  # of every user
+    users: Mapping[str, Mapping[str, Role]] = field(default_factory=dict)  # in addition, by user
 
     def trusts(self, peer: str | None) -> bool:
         try:
@@ -54,7 +54,7 @@ class Proxy:
 
 
 class Gate:
-    """`is_open`: whoever comes without a token is this machine's user; only for a service on a loopback address."""
+    """With `is_open`, a caller without a token counts as this machine's user. Only for a loopback address."""
 
     def __init__(self, tokens: Tokens, *, is_open: bool, proxy: Proxy | None = None) -> None:
         self._tokens = tokens
@@ -66,10 +66,7 @@ class Gate:
         return None if self._proxy is None else self._proxy.header
 
     def recall(self, given: Credentials) -> Remembered[Principal | None] | None:
-        """Who asks, or that nobody known does, without asking the store; None: it has to be asked.
-
-        Raises Unauthenticated for a token that does not hold: whoever sends one does not mean to be nobody.
-        """
+        """The cached answer of `identify`; None if the store has to be asked. Raises Unauthenticated."""
         if given.bearer is not None:
             known = self._tokens.recall(given.bearer)
             return None if known is None else Remembered(_valid(known.value))
@@ -79,14 +76,18 @@ class Gate:
         return Remembered(self._without(given))
 
     def identify(self, given: Credentials) -> Principal | None:
-        """The same, with the store. Raises StoreUnavailable too."""
+        """The caller; None if the request has no valid credentials.
+
+        Raises Unauthenticated for an invalid token: a caller that sends one expects to be known. Raises
+        StoreUnavailable.
+        """
         if given.bearer is not None:
             return _valid(self._tokens.verify(given.bearer))
         found = None if given.cookie is None else self._tokens.verify_session(given.cookie)
         return found or self._without(given)
 
     def _without(self, given: Credentials) -> Principal | None:
-        """Who comes with neither a token nor a session that goes on."""
+        """The caller of a request with neither a token nor a valid session."""
         if self._proxy is not None and given.user and self._proxy.trusts(given.peer):
             return self._proxy.principal(given.user)
         if not self.is_open:

@@ -1,4 +1,4 @@
-"""Where jobs are: their project and who submitted them. Neither ever changes, so that each is asked for once."""
+"""A cache of jobs' projects and owners, which never change."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Collection, Mapping
 from orchestrator.domain.access.route_roles import JobPlace
 from orchestrator.store.place_reader import PlaceReader
 
-_MOST = 100_000  # jobs that are remembered
+_MOST = 100_000  # cached jobs
 
 
 class JobPlaces:
-    """For several threads. An unknown job is asked for again: it may come."""
+    """Thread-safe. An unknown job is not cached, because it may be submitted later."""
 
     def __init__(self, reader: PlaceReader) -> None:
         self._reader = reader
         self._known: dict[str, JobPlace] = {}
 
     def recall(self, job_id: str) -> JobPlace | None:
-        """None: not known here; the store may know it."""
+        """None: not cached; the store may know it."""
         return self._known.get(job_id)
 
     def find(self, job_id: str) -> JobPlace | None:
@@ -26,7 +26,7 @@ class JobPlaces:
         return self.find_all([job_id]).get(job_id)
 
     def find_all(self, job_ids: Collection[str]) -> Mapping[str, JobPlace]:
-        """Those that exist. Raises StoreUnavailable."""
+        """The places of the jobs that exist. Raises StoreUnavailable."""
         found = {job_id: place for job_id in job_ids if (place := self._known.get(job_id)) is not None}
         asked = set(job_ids) - found.keys()
         if asked:

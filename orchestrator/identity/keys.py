@@ -1,4 +1,4 @@
-"""The service's keys: from a variable, from a file, or made once and kept in the run directory."""
+"""The service's keys: from a variable, from a file, or generated once and stored in the run directory."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _HOW = "each is 32 random bytes in URL-safe base64, as `openssl rand -base64 32 
 
 
 def parse_keys(text: str, source: str) -> tuple[bytes, ...]:
-    """Keys that stand between commas or line ends. Raises ConfigurationError, which never tells a key."""
+    """Parse keys that commas or line ends separate. Raises ConfigurationError, which never contains a key."""
     words = text.replace(",", "\n").split()
     if not words:
-        raise ConfigurationError(f"{source} holds no key; {_HOW}")
+        raise ConfigurationError(f"{source} contains no key; {_HOW}")
     for number, word in enumerate(words, 1):
         try:
             Fernet(word.encode())
         except ValueError:
-            raise ConfigurationError(f"{source}: its key {number} is none; {_HOW}") from None
+            raise ConfigurationError(f"{source}: key {number} is not valid; {_HOW}") from None
     return tuple(word.encode() for word in words)
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Raises ConfigurationError, also for a file that others may read."""
+    """Raises ConfigurationError, also for a file that other users may read."""
     try:
         if path.stat().st_mode & 0o077:
-            raise ConfigurationError(f"{path} holds the service's keys and others may read it: chmod 600 {path}")
+            raise ConfigurationError(f"{path} contains the service's keys and others may read it: chmod 600 {path}")
         return parse_keys(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}, which is to hold the service's keys: {error}") from None
+        raise ConfigurationError(f"cannot read the service's keys from {path}: {error}") from None
 
 
 def keep_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys of the file; made at the first start. Of several services that start at once, one makes it."""
+    """The keys of the file, which the first start creates. If several services start at once, one creates it."""
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -45,7 +45,7 @@ def keep_keys(path: Path) -> tuple[bytes, ...]:
                 file.write(Fernet.generate_key() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # whole, and never over another one's
+            os.link(temporary, path)  # atomic, and never replaces the file of another service
         except FileExistsError:
             pass
         except OSError as error:

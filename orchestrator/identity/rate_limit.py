@@ -1,7 +1,6 @@
-"""How fast a caller may ask: a bucket of tokens for each (https://en.wikipedia.org/wiki/Token_bucket).
+"""Rate limits: a token bucket for each caller (https://en.wikipedia.org/wiki/Token_bucket).
 
-Each process counts for itself. A caller is a name that the service has verified; whoever it could not verify is counted
-by the address that he came from.
+Each process counts for itself. A caller is a verified name, or an address for requests with an invalid token.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 
-BURST_S = 10.0  # a bucket holds so many seconds' worth
-MOST = 10_000  # callers; beyond it all begin anew with a full bucket
-STRANGERS_PER_S = 20.0  # requests from one address with a token that does not hold
+BURST_S = 10.0  # a full bucket allows the requests of so many seconds at once
+MOST = 10_000  # cached callers; above it all start again with full buckets
+STRANGERS_PER_S = 20.0  # requests from one address with an invalid token
 
 
 class RateLimit:
-    """`per_s` requests, and `BURST_S` times as many at once after a rest. For several threads."""
+    """Allows `per_s` requests per second, and `BURST_S` times as many at once after a pause. Thread-safe."""
 
     def __init__(self, per_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
@@ -26,11 +25,11 @@ class RateLimit:
         self._buckets: dict[str, tuple[float, float]] = {}  # what was left, and when
 
     def __len__(self) -> int:
-        """How many callers are remembered."""
+        """The number of cached callers."""
         return len(self._buckets)
 
     def take(self, caller: str) -> float:
-        """Count a request. 0: it may pass; else it was not counted, and one may pass in so many seconds."""
+        """Count a request and return 0; above the limit do not count it and return the seconds to wait."""
         with self._lock:
             left, now = self._left(caller)
             if left < 1:
@@ -41,7 +40,7 @@ class RateLimit:
             return 0.0
 
     def wait_s(self, caller: str) -> float:
-        """The same, without counting."""
+        """The seconds to wait for the next request; 0: it may pass now. Counts nothing."""
         with self._lock:
             left, _ = self._left(caller)
             return 0.0 if left >= 1 else (1 - left) / self._per_s

@@ -1,4 +1,4 @@
-"""A short memory: answers of the store that hold for seconds, so that a request rarely has to ask it."""
+"""A cache of answers of the store for a few seconds, so that a request rarely has to ask it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-MOST = 10_000  # entries; beyond it everything is forgotten, which costs one question each
+MOST = 10_000  # entries; above it the cache is emptied
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered(Generic[Value]):
-    """An answer, which may be None."""
+    """A cached answer, which may be None."""
 
     value: Value
 
 
 class ShortMemory(Generic[Value]):
-    """By key, for `keep_s` seconds. For several threads: each step is one of a dict's own."""
+    """Entries by key, valid for `keep_s` seconds. Thread-safe, because each step is one operation of a dict."""
 
     def __init__(self, keep_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keep_s = keep_s

@@ -1,4 +1,4 @@
-"""How many answers without an end a caller may hold open: each costs a connection and a look four times a second."""
+"""A limit on the open streams of a caller. Each stream costs a connection and four queries a second."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ STREAMS = 256
 
 
 class StreamLimit:
-    """`most` for each caller, of this process. For one thread, which is the event loop's."""
+    """Allows `most` streams for each caller in this process. Not thread-safe: only the event loop uses it."""
 
     def __init__(self, most: int = STREAMS) -> None:
         self.most = most
         self._taken: Counter[str] = Counter()
 
     def take(self, caller: str) -> bool:
-        """False: he has as many as he may, and this one was not counted."""
+        """Count a stream. False, without counting it, if the caller has `most` already."""
         if self._taken[caller] >= self.most:
             return False
         self._taken[caller] += 1

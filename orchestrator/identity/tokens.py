@@ -1,4 +1,4 @@
-"""Tokens: made, shown once, verified, revoked; and the sessions of browsers that signed in with one."""
+"""Create, verify and revoke tokens, and the sessions of browsers that signed in with one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ from orchestrator.store.token_store import TokenStore
 log = structlog.get_logger()
 
 SESSION_FOR = timedelta(hours=12)
-FIRST = "first admin"  # the name of whoever comes with the token of the settings
+FIRST = "first admin"  # the caller's name for the token of the settings
 _TAKEN = frozenset({LOCAL.name, FIRST})
-_KEEP_S = 5.0  # how long another service may still take a token that was revoked here
-_NOBODY = digest_of("")  # compared with where there is no token of that id, so that this takes as long
+_KEEP_S = 5.0  # how long another service may accept a token after it was revoked here
+_NOBODY = digest_of(
+    ""
+)  # compared with for an unknown token id, so that the comparison takes as long as for a known one
 
 
 class Tokens:
-    """`first`: the token of the settings, an admin's; it is stored nowhere. Every question raises StoreUnavailable."""
+    """`first` is the token of the settings; its caller is an admin. It is not stored. Raises StoreUnavailable."""
 
     def __init__(
         self,
@@ -58,16 +60,15 @@ class Tokens:
     def create(
         self, name: str, grants: Mapping[str, Role], *, by: Principal, expires_at: datetime | None
     ) -> tuple[Token, str]:
-        """A new token, and its text, which nobody sees again. Raises Forbidden for grants beyond the giver's own."""
+        """Create a token and return it with its text, which is not stored. Raises InvalidSpec for a name in use, and
+        Forbidden for grants in projects of which `by` is not admin."""
         if name in _TAKEN:
-            raise InvalidSpec(
-                [FieldProblem("/name", f"{name!r} is what the service itself calls somebody; choose another")]
-            )
+            raise InvalidSpec([FieldProblem("/name", f"{name!r} is reserved for the service; choose another name")])
         if not by.may_give(grants):
-            raise Forbidden("a token may grant only what its giver is the admin of")
+            raise Forbidden("a token may grant roles only in projects of which you are admin")
         if any(each.name == name and not by.may_give(each.grants) for each in self._store.tokens()):
-            # Events and limits go by the name: nobody shall act, or be slowed down, as somebody else.
-            raise InvalidSpec([FieldProblem("/name", f"{name!r} is somebody of other projects; choose another")])
+            # Events and limits go by name: no caller may act as another one, or use up its limits.
+            raise InvalidSpec([FieldProblem("/name", f"{name!r} is used in other projects; choose another name")])
         token_id = secrets.token_hex(8)
         text = render_token(token_id, secrets.token_urlsafe(32))
         token = Token(
@@ -84,11 +85,14 @@ class Tokens:
         return token, text
 
     def listed(self, by: Principal) -> Sequence[Token]:
-        """Those that he may give and revoke, the newest first."""
+        """The tokens that `by` may create and revoke, newest first."""
         return [token for token in self._store.tokens() if by.may_give(token.grants)]
 
     def revoke(self, token_id: str, *, by: Principal) -> Token:
-        """End a token and its sessions: here at once, in other services within seconds. Idempotent. Raises NotFound."""
+        """Revoke a token and its sessions: here at once, in other services within seconds. Idempotent.
+
+        Raises NotFound.
+        """
         token = self._store.token(token_id)
         if token is None or not by.may_give(token.grants):
             raise NotFound(f"there is no token {token_id}")
@@ -102,25 +106,25 @@ class Tokens:
         return token
 
     def any_admin(self) -> bool:
-        """Whether somebody could give tokens."""
+        """Whether any valid token may create tokens for every project."""
         now = self._clock.now()
         admins = (token for token in self._store.tokens() if token.principal().may_everywhere(Role.ADMIN))
         return self._first is not None or any(token.lives(now) for token in admins)
 
     def recall(self, text: str) -> Remembered[Principal | None] | None:
-        """What is remembered of this text: whose it is, or that it is nobody's. None: the store has to be asked."""
+        """The cached answer of `verify`; None if the store has to be asked."""
         if self._first is not None and same_digest(text, self._first.digest):
             return Remembered(self._first.principal())
         known = self._known.recall(digest_of(text))
         return None if known is None else Remembered(self._alive(known.value))
 
     def verify(self, text: str) -> Principal | None:
-        """Whose token this is; None for one that is not ours, ended or revoked."""
+        """The caller with this token; None for an unknown, expired or revoked one."""
         remembered = self.recall(text)
         return self._alive(self._look_up(text)) if remembered is None else remembered.value
 
     def sign_in(self, text: str) -> tuple[str, Session] | None:
-        """Open a session: what the cookie is to hold, and until when. None for a token that does not hold."""
+        """Open a session and return the cookie's value and the session; None for an invalid token."""
         principal = self.verify(text)
         if principal is None or principal.token_id is None:
             return None
@@ -135,7 +139,7 @@ class Tokens:
         return cookie, session
 
     def sign_out(self, cookie: str) -> None:
-        """End the session. Idempotent."""
+        """End the session of this cookie. Idempotent."""
         self._store.end_session(digest_of(cookie))
         self._sessions.forget()
 
@@ -152,7 +156,7 @@ class Tokens:
         return None if token is None else Remembered(self._alive(token.value))
 
     def verify_session(self, cookie: str) -> Principal | None:
-        """Whose session this is; None for one that is over."""
+        """The caller with this session; None for one that has ended."""
         digest = digest_of(cookie)
         session = self._sessions.keep(digest, self._store.session(digest))
         if not self._goes_on(session):
@@ -180,7 +184,7 @@ class Tokens:
 def _first_token(text: str, now: datetime) -> Token:
     digest = digest_of(text)
     return Token(
-        id=f"first-{digest[:12]}",  # another one in the settings ends the sessions of this one
+        id=f"first-{digest[:12]}",  # a new token in the settings ends the sessions of the old one
         name=FIRST,
         digest=digest,
         grants={EVERY_PROJECT: Role.ADMIN},

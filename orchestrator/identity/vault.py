@@ -1,7 +1,7 @@
-"""Secrets: sealed before they are stored, opened for a job's start and to be hidden in what is told, never shown.
+"""Secrets: sealed before they are stored. They are opened to start a job and to mask them in output.
 
-Sealed with Fernet (AES-128-CBC and HMAC-SHA256; cryptography.io/en/latest/fernet), the project and the name within, so
-that a row that was moved in the database opens nothing.
+They are sealed with Fernet (AES-128-CBC and HMAC-SHA256; cryptography.io/en/latest/fernet) together with their project
+and name, so that a row that was copied to another project or name does not open.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from orchestrator.store.secret_store import SecretStore
 
 log = structlog.get_logger()
 
-_KEEP_S = 5.0  # how late a secret of another service's caller is hidden here
+_KEEP_S = 5.0  # how late a secret that another service stored is masked here
 _MASKS = "masks"
 
 
 class Vault:
-    """`keys`: the first seals, all of them open. Every method raises StoreUnavailable."""
+    """The first of `keys` seals, and each of them opens. Every method raises StoreUnavailable."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Vault:
         self._masks: ShortMemory[Mapping[str, Mask]] = ShortMemory(_KEEP_S, monotonic=monotonic)
 
     def put(self, project: str, name: str, value: str, *, by: Principal) -> bool:
-        """Store a secret or replace it; whether it is new. Raises InvalidSpec for one that could not be hidden."""
+        """Store or replace a secret; returns whether it is new. Raises InvalidSpec for a value too short to mask."""
         if len(value.strip()) < MIN_SECRET_LENGTH:
-            message = f"must have {MIN_SECRET_LENGTH} characters at least: a shorter one cannot be hidden in logs"
+            message = f"must have at least {MIN_SECRET_LENGTH} characters: a shorter secret cannot be masked in logs"
             raise InvalidSpec([FieldProblem("/value", message)])
         document = json.dumps({"project": project, "name": name, "value": value})
         sealed = SealedSecret(
@@ -73,14 +73,14 @@ class Vault:
         log.info("secret removed", project=project, name=name, by=by.name)
 
     def listed(self, projects: Collection[str] | None) -> Sequence[SealedSecret]:
-        """By project and name; None: of every project."""
+        """The secrets of these projects, by project and name. None: of every project."""
         return [each for each in self._store.all() if projects is None or each.project in projects]
 
     def names(self, project: str) -> frozenset[str]:
         return frozenset(each.name for each in self._store.of_project(project))
 
     def reveal(self, project: str, names: Collection[str]) -> Mapping[str, str]:
-        """The values, for a start. Raises LaunchRefused for a secret that is not there."""
+        """The values of these secrets, for a start. Raises LaunchRefused for a missing one."""
         if not names:
             return {}
         stored = {each.name: each for each in self._store.of_project(project)}
@@ -90,11 +90,11 @@ class Vault:
         return {name: self._open(stored[name]) for name in names}
 
     def mask_of_project(self, project: str) -> Mask:
-        """What hides all secrets of a project."""
+        """The mask of all secrets of a project."""
         return self._all_masks().get(project, NOTHING)
 
     def masks(self, job_ids: Collection[str]) -> Mapping[str, Mask]:
-        """The same by job; a job of a project without secrets is left out."""
+        """The mask of each job's project. Jobs of a project without secrets are left out."""
         masks = self._all_masks()
         if not masks:
             return {}
@@ -102,14 +102,14 @@ class Vault:
         return {job_id: masks[place.project] for job_id, place in places.items() if place.project in masks}
 
     def reseal(self) -> int:
-        """Seal anew what was sealed with an older key, which is not needed after that; how many that were."""
+        """Seal again the secrets that an older key sealed; returns how many. Older keys are not needed after that."""
         old = [each for each in self._store.all() if not self._is_newest(each)]
         for each in old:
             self.put(each.project, each.name, self._open(each), by=Principal(name=each.updated_by))
         return len(old)
 
     def seal(self, purpose: str, text: str) -> str:
-        """Of what is no project's secret: a text that only `purpose` opens again."""
+        """Seal a text that is not a project's secret. `unseal` opens it only for the same `purpose`."""
         document = json.dumps({"purpose": purpose, "text": text})
         return self._fernet.encrypt(document.encode(errors="surrogatepass")).decode()
 
@@ -118,9 +118,9 @@ class Vault:
         try:
             document = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken as error:
-            raise StoreUnavailable(f"{purpose} cannot be opened with any of the service's keys") from error
+            raise StoreUnavailable(f"none of the service's keys opens {purpose}") from error
         if document.get("purpose") != purpose:
-            raise StoreUnavailable(f"{purpose} was sealed for another purpose: somebody has moved it in the database")
+            raise StoreUnavailable(f"{purpose} was sealed for another purpose: its row was changed in the database")
         return str(document["text"])
 
     def _all_masks(self) -> Mapping[str, Mask]:
@@ -144,7 +144,7 @@ class Vault:
         try:
             document = json.loads(self._fernet.decrypt(secret.sealed.encode()))
         except InvalidToken as error:
-            raise StoreUnavailable(f"{place} cannot be opened with any of the service's keys") from error
+            raise StoreUnavailable(f"none of the service's keys opens {place}") from error
         if (document["project"], document["name"]) != (secret.project, secret.name):
-            raise StoreUnavailable(f"{place} was sealed for another place: somebody has moved it in the database")
+            raise StoreUnavailable(f"{place} was sealed for another name: its row was changed in the database")
         return str(document["value"])

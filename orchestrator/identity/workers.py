@@ -1,4 +1,4 @@
-"""Whether a report comes from the attempt that it is about: by that attempt's own token."""
+"""Check by the attempt's token that a report comes from its attempt."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.identity.short_memory import Remembered, ShortMemory
 from orchestrator.ports.clock import Clock
 from orchestrator.store.place_reader import PlaceReader
 
-_KEEP_S = 5.0  # how late an attempt's end may be noticed here
-_KNOWN_S = 3600.0  # how long a token that was genuine once is no stranger's
-NOT_ITS_TOKEN = "a report needs the token of the attempt that it is about"
+_KEEP_S = 5.0  # how late the end of an attempt may be noticed here
+_KNOWN_S = 3600.0  # how long a token that was valid once is exempt from the limit on guesses
+NOT_ITS_TOKEN = "a report needs the token of its attempt"
 
 
 class Workers:
-    """`keys`: the first makes tokens, all of them are honoured."""
+    """The first of `keys` makes tokens. Tokens of each key are accepted."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Workers:
         self._stays: ShortMemory[AttemptStay | None] = ShortMemory(_KEEP_S, monotonic=monotonic)
 
     def knows(self, token: str) -> bool:
-        """Whether it was an attempt's not long ago. For a report that has not been read; it proves nothing."""
+        """Whether the token was valid lately. A hint before a report is read; `require` decides."""
         return self._genuine.recall(_digest(token)) is not None
 
     def recall(self, key: AttemptKey) -> Remembered[AttemptStay | None] | None:
-        """None: the store has to be asked."""
+        """The cached answer of `find`; None if the store has to be asked."""
         return self._stays.recall(str(key))
 
     def find(self, key: AttemptKey) -> Remembered[AttemptStay | None]:
@@ -58,7 +58,7 @@ class Workers:
     def require_not_over(self, key: AttemptKey, stay: AttemptStay | None) -> None:
         """Raises AttemptOver if the attempt has ended or does not exist."""
         if stay is None or is_over(stay, self._clock.now()):
-            raise AttemptOver(f"attempt {key} has ended, and its token with it")
+            raise AttemptOver(f"attempt {key} has ended, so its token is no longer valid")
 
 
 def _digest(token: str) -> str:

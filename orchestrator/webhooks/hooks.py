@@ -1,6 +1,6 @@
-"""Webhooks by request, beside those of the settings: made and removed while the service runs.
+"""Webhooks that are created and removed while the service runs, besides those of the settings.
 
-Every service of the database knows of a change within seconds; the one that was asked, at once.
+The service that handles the request knows of a change at once, the other services on its database within seconds.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from orchestrator.wire.webhook_views import NewWebhookView, WebhookRequest, Webh
 
 log = structlog.get_logger()
 
-_KEEP_S = 5.0  # how late a change by another service is known here
+_KEEP_S = 5.0  # how late a change by another service is noticed here
 _KEY_BYTES = 24
 _ALL = "all"
 _PROXIED = (
-    "is reached through a proxy of the service's environment, which cannot be held to an address that was checked; "
-    "put the webhook into the service's settings, or its host into NO_PROXY where it can be reached directly"
+    "would be reached through the proxy of the service's environment, which looks up the address itself, so that it "
+    "cannot be checked; add the webhook to the service's settings, or its host to NO_PROXY if no proxy is needed"
 )
 
 
 class Hooks(Collection[str]):
-    """The names of all webhooks, and the doors to make and remove one. Every method raises StoreUnavailable.
+    """The names of all webhooks, with methods to create and remove one. Every method raises StoreUnavailable.
 
-    `configured`: those of the settings, which nobody changes here. `subscribe` is told of all there are. `is_proxied`:
-    whether a URL is reached through a proxy.
+    `configured` are the webhooks of the settings, which cannot be changed here. `subscribe` receives all webhooks after
+    each change. `is_proxied` says whether a URL is reached through a proxy.
     """
 
     def __init__(
@@ -91,26 +91,27 @@ class Hooks(Collection[str]):
             created_by=by.name,
         )
         if request.name in self._configured or not self._store.add(stored):
-            raise Conflict(f"there is a webhook {request.name} already; remove that, or choose another name")
-        log.info("webhook made", webhook=request.name, host=stored.host, by=by.name)
+            raise Conflict(f"a webhook {request.name} exists already; remove it, or choose another name")
+        log.info("webhook created", webhook=request.name, host=stored.host, by=by.name)
         self.refresh()
         return NewWebhookView(**_view(stored).model_dump(), secret=secret)
 
     def remove(self, name: str, *, by: Principal) -> None:
         """Raises NotFound, Conflict."""
         if name in self._configured:
-            raise Conflict(f"webhook {name} stands in the service's settings; take it out there")
+            raise Conflict(f"webhook {name} is from the service's settings; remove it there")
         if not self._store.remove(name):
             raise NotFound(f"there is no webhook {name}")
         log.info("webhook removed", webhook=name, by=by.name)
         self.refresh()
 
     def views(self) -> list[WebhookView]:
-        """Those that were made by request."""
+        """The webhooks that were created by request."""
         return [_view(stored) for stored in self._made()]
 
     def endpoints(self) -> list[Endpoint]:
-        """Where those that were made by request lead, as of now. One that cannot be opened is left out, and told."""
+        """The current endpoints of the webhooks that were created by request. One that cannot be unsealed is logged and
+        left out."""
         found = []
         for stored in self.refresh():
             try:
@@ -123,13 +124,13 @@ class Hooks(Collection[str]):
         return found
 
     def refresh(self) -> Sequence[StoredWebhook]:
-        """Look again, and have what happens from now on written down for all there are."""
+        """Read the webhooks again, and subscribe all of them to later events."""
         made = self._memory.keep(_ALL, self._store.all())
         self._subscribe([*self._configured.values(), *(each.webhook for each in made)])
         return made
 
     def reseal(self) -> None:
-        """Seal anew with the first key what an older one may have sealed."""
+        """Seal all webhooks again with the first key."""
         for stored in self._store.all():
             purpose = _purpose(stored.webhook.name)
             new = self._vault.seal(purpose, self._vault.unseal(purpose, stored.sealed))
@@ -151,7 +152,7 @@ class Hooks(Collection[str]):
 
 
 def is_proxied(url: str) -> bool:
-    """Whether a variable as HTTPS_PROXY of the service's environment stands for a URL, and NO_PROXY does not."""
+    """Whether a variable such as HTTPS_PROXY applies to a URL, and NO_PROXY does not."""
     parts = urlsplit(url)
     return bool({parts.scheme, "all"} & getproxies().keys()) and not proxy_bypass(parts.hostname or "")
 

@@ -1,7 +1,7 @@
-"""The outbox: sends what webhooks are owed, at least once, signed as standardwebhooks.com says.
+"""The outbox: sends the stored messages of webhooks, at least once, signed as standardwebhooks.com says.
 
-One thread for each webhook, so that a slow receiver delays nobody else. A message is claimed in one transaction, sent
-outside of any, and settled in another one: a crash between sending and settling sends it again, under the same id.
+Each webhook has a thread, so that a slow receiver does not delay others. A message is claimed in one transaction, sent
+outside of any, and settled in another. After a crash between sending and settling it is sent again with the same id.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from trainer.contract.clock import render_time
 
 log = structlog.get_logger()
 
-_AT_ONCE = 16  # messages on their way to one webhook at a time, each of another job
-_HOLD_S = 20.0  # of a claim: twice what sending takes at most
+_AT_ONCE = 16  # concurrent messages to one webhook, each of another job
+_HOLD_S = 20.0  # how long a claim holds: twice the longest time to send
 _SWEEP_EVERY_S = 3600.0
-_LAST_WORDS_S = 3.0  # for what is on its way when the service stops
+_STOP_S = 3.0  # for messages in flight when the service stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a webhook's messages go. Neither the key nor the URL, which may hold one too, is ever shown.
+    """Where a webhook's messages go. Neither the key nor the URL, which may contain one too, is ever shown.
 
-    `inside`: the names and networks behind the service's walls that it may lead to; None: anywhere, for it stands in
-    the settings, which are an admin's of the machine.
+    `inside` has the names and private networks to which the webhook may lead. None: it may lead anywhere, because it is
+    from the settings, which only an administrator of the machine writes.
     """
 
     webhook: Webhook
@@ -50,7 +50,7 @@ class Endpoint:
 
 
 class Outbox:
-    """Threads that send. Any number of services may run one on the same database."""
+    """The threads that send. Any number of services may run an outbox on the same database."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Outbox:
         made: Callable[[], Sequence[Endpoint]] | None = None,
         look_every_s: float = 3.0,
     ) -> None:
-        """`made`: those that come and go while the service runs, looked up every few seconds."""
+        """`made` returns the webhooks that were created by request. It is called every few seconds."""
         self._store = store
         self._closing = threading.Event()
         self._metrics, self._poll_s, self._timeout_s = metrics, poll_s, timeout_s
         self._made, self._look_every_s = made, look_every_s
-        self._ends: dict[str, tuple[Endpoint, threading.Event]] = {}  # of those of `made` that are carried
+        self._ends: dict[str, tuple[Endpoint, threading.Event]] = {}  # of each running thread for a webhook of `made`
         self._threads = [self._courier_thread(endpoint, self._closing) for endpoint in endpoints]
         if made is not None:
             self._threads.append(threading.Thread(target=self._tend, name="webhooks-made", daemon=True))
@@ -80,9 +80,9 @@ class Outbox:
             thread.start()
 
     def stop(self) -> None:
-        """What is on its way may arrive or not; what is owed stays owed."""
+        """Stop the threads. Messages in flight may arrive or not; undelivered ones stay in the outbox."""
         self._closing.set()
-        until = time.monotonic() + _LAST_WORDS_S
+        until = time.monotonic() + _STOP_S
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout=max(0.0, until - time.monotonic()))
@@ -97,9 +97,9 @@ class Outbox:
                 end.wait(self._poll_s)
 
     def _tend(self) -> None:
-        """Begin to carry for those that have come, and end it for those that have gone or lead elsewhere now."""
+        """Start threads for new webhooks, and stop those of webhooks that were removed or changed."""
         while not self._closing.is_set():
-            _attempt(self._look, "look for webhooks")
+            _attempt(self._look, "search for webhooks")
             self._closing.wait(self._look_every_s)
         for _, end in self._ends.values():
             end.set()
@@ -124,7 +124,7 @@ class Outbox:
 
 
 class Courier:
-    """Carries the messages of one webhook."""
+    """Sends the messages of one webhook."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Courier:
         self._trust = ssl.create_default_context() if endpoint.url.startswith("https:") else False
 
     def carry(self) -> int:
-        """Send what is due, once each; returns how many were sent or tried. Raises StoreUnavailable."""
+        """Try each due message once; returns how many were tried. Raises StoreUnavailable."""
         self._metrics.webhook_oldest_due_s.labels(self.name).set(self._store.oldest_due_s(self.name) or 0.0)
         claimed = self._store.claim(self.name, limit=_AT_ONCE, hold_s=_HOLD_S)
         if claimed:
@@ -155,14 +155,17 @@ class Courier:
         return len(claimed)
 
     async def _send(self, deliveries: Sequence[Delivery]) -> list[str | None]:
-        trust_env = self._endpoint.inside is None  # a proxy would look up the name, and not be bound to what we found
+        trust_env = (
+            self._endpoint.inside is None
+        )  # a proxy would look up the name itself and could find another address
         async with httpx.AsyncClient(
             verify=self._trust, timeout=self._timeout_s, follow_redirects=False, trust_env=trust_env
         ) as client:
             return await asyncio.gather(*(self._post(client, delivery) for delivery in deliveries))
 
     async def _post(self, client: httpx.AsyncClient, delivery: Delivery) -> str | None:
-        """None, or why it did not arrive. The time-out is of the whole: a receiver that drips is slow as well."""
+        """None, or why the message did not arrive. The time-out covers the whole exchange, because a receiver may also
+        answer byte by byte."""
         body, timestamp = render_message(delivery), int(self._now())
         headers = {
             "content-type": "application/json",
@@ -176,7 +179,7 @@ class Courier:
                 url, extensions = await _pinned(self._endpoint)
                 sent = {**headers, "host": httpx.URL(self._endpoint.url).netloc.decode()}
                 async with client.stream("POST", url, content=body, headers=sent, extensions=extensions) as answer:
-                    return None if answer.is_success else f"it answered {answer.status_code}"
+                    return None if answer.is_success else f"the receiver answered {answer.status_code}"
         except _Inside as error:
             return str(error)
         except (TimeoutError, httpx.TimeoutException):
@@ -195,7 +198,7 @@ class Courier:
         self._metrics.webhook_deliveries.labels(self.name, outcome).inc()
         if pause_s is None or delivery.tries == 1:
             log.warning(
-                "webhook given up" if pause_s is None else "webhook failed, is tried again",
+                "webhook message given up" if pause_s is None else "webhook message failed, will be retried",
                 webhook=self.name,
                 message=delivery.message_id,
                 job=delivery.event.job_id,
@@ -205,11 +208,11 @@ class Courier:
 
 
 class _Inside(Exception):
-    """The receiver's name leads behind the service's walls."""
+    """The receiver's name resolves to an address in a private network."""
 
 
 async def _pinned(endpoint: Endpoint) -> tuple[httpx.URL, dict[str, str]]:
-    """The URL with an address that was looked at in the place of its name. Raises _Inside, OSError."""
+    """The URL with a checked address in place of its host name. Raises _Inside, OSError."""
     url = httpx.URL(endpoint.url)
     if endpoint.inside is None:
         return url, {}
@@ -219,11 +222,11 @@ async def _pinned(endpoint: Endpoint) -> tuple[httpx.URL, dict[str, str]]:
     reason = why_inside(name, addresses, endpoint.inside)
     if reason is not None:
         raise _Inside(reason)
-    return url.copy_with(host=addresses[0]), {"sni_hostname": name}  # the certificate is still the name's
+    return url.copy_with(host=addresses[0]), {"sni_hostname": name}  # the certificate must still match the name
 
 
 def render_message(delivery: Delivery) -> bytes:
-    """The body: the same at every try."""
+    """The body of a message, the same at every try."""
     event = delivery.event.event
     document = {
         "id": delivery.message_id,
@@ -246,11 +249,11 @@ def render_message(delivery: Delivery) -> bytes:
 
 
 def _attempt(work: Callable[[], int], what: str) -> int:
-    """A thread's edge: no trouble ends it."""
+    """The outermost call of a thread: logs every error, so that the thread continues."""
     try:
         return work()
     except Unavailable as error:
-        log.warning(f"{what} has to wait", reason=str(error))
+        log.warning(f"{what} is delayed", reason=str(error))
     except Exception:
         log.exception(f"{what} failed")
     return 0

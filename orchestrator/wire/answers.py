@@ -1,4 +1,4 @@
-"""What all answers and requests have in common, and pages of them."""
+"""Base classes of answers and requests, and pages of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters, their queues and nodes, and what projects use of them."""
+"""Clusters, their queues and nodes, and the use by projects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from orchestrator.wire.answers import Answer
 
 
 class SlotsView(Answer):
-    """One slot for each worker. `total` and `free` are null where the cluster queues by itself or does not answer."""
+    """Slots of a cluster; a worker takes one. `total` and `free` are null if the cluster has a queue of its own or does
+    not answer."""
 
     used: int
     total: int | None
@@ -18,7 +19,7 @@ class SlotsView(Answer):
 
 
 class LeaseView(Answer):
-    """Which service process supervises a cluster. Times are the database's."""
+    """The service process that supervises a cluster. Times are by the database's clock."""
 
     holder: str
     since: datetime | None
@@ -27,7 +28,7 @@ class LeaseView(Answer):
 
 
 class PartitionView(Answer):
-    """A part of a cluster with a queue of its own. `broken`: nodes that take no jobs, each with the reason."""
+    """A part of a cluster with a queue of its own. `broken` has the reason of each node that takes no jobs."""
 
     name: str
     is_default: bool
@@ -41,16 +42,16 @@ class ClusterView(Answer):
     name: str
     kind: str
     answers: bool
-    detail: str  # where it does not answer: why
+    detail: str  # why the cluster does not answer; empty if it does
     slots: SlotsView
     max_jobs: int | None
-    jobs: dict[str, int]  # by state; those that have ended are left out
+    jobs: dict[str, int]  # by state, without ended jobs
     lease: LeaseView | None
-    partitions: list[PartitionView] = Field(default_factory=list)  # where the cluster tells of them
+    partitions: list[PartitionView] = Field(default_factory=list)  # empty if the cluster reports none
 
 
 class QueuedView(Answer):
-    """A job in the order in which the queue is to start; `reason` says what it waits for."""
+    """A queued job, listed in the order in which jobs will start. `reason` says what it waits for."""
 
     id: str
     name: str
@@ -61,12 +62,12 @@ class QueuedView(Answer):
 
 
 class NodeView(Answer):
-    """A node that has failures in its record."""
+    """A node with recorded failures."""
 
     cluster: str
     name: str
-    excluded_until: datetime | None  # new attempts avoid it until then
-    failures: int  # one power loss is one, however many jobs met it
+    excluded_until: datetime | None  # new attempts avoid the node until then
+    failures: int  # a power loss counts once, however many jobs it hit
     last_at: datetime
     last_kind: str
     last_sentence: str
@@ -75,13 +76,13 @@ class NodeView(Answer):
 
 class UseView(Answer):
     cluster: str
-    jobs: int  # that hold a place
+    jobs: int  # jobs that hold slots
     devices: int
     queued: int
 
 
 class ProjectView(Answer):
-    """A project that has a quota, or jobs that are not at rest. The quota holds on each cluster; null is no limit."""
+    """A project with a quota or with active jobs. The quota applies to each cluster; null means no limit."""
 
     name: str
     max_jobs: int | None

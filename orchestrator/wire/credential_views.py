@@ -16,7 +16,8 @@ GrantedProject = Annotated[str, Field(pattern=r"^(?:\*|[a-z0-9](?:[a-z0-9-]{0,61
 
 
 class TokenRequest(Request):
-    """`grants`: a role by project, `*` for every project. Without `expires_at` it holds until it is revoked."""
+    """`grants` maps a project, or `*` for every project, to a role. Without `expires_at` the token is valid until it is
+    revoked."""
 
     name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@+-]*$")
     grants: dict[GrantedProject, Role] = Field(min_length=1, max_length=100)
@@ -24,7 +25,7 @@ class TokenRequest(Request):
 
 
 class TokenView(Answer):
-    """A token without what it takes to use it."""
+    """A token without its text."""
 
     id: str
     name: str
@@ -37,13 +38,13 @@ class TokenView(Answer):
 
 
 class NewTokenView(TokenView):
-    """`token` is shown this once."""
+    """A new token. `token` is its text, which no other answer shows."""
 
     token: str
 
 
 class SecretRequest(Request):
-    """A secret to store; one of that name is replaced. Its value is never told."""
+    """A secret to store. It replaces one with the same name. No answer shows its value."""
 
     project: Name = "default"
     name: EnvName
@@ -51,7 +52,7 @@ class SecretRequest(Request):
 
 
 class SecretView(Answer):
-    """That there is a secret, and who stored it when."""
+    """A secret without its value: its name, who stored it, and when."""
 
     project: str
     name: str

@@ -1,4 +1,4 @@
-"""What a job left behind: snapshots, workers, what steps measured."""
+"""The history of a job: snapshots, workers, nodes, stacks, metrics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class SnapshotView(Answer):
     generation: int
     state: str  # committed, quarantined, deleted
     size_bytes: int | None
-    world_size: int | None = None  # of the group that took it
+    world_size: int | None = None  # of the group that took the snapshot
     at: datetime
-    verified_at: datetime | None = None  # when all of its bytes were last compared with its manifest
+    verified_at: datetime | None = None  # when all of its bytes were last compared with the manifest
 
     @property
     def exists(self) -> bool:
-        """Whether its files are there; a quarantined one's are, too."""
+        """Whether the files exist. Those of a quarantined snapshot do."""
         return self.state != "deleted"
 
 
@@ -35,35 +35,36 @@ class WorkerView(Answer):
     phase: str
     step: int | None
     memory_bytes: int | None
-    utilisation: float | None = None  # of its device, 0 to 1
+    utilisation: float | None = None  # of the worker's device, 0 to 1
     at: datetime
 
 
 class JobNodeView(Answer):
-    """A node of the job's newest attempt: one life of a replica's agent. `name` is what the machine calls itself."""
+    """A node of the job's newest attempt: one incarnation of a replica's agent. `name` is the machine's host name."""
 
     attempt: int
     replica: int
     incarnation: int
     name: str | None
     pid: int | None  # of the agent
-    ranks: list[int]  # of which its workers have told
-    ended: str | None  # as the agent's exit record says; null: it has left none
+    ranks: list[int]  # that its workers reported
+    ended: str | None  # from the agent's exit record; null: there is none
 
 
 class StacksView(Answer):
-    """Where one rank stood when somebody asked, or before it was ended. `text` null: it did not answer."""
+    """The Python stack of one rank, on request or before its worker was stopped. `text` is null if the rank did not
+    answer."""
 
     rank: int
     attempt: int
     generation: int | None
     at: datetime
-    wish: int | None  # the number of the request that it answers
+    wish: int | None  # the number of the request that this stack answers
     text: str | None
 
 
 class MetricsView(Answer):
-    """Series by name; the values of `steps`, `at` and each series belong together by position."""
+    """Series by name. Position i of `steps`, `at`, `attempts`, `generations` and each series belongs to one step."""
 
     steps: list[int]
     at: list[datetime]

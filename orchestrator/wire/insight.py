@@ -1,4 +1,4 @@
-"""Where a job's time went, and why it stands as it does."""
+"""Where a job's time went, and why it is in its state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.contract.chaos import Fault
 
 
 class StretchView(Answer):
-    """So long the job was in one bin with `used` of its `devices`. `stall_s`: of it, training stood still so long for
+    """A time in which the job was in one bin and used `used` of its `devices`. In `stall_s` of it, training waited for
     snapshots."""
 
     bin: str
@@ -24,13 +24,13 @@ class StretchView(Answer):
     attempt: int | None
     generation: int | None
     stall_s: float
-    cause: str | None = None  # of a loss: the kind of failure that it goes back to
-    chaos: int | None = None  # of a loss: the number of the request for chaos that it came of
+    cause: str | None = None  # of a loss: the kind of failure that caused it
+    chaos: int | None = None  # of a loss: the number of the request for chaos that caused it
 
 
 class GainView(Answer):
-    """What would have spared the job time, from what it measured itself. `device_seconds` null: `sentence` says what is
-    not known yet."""
+    """What would have saved the job time, computed from its own measurements. If `device_seconds` is null, `sentence`
+    says what is not known yet."""
 
     name: str
     sentence: str
@@ -38,26 +38,30 @@ class GainView(Answer):
 
 
 class GoodputView(Answer):
-    """Where the device time went: `bins`, in device-seconds, add up to `device_seconds`, the job's life so far times
-    the devices that it asked for. `goodput` is the productive part of what it held: all but queue and idle time.
-    `chaos_s`: of the losses, what faults on purpose cost. `cost` is of what it held, `lost_cost` of what of it was not
-    productive; null where no price is set."""
+    """Where the device time of a job went.
+
+    `device_seconds` is the job's life so far times the devices that it requests. `bins`, in device-seconds, add up to
+    it. The job held its devices in all bins but `queue` and `idle`; `goodput` is the productive part of the held time.
+    `chaos_s` is the part of the losses that injected faults caused. `cost` is the price of the held time and
+    `lost_cost` that of its unproductive part; both are null if no price is set.
+    """
 
     goodput: float | None
     device_seconds: float
     wall_s: float
     chaos_s: float = 0.0
     bins: dict[str, float]
-    stretches: list[StretchView] = Field(default_factory=list)  # the same life, in order
-    gains: list[GainView] = Field(default_factory=list)  # the largest first
+    stretches: list[StretchView] = Field(default_factory=list)  # the same time, in order
+    gains: list[GainView] = Field(default_factory=list)  # largest first
     cost: float | None = None
     lost_cost: float | None = None
     currency: str | None = None
 
 
 class ShareView(Answer):
-    """A part of the device time, as in GoodputView. `name` null: what belongs to none. `gain_device_seconds`: what
-    better intervals of snapshots would have spared its jobs over their whole lives; null where none can be told."""
+    """A part of the device time, as in GoodputView. The share with `name` null belongs to no group.
+    `gain_device_seconds` is what better snapshot intervals would have saved its jobs over their whole lives; null if
+    not known."""
 
     name: str | None
     jobs: int
@@ -71,13 +75,13 @@ class ShareView(Answer):
 
     @property
     def lost_device_seconds(self) -> float:
-        """What was held and was not productive."""
+        """Held and not productive."""
         return self.held_device_seconds - self.bins.get("productive", 0.0)
 
 
 class SharesView(Page[ShareView]):
-    """The device time between two moments, the largest share first. The shares add up to `total`, but for `jobs`: with
-    nodes and causes one job may have a part in several."""
+    """The device time between two times, the largest share first. The shares add up to `total`, except for `jobs`: a
+    job may be in several shares if they are by node or by cause."""
 
     by: str
     since: datetime
@@ -87,7 +91,7 @@ class SharesView(Page[ShareView]):
 
 
 class ChaosView(Answer):
-    """A fault on purpose: who requested it, and when and in which words an agent told that it had happened."""
+    """An injected fault: who requested it, and when and how an agent reported it."""
 
     number: int  # of the request
     fault: Fault
@@ -98,21 +102,21 @@ class ChaosView(Answer):
 
 
 class CauseView(Answer):
-    """The first cause of the newest trouble. `over`: training went on, or ended well, since."""
+    """The first cause of the newest failure. `over`: training has continued or succeeded since."""
 
     failure: FailureView
     at: datetime
     attempt: int
     generation: int | None
-    collateral_ranks: list[int]  # which ended with the failed one
-    nodes: list[str]  # that have it in their record
+    collateral_ranks: list[int]  # ranks that ended with the failed one
+    nodes: list[str]  # nodes that have the failure in their record
     over: bool
-    chaos: ChaosView | None = None  # the fault on purpose that it came of
+    chaos: ChaosView | None = None  # the injected fault that caused it
     last_lines: list[str] = Field(default_factory=list)  # of the failed rank's log
 
 
 class DeedView(Answer):
-    """What was done; `rule` names the rule of the policy that fired, where the service did it."""
+    """What was done. `rule` names the policy rule that decided it; null if an agent or a person did it."""
 
     at: datetime
     sentence: str
@@ -121,7 +125,7 @@ class DeedView(Answer):
 
 
 class RemedyView(Answer):
-    """What is known of such an error: what it usually comes from, and what helps."""
+    """The usual cause of a known error, and what helps."""
 
     name: str
     cause: str
@@ -129,10 +133,10 @@ class RemedyView(Answer):
 
 
 class WhyView(Answer):
-    """Why a job stands as it does. `verdict`, `lost`, `next` and `quiet` are sentences.
+    """Why a job is in its state. `verdict`, `lost`, `next` and `quiet` are sentences.
 
-    For a running job whose workers report no steps, `quiet` says when one of them printed last and whether a hang would
-    be noticed. `last_output_at` is the time of that output.
+    For a running job whose workers report no steps, `quiet` says when a worker last printed something and whether a
+    hang would be noticed. `last_output_at` is the time of that output.
     """
 
     job: str
@@ -145,4 +149,4 @@ class WhyView(Answer):
     next: str
     quiet: str | None = None
     last_output_at: datetime | None = None
-    avoids: list[str] = Field(default_factory=list)  # sentences: nodes that its next attempt would not use
+    avoids: list[str] = Field(default_factory=list)  # sentences on the nodes that the next attempt would avoid

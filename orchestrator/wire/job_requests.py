@@ -1,4 +1,4 @@
-"""What a job's owner asks for."""
+"""The bodies of requests to a job."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from trainer.contract.chaos import Fault
 
 
 class RetryRequest(Request):
-    """`restore_from` names a snapshot of the job that bounds the restore; `patch` merges into the spec (RFC 7396)."""
+    """`restore_from` is the newest snapshot that the attempt may restore. `patch` merges into the spec (RFC 7396)."""
 
     restore_from: str | None = Field(default=None, max_length=255)
     patch: dict[str, Any] | None = None
 
 
 class ScaleRequest(Request):
-    """`nodes` as in a spec's topology: a number, or a range as "2:8"."""
+    """`nodes` is a number, or a range such as "2:8", as in the topology of a spec."""
 
     nodes: StrictStr | StrictInt
 
 
 class StacksRequest(Request):
-    """Whose stacks; without a rank those of every rank."""
+    """The rank whose stack is requested. Default: every rank."""
 
     rank: int | None = Field(default=None, ge=0, le=2**31 - 1, strict=True)
 
 
 class ChaosRequest(Request):
-    """A fault for a running job. `node` is a node of the job by its number, from 0, or by its name; with neither `rank`
-    nor `node` the last rank is struck, and all agents are preempted."""
+    """A fault for a running job. `node` is a node's number in the job, from 0, or its name. With neither `rank` nor
+    `node` the fault hits the last rank; a preemption hits all agents."""
 
     fault: Fault
     rank: int | None = Field(default=None, ge=0, le=2**31 - 1, strict=True)

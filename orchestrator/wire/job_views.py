@@ -33,26 +33,26 @@ class JobView(Answer):
     cluster: str
     state: JobState
     reason: str
-    cancelling: bool  # a request to cancel is recorded and the job has not ended yet
+    cancelling: bool  # a cancel request is recorded and the job has not ended yet
     retrying: bool = False  # another attempt is requested and has not begun yet
-    suspended: bool = False  # its owner requests that it rests until it is resumed
-    suspending: bool = False  # so it is requested, and it does not rest yet
-    pending: list[str] = Field(
-        default_factory=list
-    )  # requests that are recorded and not carried out yet, by their verb
+    suspended: bool = False  # a suspension is requested, until a resume
+    suspending: bool = False  # a suspension is requested and the job has not stopped yet
+    pending: list[str] = Field(default_factory=list)  # the verbs of requests that are recorded and not carried out yet
     priority: int
     labels: dict[str, str]
-    owner: str | None = None  # who submitted it
+    owner: str | None = None  # who submitted the job
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
     attempt: int | None
     attempts: int
-    nodes: str | None = None  # what the newest attempt was given
-    asked: str = "1"  # what the spec asks for now
+    nodes: str | None = None  # number of nodes of the newest attempt
+    asked: str = "1"  # number or range of nodes that the spec requests now
     phase: str | None = None  # of the newest attempt
     spent: dict[str, int] = Field(default_factory=dict)  # of spec.supervise.budgets, restarts in place included
-    preemptions: int = 0  # that ended an attempt, since the last retry or refund; spent where the spec limits them
+    preemptions: int = (
+        0  # that ended an attempt, since the last retry or refund; also in `spent` if the spec limits them
+    )
     generation: int | None
     restarts: int  # in place, in the newest attempt
     step: int | None
@@ -67,26 +67,26 @@ class JobView(Answer):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Whether the job is in a terminal state and no retry is pending."""
         return self.state.terminal and not self.retrying
 
 
 class SubmittedView(JobView):
-    """The answer to a submission. Each of `warnings` is a sentence on a field that has no effect on the job."""
+    """The answer to a submission. Each item of `warnings` is a sentence on a field that has no effect on this job."""
 
     warnings: list[str] = Field(default_factory=list)
 
 
 class DeletionView(Answer):
-    """A job whose record was deleted. `files_due`: its files are to go too, and may still be there. `folders`: where
-    they are, as the service sees them; its own is missing where its cluster is no longer configured."""
+    """A job whose record was deleted. If `files_due`, its files will be deleted too, and may still exist. `folders` has
+    their paths on the service's machine; it is incomplete if the job's cluster is no longer configured."""
 
     job_id: str
     name: str
     project: str
     cluster: str
     owner: str | None
-    state: JobState  # its last
+    state: JobState  # the last one
     created_at: datetime
     deleted_at: datetime
     deleted_by: str
@@ -101,12 +101,12 @@ class AttemptView(Answer):
     rendezvous_id: str
     port: int
     handle: str | None
-    nodes: str | None = None  # what it was given
-    asked: str | None = None  # what the spec asked for when it was made
-    excluded_nodes: list[str] = Field(default_factory=list)  # which it had to avoid
-    restore_from: str | None  # what its owner asked for
-    restored: str | None = None  # what its newest generation continued from
-    step: int | None = None  # the last one that it told of
+    nodes: str | None = None  # number of nodes of this attempt
+    asked: str | None = None  # number or range of nodes that the spec requested when the attempt was created
+    excluded_nodes: list[str] = Field(default_factory=list)  # nodes that the attempt had to avoid
+    restore_from: str | None  # the snapshot that the job's owner requested
+    restored: str | None = None  # the snapshot that the newest generation continued from
+    step: int | None = None  # the last reported step
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -122,17 +122,17 @@ class EventView(Answer):
     attempt: int | None
     generation: int | None
     evidence: dict[str, Any]
-    actor: str | None = None  # who asked for it; null: nobody, the service or an agent did it
-    replica: int | None = None  # of the attempt, whose agent or worker told it; null: the service did
+    actor: str | None = None  # who requested it; null: the service or an agent acted by itself
+    replica: int | None = None  # whose agent or worker reported the event; null: the service wrote it
 
 
 class JobChange(Answer):
-    """The `data` of a stream's event: something happened to this job."""
+    """The `data` of a stream's event: the job that changed."""
 
     job_id: str
-    kind: str  # as of EventView
+    kind: str  # as in EventView
 
 
 def name_replicas(job: JobView, events: Iterable[EventView]) -> bool:
-    """Whether it is to be said whose events these are: the job has more than one replica, or had."""
+    """Whether to show which replica reported an event: the job has, or had, more than one."""
     return job.spec.topology.max_nodes > 1 or any(event.replica for event in events)

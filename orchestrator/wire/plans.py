@@ -1,4 +1,4 @@
-"""What would be launched."""
+"""The answer to a plan: what would be launched."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ReplicaPlanView(Answer):
 
 
 class MemoryView(Answer):
-    """What the bundled trainer takes of each device at the worst moment of a step, in bytes, by formulas.
+    """The estimated memory of the bundled trainer on each device at the worst moment of a step, in bytes.
 
-    `terms` add up to `total_bytes`. `device_bytes` and `fits` are null where the device is not known; without a GPU the
-    device is a worker's part of its node's memory. `host_bytes` is what offloading keeps there for each worker.
+    `terms` add up to `total_bytes`. `device_bytes` and `fits` are null if the device is not known. Without a GPU the
+    device is a worker's part of its node's memory. `host_bytes` is what offloading keeps in host memory per worker.
     """
 
     strategy: str
@@ -35,7 +35,7 @@ class MemoryView(Answer):
 
 
 class RungView(Answer):
-    """One way to train the job, with what it takes of each device; `fits` null where the device is not known."""
+    """One way to train the job and its memory on each device. `fits` is null if the device is not known."""
 
     name: str
     total_bytes: int
@@ -43,8 +43,8 @@ class RungView(Answer):
 
 
 class OutlookView(Answer):
-    """What the queue would say of the job now. `ahead`: jobs that would start before it. `total` and `free` are slots,
-    null on a cluster that queues by itself; `excluded_nodes` have a record and would be avoided."""
+    """Whether the job would start now. `ahead` is the number of jobs that would start before it. `total` and `free` are
+    slots, null on a cluster with a queue of its own. The job would avoid `excluded_nodes`, which have failures."""
 
     admitted: bool
     sentence: str
@@ -55,8 +55,8 @@ class OutlookView(Answer):
 
 
 class AgainstView(Answer):
-    """What the spec would change of a job, as lines of a unified diff. The job's next attempt would restore `restores`
-    (null: it has no snapshot) and do `redo_steps` again, which takes about `redo_s`; null where it is not known."""
+    """How the spec differs from a job, as lines of a unified diff. The job's next attempt would restore `restores`
+    (null: the job has no snapshot) and repeat `redo_steps` steps in about `redo_s` seconds (null: not known)."""
 
     job: str
     state: JobState
@@ -69,9 +69,9 @@ class AgainstView(Answer):
 
 
 class PlanView(Answer):
-    """A dry run. `appdef` is the launch as a torchx AppDef; nothing was submitted and no port is reserved yet.
+    """A dry run. `appdef` is the launch as a torchx AppDef. Nothing is submitted and no port is reserved.
 
-    `rungs` are the ways to train it, from the fastest on; `fitting` names the first that fits.
+    `rungs` are the ways to train the job, fastest first. `fitting` names the first that fits.
     """
 
     rendezvous_id: str
@@ -80,10 +80,10 @@ class PlanView(Answer):
     native_kind: str
     native_request: str
     appdef: dict[str, Any]
-    memory: MemoryView | None = None  # of the bundled trainer alone
+    memory: MemoryView | None = None  # only for the bundled trainer
     rungs: list[RungView] = Field(default_factory=list)
     fitting: str | None = None
-    restores: str | None = None  # the snapshot that it would begin from
-    outlook: OutlookView | None = None  # null where nobody can tell
+    restores: str | None = None  # the snapshot that the job would restore
+    outlook: OutlookView | None = None  # null if not known
     against: AgainstView | None = None
     warnings: list[str]

@@ -1,4 +1,4 @@
-"""What is answered where something is wrong (RFC 9457)."""
+"""Problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FieldError(Answer):
 
 
 class Problem(Answer):
-    """RFC 9457. `type` is a relative reference that stays the same for one kind of problem."""
+    """An error answer. `type` is a relative reference and identifies the kind of problem."""
 
     type: str
     title: str

@@ -1,4 +1,4 @@
-"""What agents report, and what they are answered. Reports ignore unknown fields: agents are of other versions."""
+"""Reports of agents, and their answers. Reports ignore unknown fields, because agents may have other versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.wire.problems import Problem
 
 
 class ReportBody(BaseModel):
-    """New journal lines of one replica. Offsets are bytes in the journal files: sending lines twice changes nothing."""
+    """New journal lines of one replica. Offsets are bytes in the journal files. Sending lines again has no effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -43,6 +43,6 @@ class ReportAnswer(Answer):
 
 
 class ReportRefusal(Problem):
-    """A report that was refused by the token of an attempt that has ended."""
+    """The answer to a report of an attempt that has ended."""
 
     desired: DesiredView

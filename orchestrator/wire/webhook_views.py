@@ -10,7 +10,7 @@ from orchestrator.wire.answers import Answer, Request
 
 
 class WebhookView(Answer):
-    """A webhook as it is configured; its URL and its secret are not told."""
+    """A webhook without its URL and its secret."""
 
     name: str
     host: str
@@ -19,7 +19,7 @@ class WebhookView(Answer):
 
 
 class WebhookRequest(Request):
-    """A webhook to make. Without a secret one is drawn; it is shown in the answer and never again."""
+    """A webhook to create. Without `secret` the service generates one. Only the answer shows it."""
 
     name: str = Field(pattern=r"^[a-z0-9-]{1,63}$")
     url: str = Field(max_length=2000)
@@ -31,6 +31,6 @@ class WebhookRequest(Request):
 
 
 class NewWebhookView(WebhookView):
-    """`secret`, with which messages are signed, is shown this once."""
+    """A new webhook. `secret` signs its messages; no other answer shows it."""
 
     secret: str

@@ -440,7 +440,7 @@ def test_a_page_submits_plans_and_copies_nothing_of_a_foreign_project(place: Pla
     text = {"yaml": json.dumps(place.world.spec(project="research"))}
     for path in ("/submit", "/submit/draft"):
         answer = client.post(path, headers=headers, data=text)
-        assert "this takes the role submitter in project research" in answer.text
+        assert "this needs the role submitter in project research" in answer.text
     assert client.get(f"/submit?from={job_id}", headers=headers).status_code == 404
     assert client.get(f"/submit?from={job_id}", headers=place.headers[Role.SUBMITTER, "research"]).status_code == 200
 

@@ -52,7 +52,7 @@ def test_the_last_of_many_keys_that_stands_twice_is_found_in_one_pass() -> None:
     }
     for (parse, count), text in texts.items():
         assert len(text) < MAX_SPEC_BYTES
-        with pytest.raises(HttpProblem, match=f"'k{count - 1}' stands twice"):
+        with pytest.raises(HttpProblem, match=f"'k{count - 1}' appears twice"):
             parse(text)
 
 

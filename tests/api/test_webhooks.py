@@ -160,7 +160,7 @@ def test_a_webhook_that_a_proxy_would_carry_belongs_into_the_settings(
     if not proxied:
         assert hooks.create(request, by=LOCAL).name == "pager"
         return
-    with pytest.raises(InvalidSpec, match="a proxy of the service's environment") as refused:
+    with pytest.raises(InvalidSpec, match="the proxy of the service's environment") as refused:
         hooks.create(request, by=LOCAL)
     assert [problem.pointer for problem in refused.value.problems] == ["/url"]
 
@@ -176,9 +176,9 @@ def test_a_name_is_given_once_and_those_of_the_settings_stay(world: World) -> No
     )
     assert sorted(hooks) == ["ops", "pager"]
     assert len(hooks) == 2
-    with pytest.raises(Conflict, match="stands in the service's settings"):
+    with pytest.raises(Conflict, match="is from the service's settings"):
         hooks.remove("ops", by=LOCAL)
-    with pytest.raises(Conflict, match="there is a webhook ops already"):
+    with pytest.raises(Conflict, match="a webhook ops exists already"):
         hooks.create(WebhookRequest(name="ops", url="https://x.example/"), by=LOCAL)
 
 

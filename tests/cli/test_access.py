@@ -92,11 +92,11 @@ def test_profiles_are_listed_chosen_and_forgotten(
     assert [(row[0], row[-1]) for row in listed] == [("lab", "yes"), ("cloud", "current")]
     assert run("profiles", "--use", "lab").returncode == 0
     assert run("--profile", "cloud", "ls").returncode == 0
-    assert run("logout").stdout.startswith("the profile lab is forgotten")
+    assert run("logout").stdout.startswith("profile lab is deleted")
     assert "lab" not in (tmp_path / FILE).read_text()
     none = run("logout")
     assert none.returncode == 2
-    assert "no profile is the current one" in none.stderr
+    assert "there is no current profile" in none.stderr
     unknown = run("ls", ORCHESTRATOR_PROFILE="lab")
     assert unknown.returncode == 2
     assert "there is no profile 'lab' (known: cloud); make one: orchestrator login URL --name lab" in unknown.stderr

@@ -349,13 +349,13 @@ def test_snapshots_that_were_deleted_are_listed_where_they_are_asked_for(run: Ru
     service.snapshots["gpt-0001"] = told[-1:]
     none_left = run("snapshots", "gpt-0001")
     assert (none_left.returncode, none_left.stdout) == (0, "")
-    assert none_left.stderr == "No snapshot is left: all were deleted; --all lists them.\n"
+    assert none_left.stderr == "All snapshots were deleted; --all lists them.\n"
 
 
 def test_a_job_without_snapshots_says_how_to_get_one_where_it_can(run: Run, service: FakeService) -> None:
     service.add(make_job(name="gpt"))
     assert run("snapshots", "gpt").stderr == (
-        "No snapshots yet; `orchestrator snapshot gpt-0001` asks for one while the job runs.\n"
+        "No snapshots yet; `orchestrator snapshot gpt-0001` takes one while the job runs.\n"
     )
     service.add(make_job(state=JobState.SUCCEEDED))
     assert run("snapshots", "gpt-0001").stderr == "No snapshot was taken.\n"

@@ -44,10 +44,10 @@ NODE: dict[str, object] = {
         (["cancel"], "gpt-0001 RUNNING: is being cancelled"),
         (["suspend"], "gpt-0001 RUNNING: is being suspended"),
         (["resume"], "gpt-0001 RUNNING: trains"),
-        (["retry"], "gpt-0001 RUNNING: another attempt is asked for"),
-        (["snapshot"], "gpt-0001 RUNNING: a snapshot is asked for"),
-        (["chaos", "node-loss"], "gpt-0001 RUNNING: node-loss is asked for; see what comes of it: orchestrator why"),
-        (["scale", "2:8"], "gpt-0001 RUNNING: it is to go on with 2:8 nodes, from a snapshot"),
+        (["retry"], "gpt-0001 RUNNING: another attempt is requested"),
+        (["snapshot"], "gpt-0001 RUNNING: a snapshot is requested"),
+        (["chaos", "node-loss"], "gpt-0001 RUNNING: node-loss is requested; see its effect: orchestrator why"),
+        (["scale", "2:8"], "gpt-0001 RUNNING: it will continue with 2:8 nodes from a snapshot"),
     ],
 )
 def test_a_request_is_told_in_one_line_and_the_same_again(
@@ -66,8 +66,8 @@ def test_a_request_is_told_in_one_line_and_the_same_again(
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ({"asked": "1", "nodes": "2", "pending": ["scale"]}, "it is to go on with 1 node, from a snapshot"),
-        ({"asked": "1", "nodes": "2"}, "it is to have 1 node from its next attempt on"),
+        ({"asked": "1", "nodes": "2", "pending": ["scale"]}, "it will continue with 1 node from a snapshot"),
+        ({"asked": "1", "nodes": "2"}, "its next attempt will have 1 node"),
         ({"asked": "1", "nodes": "1"}, "it has 1 node"),
         ({"asked": "4", "nodes": "4"}, "it has 4 nodes"),
     ],
@@ -112,16 +112,19 @@ def test_a_job_is_deleted_by_who_means_it(run: Run, service: FakeService) -> Non
     ended = {**RUNNING, "state": JobState.SUCCEEDED}
     service.add(make_job(**ended))
     unsure = run("delete", "gpt-0001", "--snapshots", "delete")
-    assert (unsure.returncode, "--yes says that you mean its record, its snapshots" in unsure.stderr) == (2, True)
+    assert (unsure.returncode, "--yes confirms that you want to delete its record, its snapshots" in unsure.stderr) == (
+        2,
+        True,
+    )
     assert "gpt-0001" in service.jobs
     assert run("delete", "gpt-0001", "--snapshots", "some", "--yes").returncode == 2
     done = run("delete", "gpt-0001", "--yes")
     folders = "\n  /runs/gpt-0001\n  /snapshots/gpt-0001\n"
-    assert (done.returncode, done.stdout) == (0, f"gpt-0001 is deleted; its files stay where they are{folders}")
+    assert (done.returncode, done.stdout) == (0, f"gpt-0001 is deleted; its files are kept{folders}")
     assert service.queries[-1] == {"snapshots": "keep"}
     service.add(make_job(**ended))
     told = run("delete", "gpt-0001", "--yes", "--snapshots", "delete")
-    assert told.stdout == f"gpt-0001 is deleted; its files go in a moment{folders}"
+    assert told.stdout == f"gpt-0001 is deleted; its files will be deleted soon{folders}"
     service.add(make_job(**ended))
     all_of_it = run("delete", "gpt-0001", "--yes", "--snapshots", "delete", "--json")
     assert json.loads(all_of_it.stdout)["files_due"] is True
@@ -208,14 +211,14 @@ def test_stacks_of_one_rank_are_json_and_silence_is_an_error(run: Run, service: 
     assert service.bodies[-1] == {"rank": 1}
     service.stacks = [[]]
     silent = run("stacks", "gpt-0001", "--wait", "0")
-    assert (silent.returncode, "no rank of gpt-0001 told where it stands" in silent.stderr) == (2, True)
+    assert (silent.returncode, "no rank of gpt-0001 answered" in silent.stderr) == (2, True)
 
 
 def test_ranks_that_told_nothing_are_named(run: Run, service: FakeService) -> None:
     service.add(make_job(**RUNNING, world_size=3))
     service.stacks = [[], [stacks_of(1, 9)]]
     done = run("stacks", "gpt-0001", "--wait", "0")
-    assert (done.returncode, done.stderr.strip()) == (0, "no word from ranks 0, 2")
+    assert (done.returncode, done.stderr.strip()) == (0, "no answer from ranks 0, 2")
 
 
 def test_the_number_of_nodes_is_sent_as_it_was_typed(run: Run, service: FakeService) -> None:
@@ -228,11 +231,11 @@ def test_the_number_of_nodes_is_sent_as_it_was_typed(run: Run, service: FakeServ
 def test_a_suspended_job_says_so_and_goes_back_into_the_queue(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUSPENDED, suspended=True, reason="suspended by its owner"))
     assert "SUSPENDED" in run("ls").stdout
-    assert run("resume", "gpt-0001").stdout == "gpt-0001 SUSPENDED: goes back into the queue\n"
+    assert run("resume", "gpt-0001").stdout == "gpt-0001 SUSPENDED: returns to the queue\n"
     service.add(make_job(state=JobState.SUSPENDED, suspended=True, reason="suspended by its owner"))
     shown = run("show", "gpt-0001").stdout
     assert "state      SUSPENDED\n" in shown
-    assert "nodes      1 asked for\n" in shown
+    assert "nodes      1 requested\n" in shown
 
 
 @pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "snapshot", "retry", "scale"])
@@ -243,7 +246,7 @@ def test_a_refused_request_is_told_with_status_2(run: Run, service: FakeService,
     service.before_answer = lambda path: service.refusals.append(refusal) if path.endswith(verb) else None
     refused = run(verb, "gpt-0001", *rest)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == ("orchestrator: it has ended FAILED\n  See how it stands: orchestrator show gpt-0001\n")
+    assert refused.stderr == ("orchestrator: it has ended FAILED\n  See its state: orchestrator show gpt-0001\n")
 
 
 def test_a_refusal_of_no_job_leads_to_none(run: Run, service: FakeService) -> None:
@@ -267,8 +270,8 @@ def test_show_tells_nodes_granted_of_asked_budgets_phase_and_requests_on_their_w
     facts = {"asked": "2:8", "spent": spent, "preemptions": 4, "phase": "compile", "pending": ["scale"]}
     service.add(make_job(**{**RUNNING, "nodes": "2:3"}, **facts))
     shown = run("show", "gpt-0001").stdout
-    assert "state      RUNNING (scale is asked for)\n" in shown
-    assert "nodes      2:3 of 2:8 asked for\n" in shown
+    assert "state      RUNNING (scale is requested)\n" in shown
+    assert "nodes      2:3 of 2:8 requested\n" in shown
     assert "budgets    application 1 of 3, 4 preemptions (free)\n" in shown
     assert "phase      compile\n" in shown
 

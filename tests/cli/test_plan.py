@@ -13,9 +13,9 @@ SPEC = "name: gpt\nrun: {script: train.py, workdir: /src}\n"
 def test_a_plan_tells_what_fits_and_what_the_queue_would_say(run: Run, service: FakeService) -> None:
     told = run("plan", "-", stdin=SPEC).stdout
     assert " * DDP: 7.0 GB, fits" in told
-    assert "queue  it would wait: waits for 2 of 4 slots; 1 free now; 3 ahead of it" in told
-    assert "avoids n7, which have a record" in told
-    assert "begins from /runs/a/step-00000010-a1-g1" in told
+    assert "queue  the job would wait: waits for 2 of 4 slots; 1 free now; 3 jobs ahead of it" in told
+    assert "avoids n7, which have recorded failures" in told
+    assert "starts from /runs/a/step-00000010-a1-g1" in told
 
 
 def test_processes_of_this_machine_are_shown_once_and_other_requests_beside_the_commands(
@@ -39,6 +39,6 @@ def test_a_difference_shows_what_would_change_and_what_would_be_done_again(
         '-  "workers_per_node": 2',
         '+  "workers_per_node": 3',
         "request of gpt-0001, attempt 2: no change",
-        "its next attempt begins from step-00000010-a1-g1: 4 steps again, about 8s",
+        "its next attempt starts from step-00000010-a1-g1 and repeats 4 steps, in about 8s",
     ]
     assert service.queries[-1] == {"against": "gpt-0001"}

@@ -67,7 +67,7 @@ def test_a_retry_takes_a_snapshot_and_changes(world: World) -> None:
     [
         ({"restore_from": "step-00000099-a1-g1"}, 422, "no committed snapshot"),
         ({"patch": "- a list"}, 422, "must be a mapping"),
-        ({"patch": "run: ["}, 400, "no YAML"),
+        ({"patch": "run: ["}, 400, "not YAML"),
         ({"patch": "priority: high"}, 422, "/patch/priority"),
     ],
 )

@@ -50,7 +50,7 @@ def test_every_page_of_a_long_list_is_reached_and_keeps_the_filters(world: World
 
 @pytest.mark.parametrize(
     ("query", "words"),
-    [("state=odd", "is no state"), ("label=team", "must be written key=value"), ("cursor=odd", "cursor is not one")],
+    [("state=odd", "is not a state"), ("label=team", "must be written key=value"), ("cursor=odd", "cursor is not one")],
 )
 def test_a_filter_that_cannot_be_read_does_not_blank_the_page(world: World, query: str, words: str) -> None:
     world.submit()

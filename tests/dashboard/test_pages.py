@@ -125,7 +125,7 @@ def test_a_browser_gets_errors_as_a_page_and_a_program_gets_a_problem(world: Wor
     assert "Back to jobs" in answer.text
     assert world.client.get("/jobs/absent").headers["content-type"] == "application/problem+json"
     assert world.client.get("/api/v1/jobs/absent", headers=HTML).headers["content-type"] == "application/problem+json"
-    assert "is no state" in page(world, "/?state=odd")
+    assert "is not a state" in page(world, "/?state=odd")
 
 
 def test_an_unknown_job_can_be_searched_for(world: World) -> None:
@@ -141,10 +141,10 @@ def test_an_unknown_job_can_be_searched_for(world: World) -> None:
 
 def test_an_unknown_address_leads_back_and_an_unknown_token_is_named(world: World) -> None:
     nowhere = world.client.get("/nowhere/at/all", headers=HTML)
-    assert (nowhere.status_code, nowhere.text.count("There is no such page")) == (404, 2)
+    assert (nowhere.status_code, nowhere.text.count("Page not found")) == (404, 2)
     assert 'href="/">Back to jobs' in nowhere.text
     assert not Markup(nowhere.text).all("form")
-    assert "There is no such job" in world.client.post("/jobs/absent/cancel", headers=HTML).text
+    assert "Job not found" in world.client.post("/jobs/absent/cancel", headers=HTML).text
     assert "absent" in world.client.post("/tokens/absent/revoke", headers=HTML).text
 
 

@@ -57,7 +57,7 @@ def test_a_token_may_hold_until_it_is_revoked(world: World) -> None:
         ({"grants": "a=viewer\na=admin"}, "listed twice"),
         ({"grants": ""}, "/grants"),
         ({"name": "<b>"}, "/name"),
-        ({"name": "local"}, "what the service itself calls somebody"),
+        ({"name": "local"}, "is reserved for the service"),
         ({"days": "1000000"}, "choose when"),
     ],
 )
@@ -85,7 +85,7 @@ def test_nobody_gives_more_than_he_has(closed: World) -> None:
     form = {"name": "bob", "grants": "research=viewer", "days": "30"}
     answer = closed.client.post("/tokens", data=form, headers={**HTML, **admin})
     assert answer.status_code == 422
-    assert "only what its giver is the admin of" in answer.text
+    assert "only in projects of which you are admin" in answer.text
 
 
 def test_a_secret_is_stored_listed_by_its_name_and_removed(world: World) -> None:

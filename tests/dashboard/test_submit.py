@@ -52,7 +52,7 @@ def test_a_refused_spec_stays_on_the_page_with_the_reasons(world: World) -> None
     for text, words in (
         (spec_of(world, "topology: {nodes: 0}"), "/topology/nodes"),
         (spec_of(world, "colour: red"), "/colour"),
-        ("name: [", "no YAML"),
+        ("name: [", "not YAML"),
         ("", "the YAML is empty"),
     ):
         answer = world.client.post("/submit", data={"yaml": text, "key": "k"}, headers=ORIGIN)
@@ -94,7 +94,7 @@ def test_the_plan_shows_memory_by_strategy_request_and_warnings(world: World) ->
 def test_a_half_typed_yaml_leaves_the_form_alone(world: World) -> None:
     found = draft(world, "yaml", "name: [")
     assert (found["yaml"], found["fields"]) == (None, None)
-    assert "no YAML" in str(found["plan"])
+    assert "not YAML" in str(found["plan"])
 
 
 def test_a_job_is_cloned_with_all_that_it_was_given(world: World) -> None:

@@ -201,7 +201,7 @@ def test_nobody_listens_and_neither_key_nor_url_is_shown(world: World, receiver:
     (row,) = world.rows()
     assert "ConnectError" in str(row.last_error)
     shown = f"{lines} {row.last_error} {post.endpoint!r} {post.metrics.render(None)!r}"
-    assert "webhook failed, is tried again" in shown
+    assert "webhook message failed, will be retried" in shown
     assert "a-token" not in shown
     assert KEY.decode() not in shown
 
@@ -237,7 +237,7 @@ def test_after_three_days_it_is_given_up(world: World, receiver: Receiver, post:
     assert (row.due_at, row.delivered_at, row.last_error) == (None, None, "it answered 500")
     assert 15 < row.tries < 40
     assert (post.count("given_up"), post.count("failed")) == (1, row.tries - 1)
-    assert [line["event"] for line in lines] == ["webhook failed, is tried again", "webhook given up"]
+    assert [line["event"] for line in lines] == ["webhook message failed, will be retried", "webhook message given up"]
 
 
 def test_sixteen_jobs_are_told_of_at_a_time(world: World, receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""What there is to run on: clusters, nodes with a record, projects and what they use."""
+"""Clusters, nodes with recorded failures, and projects with their quotas and use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ router = APIRouter(
 
 @router.get("/clusters")
 def list_clusters(services: Wired) -> Page[ClusterView]:
-    """Every configured cluster: its slots, its jobs by state, and who supervises it."""
+    """Every configured cluster: its slots, its jobs by state, and its supervisor."""
     return Page(items=services.inventory.clusters())
 
 
@@ -33,14 +33,14 @@ def list_clusters(services: Wired) -> Page[ClusterView]:
 def list_nodes(
     services: Wired, caller: Caller, cluster: Annotated[str | None, Query(max_length=63)] = None
 ) -> Page[NodeView]:
-    """Nodes with failures in their record, and until when new attempts avoid them."""
+    """Nodes with recorded failures, and until when new attempts avoid them."""
     nodes = services.inventory.nodes(cluster)
     return Page(items=nodes if caller.may_everywhere(Role.VIEWER) else [_without_jobs(node) for node in nodes])
 
 
 @router.post("/nodes/{cluster}/{node}/clear", status_code=204, responses=problems(404))
 def clear_node(services: Wired, caller: Caller, cluster: str, node: str) -> Response:
-    """Clear the record of a node: from now on attempts may use it again. Doing it again changes nothing."""
+    """Clear the record of a node, so that attempts may use it again. Idempotent."""
     services.nodes.clear(cluster, node, by=caller)
     return Response(status_code=204)
 
@@ -53,5 +53,5 @@ def list_projects(services: Wired, caller: Caller) -> Page[ProjectView]:
 
 
 def _without_jobs(node: NodeView) -> NodeView:
-    """For whoever does not see every project: which job met the failure, and in which words, is its owners' affair."""
+    """The node without the last failed job and its message, for callers who may not view every project."""
     return node.model_copy(update={"last_job": "", "last_sentence": ""})

@@ -1,4 +1,4 @@
-"""Streams of events (Server-Sent Events, html.spec.whatwg.org): which job changed; what of it, one asks then."""
+"""Streams of Server-Sent Events (html.spec.whatwg.org). An event names the job that changed; a client then reads it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ MEDIA_TYPE = "text/event-stream"
 router = APIRouter(prefix="/api/v1", tags=["events"], dependencies=[Depends(refuse_unknown_query)])
 
 LastEventId = Annotated[
-    str | None, Header(pattern=r"^[0-9]{1,18}$", description="of the last event that was received: go on behind it")
+    str | None, Header(pattern=r"^[0-9]{1,18}$", description="The id of the last received event: continue after it.")
 ]
 # `event` and `data` come together. A block without them is no event, and only moves the id (WHATWG HTML, 9.2.6).
 _BLOCK: dict[str, Any] = {
     "type": "object",
-    "description": "A block of the stream. One without `data` is no event: it says from where on to reconnect.",
+    "description": "A block of the stream. One without `data` is not an event; its `id` says from where to reconnect.",
     "required": ["id"],
     "properties": {
-        "id": {"type": "string", "pattern": "^[0-9]{1,18}$", "description": "for `Last-Event-ID`"},
+        "id": {"type": "string", "pattern": "^[0-9]{1,18}$", "description": "The value for `Last-Event-ID`."},
         "event": {"type": "string", "enum": ["job"]},
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
             "contentSchema": JobChange.model_json_schema(),
         },
-        "retry": {"type": "integer", "minimum": 0, "description": "milliseconds to wait before reconnecting"},
+        "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds to wait before reconnecting."},
     },
     "dependentRequired": {"event": ["data"], "data": ["event"]},
 }
@@ -53,7 +53,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 async def stream_events(
     request: Request, services: Wired, caller: Caller, last_event_id: LastEventId = None
 ) -> Response:
-    """`{"job_id", "kind"}` for each event of the caller's projects from now on, or behind `Last-Event-ID`."""
+    """`{"job_id", "kind"}` for each event of the caller's projects, from now on or after `Last-Event-ID`."""
     mine = caller.projects(Role.VIEWER)
     return await _stream(request, services, caller, last_event_id, lambda event: mine is None or event.project in mine)
 
@@ -62,8 +62,8 @@ async def stream_events(
 async def stream_events_of_job(
     request: Request, services: Wired, caller: Caller, job_id: str, last_event_id: LastEventId = None
 ) -> Response:
-    """The same of one job."""
-    await run_in_threadpool(services.queries.job, job_id)  # an unknown job is an answer, not an empty stream
+    """`{"job_id", "kind"}` for each event of one job, from now on or after `Last-Event-ID`."""
+    await run_in_threadpool(services.queries.job, job_id)  # an unknown job gets 404, not an empty stream
     return await _stream(request, services, caller, last_event_id, lambda event: event.job_id == job_id)
 
 

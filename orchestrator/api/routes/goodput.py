@@ -32,10 +32,10 @@ def share_goodput(
     caller: Caller,
     by: Annotated[Grouping, Query()] = Grouping.PROJECT,
     project: Annotated[str | None, Query(max_length=63)] = None,
-    since: Annotated[Moment | None, Query(description="absent: thirty days before `until`")] = None,
-    until: Annotated[Moment | None, Query(description="absent: now")] = None,
+    since: Annotated[Moment | None, Query(description="Default: 30 days before `until`.")] = None,
+    until: Annotated[Moment | None, Query(description="Default: now.")] = None,
 ) -> SharesView:
-    """Where the device time of the jobs of the caller's projects went between two moments, the largest share first."""
+    """Where the device time of the caller's projects went between two times, the largest share first."""
     if since is not None and until is not None and since >= until:
         raise InvalidSpec([FieldProblem("/query/since", "must be before until")])
     projects = visible(caller.projects(Role.VIEWER), project)

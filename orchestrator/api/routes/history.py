@@ -1,4 +1,4 @@
-"""What a job left behind: attempts, events, snapshots, workers, metrics."""
+"""The history of a job: attempts, events, snapshots, workers, nodes, stacks, goodput, explanation, metrics."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ router = APIRouter(
 
 @router.get("/attempts")
 def list_attempts(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptView]:
-    """Oldest first."""
+    """The job's attempts, oldest first."""
     return services.queries.attempts(job_id, limit=limit, cursor=cursor)
 
 
 @router.get("/events")
 def list_events(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[EventView]:
-    """In the order of their arrival."""
+    """The job's events, in the order of their arrival."""
     return services.queries.events(job_id, limit=limit, cursor=cursor)
 
 
 @router.get("/snapshots")
 def list_snapshots(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[SnapshotView]:
-    """The newest step first."""
+    """The job's snapshots, newest step first."""
     return services.queries.snapshots(job_id, limit=limit, cursor=cursor)
 
 
 @router.get("/workers")
 def list_workers(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[WorkerView]:
-    """The newest word of each worker, the newest attempt first."""
+    """The last report of each worker, newest attempt first."""
     return services.queries.workers(job_id, limit=limit, cursor=cursor)
 
 
 @router.get("/nodes")
 def list_nodes_of_job(services: Wired, job_id: str, limit: Limit = 50, cursor: Cursor = None) -> Page[JobNodeView]:
-    """The nodes of the newest attempt: each life of an agent, by replica."""
+    """The nodes of the newest attempt: each incarnation of an agent, by replica."""
     return services.queries.nodes(job_id, limit=limit, cursor=cursor)
 
 
@@ -57,19 +57,19 @@ def list_nodes_of_job(services: Wired, job_id: str, limit: Limit = 50, cursor: C
 def list_stacks(
     services: Wired, job_id: str, rank: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None
 ) -> Page[StacksView]:
-    """Where each rank of the newest attempt that has stacks stood last, by rank."""
+    """The last stack of each rank, by rank, of the newest attempt that has stacks."""
     return services.queries.stacks(job_id, rank=rank)
 
 
 @router.get("/goodput")
 def show_goodput(services: Wired, job_id: str) -> GoodputView:
-    """Where the job's device time went, each second in one bin."""
+    """Where the job's device time went. Each second is in one bin."""
     return services.accounts.goodput(job_id)
 
 
 @router.get("/why")
 def show_why(services: Wired, job_id: str) -> WhyView:
-    """Why the job stands as it does: first cause, what went with it, what was done, what was lost, what helps."""
+    """Explain the job's state: the first cause, what ended with it, what was done, what was lost, and what helps."""
     return services.accounts.why(job_id)
 
 
@@ -77,10 +77,10 @@ def show_why(services: Wired, job_id: str) -> WhyView:
 def show_metrics(
     services: Wired,
     job_id: str,
-    names: Annotated[str, Query(max_length=2000, description="separated by commas; absent: all")] = "",
+    names: Annotated[str, Query(max_length=2000, description="Names, separated by commas. Default: all.")] = "",
     since_step: Annotated[int, Query(ge=-1, le=2**62)] = -1,
     points: Annotated[int, Query(ge=1, le=5000)] = 500,
 ) -> MetricsView:
-    """Series of the steps above `since_step`, thinned evenly to at most `points`."""
+    """Metrics of the steps after `since_step`, thinned evenly to at most `points`."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     return services.queries.metrics(job_id, names=list(dict.fromkeys(wanted)), since_step=since_step, points=points)

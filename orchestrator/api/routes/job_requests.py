@@ -1,4 +1,4 @@
-"""What may be requested of a job. Each request is recorded and answered with the job; repeating one changes nothing."""
+"""Requests to a job. Each is recorded and answered with the job. Repeating a request changes nothing."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ router = APIRouter(
 
 @router.post("/cancel", status_code=202)
 def cancel_job(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Request the end of a job."""
+    """Cancel a job."""
     return services.queries.job(services.commands.acting(caller).cancel(job_id).id)
 
 
 @router.post("/suspend", status_code=202)
 def suspend_job(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Request that a job stops at a snapshot and gives its place free until it is resumed."""
+    """Take a snapshot and stop the job. It uses no slots until it is resumed."""
     return services.queries.job(services.commands.acting(caller).suspend(job_id).id)
 
 
 @router.post("/resume", status_code=202)
 def resume_job(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Withdraw the suspension: the job goes back into the queue and on from its newest snapshot."""
+    """Resume a suspended job. It returns to the queue and continues from its newest snapshot."""
     return services.queries.job(services.commands.acting(caller).resume(job_id).id)
 
 
 @router.post("/snapshot", status_code=202)
 def take_snapshot(services: Wired, caller: Caller, job_id: str) -> JobView:
-    """Request one more snapshot of the running attempt, which goes on."""
+    """Take a snapshot of a running job. Training continues."""
     return services.queries.job(services.commands.acting(caller).snapshot(job_id).id)
 
 
 @router.post("/stacks", status_code=202)
 def take_stacks(services: Wired, caller: Caller, job_id: str, request: StacksBody) -> JobView:
-    """Ask to see where the ranks of a running job stand; training goes on. Read them with GET."""
+    """Request the Python stacks of a running job's ranks. Training continues. Read the stacks with GET."""
     return services.queries.job(services.commands.acting(caller).stacks(job_id, request).id)
 
 
 @router.post("/chaos", status_code=202)
 def inject_fault(services: Wired, caller: Caller, job_id: str, request: ChaosBody) -> JobView:
-    """Request a fault for a running job. It is really injected, once at most."""
+    """Inject a fault into a running job, at most once."""
     return services.queries.job(services.commands.acting(caller).chaos(job_id, request).id)
 
 
 @router.post("/scale", status_code=202)
 def scale_job(services: Wired, caller: Caller, job_id: str, request: ScaleBody) -> JobView:
-    """Request another number of nodes: the job goes on with them from a snapshot, once they fit."""
+    """Change the number of nodes. The job continues with them from a snapshot, once they are free."""
     return services.queries.job(services.commands.acting(caller).scale(job_id, str(request.nodes)).id)
 
 
 @router.post("/retry", status_code=202)
 def retry_job(services: Wired, caller: Caller, job_id: str, request: RetryBody) -> JobView:
-    """Request one more attempt of a running, suspended or ended job."""
+    """Start another attempt of a running, suspended or ended job."""
     return services.queries.job(services.commands.acting(caller).retry(job_id, request).id)

@@ -1,4 +1,4 @@
-"""Jobs: submit, plan, look."""
+"""Submit, plan, list, show and delete jobs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ router = APIRouter(
     status_code=201,
     response_model=SubmittedView,
     responses={
-        200: {"model": SubmittedView, "description": "The caller sent this key and spec before"},
+        200: {"model": SubmittedView, "description": "The caller sent this key and spec before. The job is the same"},
         **problems(409),
     },
 )
 def submit_job(services: Wired, caller: Caller, spec: SpecBody, idempotency_key: IdempotencyKey = None) -> Response:
-    """Submit a job. With an Idempotency-Key the same call again gives the same job. A key belongs to its caller and
-    project: callers never meet in one."""
+    """Submit a job. A repeated call with the same Idempotency-Key returns the same job. A key belongs to one caller in
+    one project."""
     require_role(caller, Role.SUBMITTER, spec.project)
     job, created = services.commands.acting(caller).submit(spec, idempotency_key)
     view = view_of_new_job(job) if created else services.queries.job(job.id)
@@ -50,9 +50,9 @@ def plan_job(
     services: Wired,
     caller: Caller,
     spec: SpecBody,
-    against: Annotated[str | None, Query(max_length=128, description="a job that it is compared with")] = None,
+    against: Annotated[str | None, Query(max_length=128, description="A job to compare the spec with.")] = None,
 ) -> PlanView:
-    """The dry run: what a submission of this spec would start, and what the queue would say. Submits nothing."""
+    """Show what this spec would launch and whether it would start now. Submits nothing."""
     require_role(caller, Role.SUBMITTER, spec.project)
     if against is not None:
         _require_sight(services, caller, against)
@@ -62,7 +62,7 @@ def plan_job(
 
 
 def _require_sight(services: Services, caller: Principal, job_id: str) -> None:
-    """Raises NotFound, also for a job that the caller does not see."""
+    """Raises NotFound, also for a job that the caller may not see."""
     place = services.identity.places.find(job_id)
     if place is None or not caller.may(Role.VIEWER, place.project):
         raise NotFound(f"there is no job {job_id}")
@@ -73,8 +73,8 @@ def _filter(
     state: JobState | None = None,
     project: Annotated[str | None, Query(max_length=63)] = None,
     cluster: Annotated[str | None, Query(max_length=63)] = None,
-    label: Annotated[str | None, Query(max_length=400, description="key=value")] = None,
-    q: Annotated[str | None, Query(max_length=200, description="text in id, name or reason")] = None,
+    label: Annotated[str | None, Query(max_length=400, description="A label, as key=value.")] = None,
+    q: Annotated[str | None, Query(max_length=200, description="Text in the id, name or reason.")] = None,
 ) -> JobFilter:
     return JobFilter(
         state=state,
@@ -94,7 +94,7 @@ def list_jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[JobView]:
-    """A page of the jobs of the caller's projects. Of one state or project, by the time of their submission."""
+    """A page of the jobs of the caller's projects, in `order`."""
     return services.queries.jobs(where, limit=limit, cursor=cursor, order=order)
 
 
@@ -107,14 +107,14 @@ def show_job(services: Wired, job_id: str) -> JobView:
 def delete_job(
     services: Wired, caller: Caller, job_id: str, snapshots: Literal["keep", "delete"] = "keep"
 ) -> DeletionView:
-    """Delete the record of a job that has ended, and with `snapshots=delete` its folder with snapshots and logs."""
+    """Delete the record of an ended job. With `snapshots=delete`, its folder with snapshots and logs is deleted too."""
     deletion = services.deletions.delete(job_id, files=snapshots == "delete", by=caller)
     return DeletionView.model_validate({**asdict(deletion), "folders": services.deletions.folders(deletion)})
 
 
 @router.get("/jobs/{job_id}/request", responses=problems(404))
 def show_request(services: Wired, job_id: str) -> PlanView:
-    """What was submitted for the newest attempt, or would be for the first: launch command and native request."""
+    """What was launched for the newest attempt, or would be for the first: the commands and the native request."""
     return services.plans.launch(job_id)
 
 

@@ -1,4 +1,4 @@
-"""Logs as plain text: the last lines, or a stream."""
+"""Logs as plain text: the last lines, or a stream that follows them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Number = Annotated[int | None, Query(ge=0, le=2**31 - 1)]
 
 
 def _request(
-    attempt: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="absent: the newest")] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Default: the newest.")] = None,
     replica: Number = None,
     rank: Number = None,
     stream: Literal["worker", "agent", "stacks"] = "worker",
     tail: Annotated[int, Query(ge=0, le=MAX_TAIL)] = 200,
-    grep: Annotated[str | None, Query(max_length=1000, description="plain text that a line holds")] = None,
-    since: Annotated[Moment | None, Query(description="only logs that were written to since then")] = None,
+    grep: Annotated[str | None, Query(max_length=1000, description="Only lines that contain this text.")] = None,
+    since: Annotated[Moment | None, Query(description="Only logs that were written to since this time.")] = None,
 ) -> LogRequest:
     return LogRequest(attempt=attempt, replica=replica, rank=rank, stream=stream, tail=tail, grep=grep, since=since)
 
@@ -45,11 +45,9 @@ async def read_logs(
     wanted: Annotated[LogRequest, Depends(_request)],
     follow: bool = False,
 ) -> Response:
-    """Lines of the job's logs, oldest first. `follow` goes on until the job rests."""
+    """The last lines of a job's logs, oldest first. With `follow`, also new ones until the job ends or is suspended."""
     if follow:
-        await run_in_threadpool(
-            services.queries.job, job_id
-        )  # an unknown job is an answer of its own, not an empty stream
+        await run_in_threadpool(services.queries.job, job_id)  # an unknown job gets 404, not an empty stream
         lines = follow_lines(services.feeds.listen(job_id, wanted), watched(request, services.closing))
         return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)
     text = await to_thread.run_sync(_read, services, job_id, wanted, limiter=services.log_readers)

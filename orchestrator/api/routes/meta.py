@@ -1,4 +1,4 @@
-"""About the service itself: alive, ready, in numbers."""
+"""The service itself: health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_health(services: Wired) -> Health:
 
 @router.get("/readyz", response_model=Health, responses=problems())
 def show_readiness(services: Wired) -> Health | Response:
-    """Whether it can do its work: the store answers and the supervisor makes passes."""
+    """The service can do its work: the store answers and the supervisor makes passes."""
     ready, detail = services.ready()
     if not ready:
         return respond(build_problem("unavailable", detail))
@@ -43,7 +43,7 @@ _NUMBERS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"s
 
 @router.get("/metrics", response_class=Response, responses={**problems(), **_NUMBERS})
 def show_numbers(services: Wired, caller: Caller) -> Response:
-    """Prometheus text. Of projects, those that the caller may see."""
+    """Metrics in Prometheus' text format. Metrics by project cover the projects that the caller may see."""
     levels = _levels(services, caller.projects(Role.VIEWER))
     return Response(services.metrics.render(levels), media_type=CONTENT_TYPE)
 
@@ -53,7 +53,7 @@ def _levels(services: Services, projects: Collection[str] | None) -> Levels | No
         counted, ages = services.queries.count_by_state(), services.inventory.ages()
         device_s = services.usage.last_day(projects)
     except StoreUnavailable as error:
-        _log.warning("no number of jobs", reason=str(error))
+        _log.warning("metrics of jobs are missing", reason=str(error))
         return None
     return Levels(
         jobs_by_state={state.value: counted.get(state, 0) for state in JobState},

@@ -1,4 +1,4 @@
-"""Reports of replicas' agents: batches of journal lines up, what is desired down."""
+"""Reports of agents: an agent sends journal lines and receives the desired state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.api.rendering import RenderingRoute
 from orchestrator.domain.job.attempt import AttemptKey
 from orchestrator.wire.reports import ReportAnswer
 
-# Agents and service upgrade apart: here unknown fields and parameters are ignored.
+# Agents and the service are upgraded separately, so unknown fields and parameters are ignored here.
 router = APIRouter(prefix="/api/v1", tags=["reports"], route_class=RenderingRoute)
 
 
 @router.post("/reports", responses=problems(404))
 async def accept_report(request: Request, services: Wired, body: Report) -> ReportAnswer:
-    """Store a report. Sending it again changes nothing. Nothing is stored for an attempt that has ended."""
+    """Store a report. Idempotent. A report of an ended attempt is not stored."""
     require_same_attempt(request, services, AttemptKey(body.job_id, body.attempt))
     return ReportAnswer(desired=await asyncio.wrap_future(services.intake.receive(body)))

@@ -1,4 +1,4 @@
-"""Secrets of projects: written, listed by name, removed; never read."""
+"""Store, list and remove the secrets of projects. No route returns a value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(
 def list_secrets(
     services: Wired, caller: Caller, project: Annotated[str | None, Query(max_length=63)] = None
 ) -> Page[SecretView]:
-    """The names of the secrets of the caller's projects, and who stored them when."""
+    """The names of the secrets of the caller's projects, who stored them, and when."""
     stored = services.identity.vault.listed(caller.projects(Role.SUBMITTER))
     return Page(items=[SecretView.model_validate(each) for each in stored if project in (None, each.project)])
 
@@ -33,10 +33,10 @@ def list_secrets(
     "/secrets",
     status_code=201,
     response_model=SecretView,
-    responses={200: {"model": SecretView, "description": "It replaced one of that name"}, **problems()},
+    responses={200: {"model": SecretView, "description": "The secret replaced one with the same name"}, **problems()},
 )
 def store_secret(services: Wired, caller: Caller, secret: SecretBody) -> Response:
-    """Store a secret for the jobs of a project that name it. Its value is never told again."""
+    """Store a secret for jobs of a project. No route returns its value."""
     require_role(caller, Role.ADMIN, secret.project)
     vault = services.identity.vault
     created = vault.put(secret.project, secret.name, secret.value.get_secret_value(), by=caller)
@@ -46,6 +46,6 @@ def store_secret(services: Wired, caller: Caller, secret: SecretBody) -> Respons
 
 @router.delete("/secrets/{project}/{name}", status_code=204, responses=problems(404))
 def remove_secret(services: Wired, caller: Caller, project: str, name: str) -> Response:
-    """Remove a secret. Jobs that run keep what they were given; a start that needs it fails and says so."""
+    """Remove a secret. Running jobs keep its value. A later attempt that needs the secret fails with a reason."""
     services.identity.vault.remove(project, name, by=caller)
     return Response(status_code=204)

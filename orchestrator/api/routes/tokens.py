@@ -1,4 +1,4 @@
-"""Tokens: made and shown once, listed without what it takes to use them, revoked."""
+"""Create, list and revoke tokens. A token's text is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ router = APIRouter(
 
 @router.get("/tokens", responses=problems())
 def list_tokens(services: Wired, caller: Caller) -> Page[TokenView]:
-    """Those whose grants the caller is the admin of, the newest first; revoked ones too."""
+    """The tokens that the caller may create and revoke, newest first, including revoked ones."""
     return Page(items=[TokenView.model_validate(token) for token in services.identity.tokens.listed(caller)])
 
 
 @router.post("/tokens", status_code=201, responses=problems())
 def create_token(services: Wired, caller: Caller, request: TokenBody) -> NewTokenView:
-    """Make a token; it is shown in this answer and never again. Its grants are within the caller's own."""
+    """Create a token. Only this answer shows its text. The caller must be admin of every granted project."""
     token, text = services.identity.tokens.create(
         request.name, request.grants, by=caller, expires_at=request.expires_at
     )
@@ -34,5 +34,5 @@ def create_token(services: Wired, caller: Caller, request: TokenBody) -> NewToke
 
 @router.delete("/tokens/{token_id}", responses=problems(404))
 def revoke_token(services: Wired, caller: Caller, token_id: str) -> TokenView:
-    """End a token, and the sessions that were opened with it. Doing it again changes nothing."""
+    """Revoke a token and the sessions that were opened with it. Idempotent."""
     return TokenView.model_validate(services.identity.tokens.revoke(token_id, by=caller))

@@ -1,4 +1,4 @@
-"""Which webhooks a job's `notify` may name; made and removed by who may do so everywhere."""
+"""Create, list and remove webhooks, which a job's `notify` may name. Changes need a role in every project."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ router = APIRouter(
 
 @router.get("/webhooks")
 def list_webhooks(services: Wired) -> Page[WebhookView]:
-    """The webhooks of the settings, and those that were made by request, by name."""
+    """The webhooks of the settings and those created by request, by name."""
     return Page(items=sorted([*services.webhooks, *services.hooks.views()], key=lambda hook: hook.name))
 
 
 @router.post("/webhooks", status_code=201, responses=problems(409))
 def create_webhook(services: Wired, caller: Caller, request: WebhookBody) -> NewWebhookView:
-    """Make a webhook, which jobs may name from now on. The secret that signs is shown this once."""
+    """Create a webhook. Only this answer shows its signing secret."""
     return services.hooks.create(request, by=caller)
 
 
 @router.delete("/webhooks/{webhook}", status_code=204, responses=problems(404, 409))
 def remove_webhook(services: Wired, caller: Caller, webhook: str) -> Response:
-    """Remove a webhook that was made by request. What it was owed is given up; jobs that name it go on."""
+    """Remove a webhook that was created by request. Undelivered messages are dropped. Jobs that name it continue."""
     services.hooks.remove(webhook, by=caller)
     return Response(status_code=204)

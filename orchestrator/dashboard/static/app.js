@@ -1,5 +1,5 @@
-// Keeps a page up to date: fetches its <main> again and morphs it, so that focus, scroll and what was opened stay.
-// Also: keys, relative times, copying, and what actions answered.
+// Keeps a page up to date: fetches its <main> and morphs it, so that focus, scroll position and open details stay.
+// Also: keyboard shortcuts, relative times, copy buttons, and the answers of actions.
 "use strict";
 
 (() => {
@@ -10,7 +10,7 @@
   let waiting = false;
   let lostAt = null;
 
-  // --- morphing: what a person has opened, ticked or typed is theirs
+  // --- morphing: keeps what the user has opened, selected or typed
   const rules = Idiomorph.defaults.callbacks;
   Idiomorph.defaults.ignoreActiveValue = true;
   rules.beforeNodeMorphed = (old) => !(old.nodeType === Node.ELEMENT_NODE && old.hasAttribute("data-keep"));
@@ -66,11 +66,11 @@
       shown = { address: location.href, tag: answer.getResponseHeader("ETag") ?? "" };
       const release = answer.getResponseHeader("X-Release");
       document.getElementById("outdated").hidden = !release || release === document.body.dataset.release;
-    } else if (answer.status === 404) setReach("This is no longer here");
-    else setReach(answer.status ? `The service answers with ${answer.status}` : "The service is not reachable");
+    } else if (answer.status === 404) setReach("This no longer exists");
+    else setReach(answer.status ? `The service answers with status ${answer.status}` : "The service is not reachable");
   });
 
-  // --- boxes that stay at their end while they grow
+  // --- boxes that stay scrolled to their end while they grow
   const atEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 8;
   let stuck = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -124,7 +124,7 @@
     pollAnew();
   });
 
-  // --- all jobs of a page at once; the box shows itself where this script runs
+  // --- select all jobs of a page; without this script the checkbox stays hidden
   const boxes = () => [...main.querySelectorAll("input[name=job]")];
   const showAll = () => {
     const all = main.querySelector("[data-all]");
@@ -147,7 +147,7 @@
     if (question && !confirm(question)) event.preventDefault();
   });
 
-  // --- one place for clicks
+  // --- clicks
   const copy = async (button) => {
     const text = document.getElementById(button.dataset.copy)?.textContent ?? "";
     const before = button.textContent;
@@ -185,7 +185,7 @@
     }
   });
 
-  // --- keys
+  // --- keyboard shortcuts
   const rows = () => [...main.querySelectorAll("a.row")];
   const move = (by) => {
     const all = rows();
@@ -224,7 +224,7 @@
     else if (event.key === "k") move(-1);
   });
 
-  // --- relative times, in the words of the server
+  // --- relative times, in the same format as show_ago of the server
   const ago = (moment) => {
     const passed = (Date.now() - moment) / 1000;
     if (passed < 5) return "just now";

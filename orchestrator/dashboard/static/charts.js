@@ -1,4 +1,4 @@
-// The charts of a job: uPlot on the steps that /jobs/<id>/charts gives, one group of series each.
+// The charts of a job, drawn by uPlot from /jobs/<id>/charts. Each chart has one group of series.
 "use strict";
 
 (() => {
@@ -22,18 +22,18 @@
     { title: "Step time, seconds", names: ["compute_s", "communication_s", "data_s", "snapshot_s"] },
     { title: "Device memory of rank 0, bytes", names: ["memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes"] },
   ];
-  const HIDDEN = new Set(["step_s"]); // the sum of its parts, which are drawn
+  const HIDDEN = new Set(["step_s"]); // its parts are drawn
   const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const LINES = ["--line-1", "--line-2", "--line-3", "--line-4"];
 
-  let data = null; // what the service gave
+  let data = null; // the last answer of the service
   let charts = []; // {group, plot, figure}
-  let range = null; // [first, last] step that is looked at; null: all
+  let range = null; // [first, last] step that is shown; null: all
   let logScale = false;
   let seen = { term: "", step: "" };
   let busy = false;
-  let wanted = null; // what was asked for meanwhile: all again, or new steps
+  let wanted = null; // a refresh that was requested meanwhile; true: of all steps, false: of new ones
 
   const words = (value) => {
     if (value === null || value === undefined) return "–";
@@ -136,7 +136,7 @@
   };
 
   const table = (group) => {
-    const positive = (value) => (value !== null && value > 0 ? value : null); // a logarithm has no others
+    const positive = (value) => (value !== null && value > 0 ? value : null); // others have no logarithm
     return [data.steps, ...group.names.map((name) => (group.log && logScale ? data.series[name].map(positive) : data.series[name]))];
   };
 
@@ -200,7 +200,7 @@
     return answer.json();
   };
 
-  // New steps are added; where another term began or does steps again, all is fetched again.
+  // Adds new steps. Fetches all steps again if a new generation began or steps are repeated.
   const refresh = async (whole) => {
     if (busy) {
       wanted = wanted || whole;
@@ -227,7 +227,7 @@
       seen = now;
       draw();
     } catch {
-      // The page itself says when the service is away; the next change asks again.
+      // app.js shows that the service is not reachable. The next change tries again.
     } finally {
       busy = false;
       if (wanted !== null) {

@@ -1,4 +1,4 @@
-// The log of a job: by rank, searched, followed as a stream while the page is looked at, and downloaded.
+// The log of a job: filter by rank and text, follow it as a stream while the page is visible, download it.
 "use strict";
 
 (() => {
@@ -82,19 +82,19 @@
       }
       if (mine !== stream) return;
       if (live()) again();
-      else state.textContent = "The job has ended; this is the end of its log.";
+      else state.textContent = "The job has ended. The log is complete.";
     } catch {
       if (mine === stream) again();
     }
   };
 
   const again = () => {
-    state.textContent = "The connection was lost; trying again.";
+    state.textContent = "The connection was lost. Reconnecting.";
     clearTimeout(timer);
     timer = setTimeout(start, 2000);
   };
 
-  // One stream for each page that is looked at: a browser opens few connections to one service.
+  // Only a visible page has a stream, because a browser opens few connections to one service.
   const start = () => {
     clearTimeout(timer);
     download.href = `${address}?${query(10000)}`;

@@ -1,4 +1,4 @@
-// The form and the YAML of a submission follow each other; the service converts, checks and plans.
+// Keeps the form and the YAML of a submission in sync. The service converts, validates and plans.
 "use strict";
 
 (() => {
@@ -22,7 +22,7 @@
     try {
       const answer = await fetch("/submit/draft", { method: "POST", body });
       const found = await answer.json();
-      if (mine !== round) return; // something was typed since
+      if (mine !== round) return; // the user has typed since
       if (!answer.ok) throw new Error(found.detail);
       plan.innerHTML = found.plan; // rendered and escaped by the service
       state.textContent = "";
@@ -37,7 +37,7 @@
     } catch (error) {
       if (mine !== round) return;
       state.textContent = "";
-      plan.textContent = `The plan could not be made: ${error.message}`;
+      plan.textContent = `The plan could not be computed: ${error.message}`;
     }
   };
 

@@ -73,7 +73,7 @@ def test_a_viewer_looks_and_is_refused_what_his_role_does_not_allow(screen: Scre
     sign_in(screen, viewer(client), f"/jobs/{job}")
     screen.sees("h1 .chip", "Running")
     screen.act("cancel", "Cancel job")
-    screen.sees("#notice .bad", "this takes the role operator")
+    screen.sees("#notice .bad", "this needs the role operator")
     assert not client.job(job).cancelling
     screen.open("/submit")
     screen.sees("main", "403")

@@ -55,7 +55,7 @@ def test_a_worker_killed_from_the_page_and_its_recovery_appear(trained: str, scr
     screen.waits_for_step(screen.step() + 2)
     screen.find("#why-details > summary").click()
     screen.sees(".verdict", "injected on purpose")
-    screen.sees("#why", "asked for chaos kill")
+    screen.sees("#why", "requested chaos kill")
     screen.sees(".parts", "Recovering")
     assert float(screen.find(".bin-recovering").first.get_attribute("width").rstrip("%")) > 0  # type: ignore[union-attr]
 
@@ -165,7 +165,7 @@ def test_another_attempt_begins_from_the_chosen_snapshot(trained: str, screen: S
 def test_a_rank_tells_where_it_stands_when_it_is_asked(trained: str, screen: Screen) -> None:
     screen.open(f"/jobs/{trained}?rank=0")
     screen.find("#rank").get_by_role("button", name="Get stacks now").click()
-    screen.sees("#notice", "was asked for its stacks")
+    screen.sees("#notice", "saves its stacks")
     screen.sees("#stacks", "Thread")
 
 

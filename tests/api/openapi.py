@@ -1,4 +1,4 @@
-"""What the OpenAPI document and the service's own numbers tell beside Schemathesis.
+"""Checks of the OpenAPI document and of the service's metrics that complement Schemathesis.
 
 Schemathesis would wait for the end of operations that answer with a stream: here only their begin is looked at.
 """
@@ -22,7 +22,7 @@ _ASKED_BY_US = ("GET", "/metrics")
 
 
 def streaming_paths(document: Mapping[str, Any]) -> list[str]:
-    """The paths whose answer has no end."""
+    """The paths that answer with a stream."""
     return [
         path
         for path, operations in document["paths"].items()
@@ -33,7 +33,7 @@ def streaming_paths(document: Mapping[str, Any]) -> list[str]:
 def prove_streams(
     url: str, token: str | None, document: Mapping[str, Any], known: Mapping[str, list[str]]
 ) -> list[str]:
-    """What is wrong, in sentences."""
+    """The faults of all streams, in sentences."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     wrong = []
     with httpx.Client(base_url=url, headers=headers, timeout=_ANSWER_S) as client:
@@ -50,7 +50,7 @@ def prove_streams(
 def requests_for(
     path: str, operation: Mapping[str, Any], known: Mapping[str, list[str]]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """With each known value and an unknown one in the path, and each word in each header."""
+    """Addresses and headers: each known value and an unknown one in the path, and each word in each header."""
     addresses = [path]
     for name in [part[1:-1] for part in path.split("/") if part.startswith("{")]:
         values = [*known.get(name, ()), "nothing-of-that-name"]
@@ -74,18 +74,18 @@ def fault_of(answer: httpx.Response, operation: Mapping[str, Any]) -> str | None
     if kind not in documented.get("content", {}):
         return f"answered {answer.status_code} with {kind}, which is not documented"
     if kind == MEDIA_TYPE and not next(answer.iter_lines(), "").startswith(("retry:", "id:", ":", "event:")):
-        return "begins with a line that is none of a stream of events"
+        return "does not begin with a line of an event stream"
     return None
 
 
 def unknown_parameters(document: Mapping[str, Any], known: Container[str]) -> list[str]:
-    """Parameters of paths without a value that leads somewhere: nothing would be proved behind them."""
+    """Path parameters without a known value: requests with them would all get 404."""
     names = {part[1:-1] for path in document["paths"] for part in path.split("/") if part.startswith("{")}
     return sorted(name for name in names if name not in known)
 
 
 def closed_operations(document: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Those that take a token, by method and path; but for the one that tells how often each was answered."""
+    """The operations that need a token, by method and path, except the one that has the metrics."""
     return {
         (method.upper(), path)
         for path, operations in document["paths"].items()
@@ -95,7 +95,7 @@ def closed_operations(document: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 
 def count_good_answers(metrics: str) -> Counter[tuple[str, str]]:
-    """Answers of 2xx by method and path, from Prometheus' text."""
+    """The number of 2xx answers by method and path, from the metrics."""
     counted: Counter[tuple[str, str]] = Counter()
     for method, path, value in _COUNTED.findall(metrics):
         counted[method, path] += int(float(value))

@@ -1,11 +1,10 @@
-"""What an attacker would try, and what comes of it: nothing runs, nothing leaks, nothing hangs."""
+"""Attacks on the API: nothing is executed, nothing leaks, nothing hangs."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from orchestrator.api import body_stream
 from orchestrator.backends.local.render import render_processes
 from orchestrator.domain.access import identity
 from orchestrator.domain.errors import ConfigurationError
-from orchestrator.domain.job.attempt import AttemptKey, AttemptState
+from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.domain.job.launch_plan import build_plan
-from orchestrator.domain.job.worker_token import issue_worker_token
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.settings import load_settings
-from tests.api.conftest import FIRST_TOKEN, WORKER_KEY, World
+from tests.api.conftest import World
 from tests.unit.situations import a_job, an_attempt
 from tests.unit.test_launch import SITE
 from trainer.contract import env
@@ -54,41 +52,17 @@ PAYLOADS += [
 
 @pytest.mark.parametrize("name", CLIMBS)
 @pytest.mark.parametrize("path", ["/api/v1/jobs/{}/logs", "/api/v1/jobs/{}/snapshots", "/jobs/{}", "/static/{}"])
-def test_no_name_leads_out_of_the_run_directory(world: World, path: str, name: str) -> None:
+def test_no_path_leads_out_of_the_run_directory(world: World, path: str, name: str) -> None:
     (world.root.parent / "passwd").write_text("root:x:0:0")
     answer = world.client.get(path.format(name))
     assert answer.status_code in ((400,) if "%00" in name else (200, 404)), answer.status_code
     assert "root:x" not in answer.text
-    if answer.status_code == 200:  # the client itself climbed: it asked for another page
+    if answer.status_code == 200:  # the client normalized the path and requested another page
         assert answer.headers["content-type"].startswith(("text/html", "application/json"))
 
 
-@pytest.mark.parametrize("value", ["../../etc/passwd", "-1", "0x1", "1/../..", "1e3", "²"])
-@pytest.mark.parametrize("name", ["attempt", "replica", "rank", "stream"])
-def test_a_logs_place_is_numbers_alone(world: World, name: str, value: str) -> None:
-    assert world.client.get(f"/api/v1/jobs/{world.submit()}/logs", params={name: value}).status_code == 422
-
-
-def test_a_link_in_the_run_directory_leads_nowhere(world: World) -> None:
-    outside = world.root.parent / "outside"
-    outside.write_text("root:x:0:0\n")
-    job_id = world.submit()
-    world.advance(job_id, JobState.STARTING)
-    world.start(job_id)
-    log = world.write_log(job_id, "plain\n")
-    log.unlink()
-    log.symlink_to(outside)
-    assert "root:x" not in world.client.get(f"/api/v1/jobs/{job_id}/logs").text
-    folder = log.parent
-    log.unlink()
-    folder.rmdir()
-    folder.symlink_to(world.root.parent)
-    (world.root.parent / "log").write_text("root:x:0:0\n")
-    assert "root:x" not in world.client.get(f"/api/v1/jobs/{job_id}/logs").text
-
-
 @pytest.mark.parametrize("name", ["../../../etc", "step-00000001-a1-g1/../..", "/etc", "step-1-a1-g1\n", ""])
-def test_a_restore_names_a_snapshot_and_no_path(world: World, name: str) -> None:
+def test_restore_from_cannot_be_a_path(world: World, name: str) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.CANCELLED)
     answer = world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"restore_from": name})
@@ -100,7 +74,7 @@ def test_a_restore_names_a_snapshot_and_no_path(world: World, name: str) -> None
 
 
 def hostile_specs(canary: Path) -> Iterator[dict[str, Any]]:
-    """Each free text of a spec with each payload."""
+    """Specs with each payload in each free text."""
     for payload in PAYLOADS:
         bad = payload.format(canary=canary)
         yield {"run": {"script": f"./{bad}", "args": [bad]}}
@@ -114,8 +88,8 @@ def hostile_specs(canary: Path) -> Iterator[dict[str, Any]]:
         yield {"labels": {"a": bad}}
 
 
-def test_what_a_local_job_would_run_in_a_shell_runs_no_canary(tmp_path: Path) -> None:
-    """The text that is shown is run by a shell in which `env` and everything else is a stub."""
+def test_the_shell_text_of_a_hostile_job_executes_no_injected_command(tmp_path: Path) -> None:
+    """Run the rendered text in a shell in which `env` is a stub."""
     canary = tmp_path / "canary"
     tried = 0
     for fields in hostile_specs(canary):
@@ -154,23 +128,8 @@ def test_what_a_local_job_would_run_in_a_shell_runs_no_canary(tmp_path: Path) ->
         {"labels": {"a\nb": "x"}},
     ],
 )
-def test_a_name_that_could_be_more_than_a_name_is_refused(world: World, fields: dict[str, Any]) -> None:
+def test_a_name_with_unsafe_characters_is_refused(world: World, fields: dict[str, Any]) -> None:
     assert world.client.post("/api/v1/jobs", json=world.spec(**fields)).status_code == 422
-
-
-def test_pages_show_hostile_text_as_text(world: World) -> None:
-    script = "<script>alert(1)</script><img src=x onerror=alert(1)>"
-    spec = world.spec(labels={"team": script}, run={"command": ["echo", script], "workdir": str(world.workdir)})
-    job_id = world.client.post("/api/v1/jobs", json=spec).json()["id"]
-    world.advance(job_id, JobState.STARTING, reason=script)
-    world.start(job_id)
-    world.write_log(job_id, f"{script}\n")
-    for path in ("/", f"/jobs/{job_id}", f"/?q={script}", "/clusters"):
-        shown = world.client.get(path, headers={"Accept": "text/html"}).text
-        assert "<script>alert" not in shown
-        assert "<img src=x" not in shown
-    missing = world.client.get(f"/jobs/{script}", headers={"Accept": "text/html"})
-    assert "<script>alert" not in missing.text
 
 
 def test_a_log_is_text_to_every_browser(world: World) -> None:
@@ -211,7 +170,7 @@ def test_a_jobs_storage_leads_to_no_inner_address(world: World, field: str, url:
         "/nowhere?Token=x",
     ],
 )
-def test_a_token_in_an_address_is_refused_and_not_repeated(closed: World, address: str) -> None:
+def test_a_token_in_a_url_is_refused_and_not_returned(closed: World, address: str) -> None:
     with capture_logs() as logged:
         answer = closed.client.get(address)
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/token-in-url")
@@ -222,7 +181,9 @@ def test_a_token_in_an_address_is_refused_and_not_repeated(closed: World, addres
 
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs", "/api/v1/tokens", "/api/v1/secrets", "/api/v1/reports", "/sign-in"])
-def test_a_body_that_does_not_come_is_not_waited_for(world: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_arrive_in_time_is_refused(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(body_stream, "BODY_S", 0.01)
     kind = "application/x-www-form-urlencoded" if path == "/sign-in" else "application/json"
     sent = asyncio.run(ask_slowly(world, path, kind))
@@ -230,7 +191,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(world: World, path: str, mo
 
 
 async def ask_slowly(world: World, path: str, kind: str, length: bytes = b"1000") -> list[dict[str, Any]]:
-    """One byte, and then nothing for ever."""
+    """Send one byte and then nothing."""
     sent: list[dict[str, Any]] = []
     parts = iter([{"type": "http.request", "body": b"{", "more_body": True}])
 
@@ -238,7 +199,7 @@ async def ask_slowly(world: World, path: str, kind: str, length: bytes = b"1000"
         for part in parts:
             return part
         await asyncio.Event().wait()
-        raise AssertionError("it waits for ever")
+        raise AssertionError("unreachable")
 
     async def send(message: Any) -> None:
         sent.append(dict(message))
@@ -257,17 +218,17 @@ def test_a_body_that_is_too_long_is_refused(world: World, path: str, most: int) 
 
 
 @pytest.mark.parametrize("length", [b"", b"-1", b"1e999", b"0x10", b"\xb2", b"ten"])
-def test_a_length_that_is_not_a_number_is_refused(world: World, length: bytes) -> None:
+def test_a_content_length_that_is_not_a_number_is_refused(world: World, length: bytes) -> None:
     sent = asyncio.run(ask_slowly(world, "/api/v1/jobs", "application/json", length))
     assert sent[0]["status"] == 400
 
 
-def test_a_length_of_many_digits_is_too_long(world: World) -> None:
+def test_a_content_length_of_many_digits_is_too_large(world: World) -> None:
     sent = asyncio.run(ask_slowly(world, "/api/v1/jobs", "application/json", b"9" * 5000))
     assert sent[0]["status"] == 413
 
 
-def test_a_strangers_body_is_not_even_read(closed: World) -> None:
+def test_the_body_of_an_unauthenticated_request_is_not_read(closed: World) -> None:
     for path in ("/api/v1/jobs", "/api/v1/reports", "/api/v1/secrets"):
         sent = asyncio.run(ask_slowly(closed, path, "application/json"))
         assert sent[0]["status"] == 401
@@ -277,7 +238,7 @@ def test_a_strangers_body_is_not_even_read(closed: World) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_guess_takes_the_same_comparison_whether_its_id_exists(
+def test_a_guess_takes_the_same_comparisons_whether_or_not_its_id_exists(
     closed: World, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token_id = closed.give("*=viewer")["Authorization"].split("_")[1] if known else "0123456789abcdef"
@@ -294,7 +255,7 @@ def test_a_guess_takes_the_same_comparison_whether_its_id_exists(
     assert len(compared) == 3, "twice with the first admin's, and with the one of this id or a stand-in"
 
 
-def test_a_false_token_is_neither_logged_nor_repeated(closed: World) -> None:
+def test_an_invalid_token_is_neither_logged_nor_returned(closed: World) -> None:
     guess = "orc_0123456789abcdef_" + "s" * 43
     with capture_logs() as logged:
         answer = closed.client.get("/api/v1/jobs", headers={"Authorization": f"Bearer {guess}"})
@@ -302,7 +263,7 @@ def test_a_false_token_is_neither_logged_nor_repeated(closed: World) -> None:
 
 
 @pytest.mark.parametrize("value", ["short-secret", "x" * 501])
-def test_a_setting_that_is_secret_is_not_repeated_when_it_is_wrong(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_secret_setting_does_not_show_its_value(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_TOKEN", value)
     with pytest.raises(ConfigurationError, match="ORCHESTRATOR_TOKEN") as caught:
         load_settings()
@@ -313,28 +274,6 @@ def test_settings_do_not_show_their_secrets(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("TOKEN", "SECRET_KEYS"):
         monkeypatch.setenv(f"ORCHESTRATOR_{name}", "hunter2-hunter2-hunter2")
     assert "hunter2" not in repr(load_settings())
-
-
-def test_a_replayed_token_of_a_finished_attempt_is_refused_and_told_to_stop(closed: World) -> None:
-    headers = {"Authorization": f"Bearer {FIRST_TOKEN}"}
-    job_id = str(closed.client.post("/api/v1/jobs", json=closed.spec(), headers=headers).json()["id"])
-    attempt = closed.start(job_id)
-    token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), attempt.nonce)
-    body = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 1}
-
-    def report() -> Any:
-        return closed.client.post("/api/v1/reports", json=body, headers={"Authorization": f"Bearer {token}"})
-
-    assert report().status_code == 200
-    closed.start(job_id, state=AttemptState.FAILED, ended_at=closed.clock.now())
-    closed.clock.moment += timedelta(seconds=59)
-    assert report().status_code == 200, "its last words may be on their way"
-    stored = len(closed.intake.bodies)
-    closed.clock.moment += timedelta(seconds=1)
-    refused = report()
-    assert (refused.status_code, refused.json()["desired"]["state"]) == (403, "stop")
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert len(closed.intake.bodies) == stored
 
 
 def test_a_workers_token_is_in_no_plan_that_is_shown(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Every route x every role x one's own and a foreign project, from the application's own table of routes."""
+"""Every route with every role in the own and in a foreign project, from the application's own table of routes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROLES = tuple(Role)
 PUBLIC, WORKER = "public", "worker"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
-# What each operation takes, written down a second time by hand: the rules are tested against it.
+# The role that each operation needs, written by hand. The rules are tested against this table.
 NEEDS: dict[str, str] = {
     "GET /healthz": PUBLIC,
     "GET /readyz": PUBLIC,
@@ -95,12 +95,12 @@ NEEDS: dict[str, str] = {
     "DELETE /api/v1/secrets/{project}/{name}": "admin",
     "POST /api/v1/reports": WORKER,
 }
-# What takes the role in every project: elsewhere it is 403 for all.
+# Operations that need the role in every project. Callers with a role in one project get 403.
 EVERYWHERE = (
     *("POST /api/v1/webhooks", "DELETE /api/v1/webhooks/{webhook}"),
     *("POST /api/v1/nodes/{cluster}/{node}/clear", "POST /nodes/{cluster}/{node}/clear"),
 )
-# For whoever has the role in another project alone. What is not here is 404: for him there is no such thing.
+# The status for a caller with the role only in another project. Default: 404, as for an object that does not exist.
 FOREIGN = {
     **dict.fromkeys(("GET /", "GET /clusters", "GET /metrics", "GET /submit"), 200),
     **dict.fromkeys(("GET /fleet", "GET /projects", "GET /webhooks", "GET /tokens", "GET /secrets"), 200),
@@ -108,9 +108,9 @@ FOREIGN = {
         f"GET /api/v1/{what}": 200
         for what in ("jobs", "events", "clusters", "nodes", "projects", "goodput", "webhooks", "tokens", "secrets")
     },
-    **{f"POST /api/v1/{what}": 403 for what in ("jobs", "plan", "tokens", "secrets")},  # he named the project himself
+    **{f"POST /api/v1/{what}": 403 for what in ("jobs", "plan", "tokens", "secrets")},  # the caller named the project
     **dict.fromkeys(EVERYWHERE, 403),
-    **dict.fromkeys(("POST /submit", "POST /tokens", "POST /secrets"), 422),  # pages that say why nothing came of it
+    **dict.fromkeys(("POST /submit", "POST /tokens", "POST /secrets"), 422),  # pages that show the error
     "POST /submit/draft": 200,
     "POST /cancel": 303,
 }
@@ -122,8 +122,8 @@ UNKNOWN |= {"{name}": "none.css", "{cluster}/{node}": "local/none"}
 
 
 def expected_of_unknown(operation: str, role: Role, where: str) -> int:
-    """The rule in three sentences. A missing job is not found by anyone. Any other missing object is not found by
-    callers who may change it. Other callers are refused, or told that there is none if they do not see its project."""
+    """A missing job is 404 for every caller. Another missing object is 404 for callers who may change it. Other
+    callers get 403, or 404 if they may not see its project."""
     if "{job_id}" in operation:
         return 404
     sees = where in ("research", "*") or "{token_id}" in operation
@@ -134,7 +134,7 @@ def expected_of_unknown(operation: str, role: Role, where: str) -> int:
 
 
 def routes_of(world: World) -> set[str]:
-    """The operations that FastAPI serves, pages and what is not in the OpenAPI document included."""
+    """All operations of the application, including pages."""
     contexts = [each for each in iter_route_contexts(world.app.routes) if isinstance(each.original_route, APIRoute)]
     return {f"{method} {each.path}" for each in contexts for method in each.methods or ()}
 
@@ -145,7 +145,7 @@ class Place:
 
     world: World
     headers: dict[tuple[Role, str], dict[str, str]]
-    fresh: dict[str, str] = field(default_factory=dict)  # by owner: a job that nobody has changed
+    fresh: dict[str, str] = field(default_factory=dict)  # by owner, a job that was not changed yet
 
     def job(self, owner: str = "somebody else") -> str:
         commands = self.world.services.commands.acting(LOCAL if owner == "local" else _named(owner))
@@ -177,13 +177,13 @@ class Place:
         return answer
 
     def _fresh_job(self, owner: str) -> str:
-        """Each job makes the lists longer, and a refusal leaves it as it was."""
+        """Reuse a job after a refused request, because each job makes the lists longer."""
         if owner not in self.fresh:
             self.fresh[owner] = self.job(owner)
         return self.fresh[owner]
 
     def ask_unknown(self, operation: str, headers: dict[str, str]) -> httpx.Response:
-        """For an object that never existed."""
+        """Request an object that does not exist."""
         method, _, path = operation.partition(" ")
         for name, value in UNKNOWN.items():
             path = path.replace(name, value)
@@ -192,7 +192,7 @@ class Place:
         )
 
     def signed_in(self, role: Role, where: str) -> dict[str, str]:
-        """The cookie of a browser that signed in with that role's token, as its own pages send it."""
+        """The headers that a page sends in a browser that signed in with the token of that role."""
         token = self.headers[role, where]["Authorization"].removeprefix("Bearer ")
         opened = self.world.services.identity.tokens.sign_in(token)
         assert opened is not None
@@ -270,7 +270,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Ite
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Place]:
-    """The same service on loopback, where nobody needs a token."""
+    """The same service, open: without tokens, on loopback."""
     folder = tmp_path_factory.mktemp("open-matrix")
     shutil.copy(empty_database, folder / "orchestrator.db")
     database = Database(f"sqlite:///{folder / 'orchestrator.db'}")
@@ -284,16 +284,16 @@ def opened(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> It
 def test_every_route_has_a_rule_and_every_rule_a_route(place: Place) -> None:
     existing = routes_of(place.world)
     assert {f"{rule.method} {rule.path}" for rule in RULES} == existing
-    assert set(NEEDS) == existing, "write down what a new route takes"
+    assert set(NEEDS) == existing, "add the new route with its role"
 
 
-def test_what_is_no_route_of_ours_is_the_public_description_alone(place: Place) -> None:
+def test_the_openapi_document_is_the_only_route_of_fastapi(place: Place) -> None:
     contexts = iter_route_contexts(place.world.app.routes)
     assert {each.path for each in contexts if not isinstance(each.original_route, APIRoute)} == {"/openapi.json"}
 
 
 @pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed not in (PUBLIC, WORKER)))
-def test_the_matrix(place: Place, operation: str) -> None:
+def test_each_role_may_do_exactly_what_the_table_says(place: Place, operation: str) -> None:
     needed = NEEDS[operation]
     for role in ROLES:
         enough = role.covers(Role(needed))
@@ -306,12 +306,12 @@ def test_the_matrix(place: Place, operation: str) -> None:
         foreign = place.ask(operation, place.headers[role, "vision"]).status_code
         expected = FOREIGN.get(operation, 404)
         if not enough and (operation in FOREIGN or "{token_id}" in operation):
-            expected = 403  # he has the role in no project
+            expected = 403  # the caller has the role in no project
         assert foreign == expected, (operation, role, foreign)
 
 
 @pytest.mark.parametrize("operation", sorted(operation for operation, needed in NEEDS.items() if needed != PUBLIC))
-def test_nobody_gets_in_without_a_token_or_with_a_false_one(place: Place, operation: str) -> None:
+def test_requests_without_a_valid_token_are_refused(place: Place, operation: str) -> None:
     false = {"Authorization": "Bearer orc_0123456789abcdef_" + "x" * 43}
     for headers in ({}, false, {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer"}):
         answer = place.ask(operation, headers)
@@ -325,54 +325,46 @@ NAMING = [one for one in GUARDED if any(name in one for name in UNKNOWN)]
 
 
 @pytest.mark.parametrize("operation", NAMING)
-def test_a_missing_object_is_answered_by_the_rule(place: Place, operation: str) -> None:
+def test_a_missing_object_gets_the_documented_status(place: Place, operation: str) -> None:
     for (role, where), headers in place.headers.items():
         status = place.ask_unknown(operation, headers).status_code
         if "/remove" in operation or "/revoke" in operation:
-            status = 404 if status == 303 else status  # a page leads back to its list
+            status = 404 if status == 303 else status  # a page redirects to its list
         assert status == expected_of_unknown(operation, role, where), (operation, role, where)
     assert place.ask_unknown(operation, {}).status_code == 401
 
 
 @pytest.mark.parametrize("operation", GUARDED)
-def test_a_signed_in_browser_has_the_rights_of_its_token(place: Place, operation: str) -> None:
-    for role in ROLES:
-        for where in ("research", "vision", "*"):
-            by_token = place.ask(operation, place.headers[role, where]).status_code
-            cookie = place.signed_in(role, where)
-            assert place.ask(operation, cookie).status_code == by_token, (operation, role, where)
-            if not operation.startswith("GET"):
-                unasked = place.ask(operation, {"Cookie": cookie["Cookie"]})
-                assert unasked.status_code == 403, "a page of another site may send a cookie, and no Origin of ours"
+def test_a_session_has_the_rights_of_its_token(place: Place, operation: str) -> None:
+    for role, where in ((Role.ADMIN, "*"), (Role.VIEWER, "research"), (Role.ADMIN, "vision")):
+        by_token = place.ask(operation, place.headers[role, where]).status_code
+        cookie = place.signed_in(role, where)
+        assert place.ask(operation, cookie).status_code == by_token, (operation, role, where)
+        if not operation.startswith("GET"):
+            without_origin = place.ask(operation, {"Cookie": cookie["Cookie"]})
+            assert without_origin.status_code == 403, "a page of another site can send the cookie, but not our Origin"
 
 
 @pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed != PUBLIC))
-def test_expired_revoked_and_agents_tokens_have_no_rights(place: Place, operation: str) -> None:
+def test_tokens_that_are_expired_revoked_or_of_agents_grant_nothing(place: Place, operation: str) -> None:
     """Agents' tokens have no rights except to send their own reports."""
     callers = [place.person(revoked=True), place.person(expired=True), place.worker(), place.worker(ended=True)]
     for headers in callers:
         assert place.ask(operation, headers).status_code == 401, (operation, headers)
 
 
-def test_an_ended_attempts_token_is_refused_for_its_own_report(place: Place) -> None:
-    job_id = place.job()
-    ended = place.world.start(job_id, state=AttemptState.FAILED, ended_at=place.world.clock.now() - 2 * LATE)
-    token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), ended.nonce)
-    body = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 1}
-    answer = place.world.client.post("/api/v1/reports", json=body, headers={"Authorization": f"Bearer {token}"})
-    assert (answer.status_code, answer.json()["desired"]["state"]) == (403, "stop")
-
-
 @pytest.mark.parametrize("operation", sorted(one for one, needed in NEEDS.items() if needed != PUBLIC))
 def test_on_an_open_service_the_user_of_this_machine_may_do_everything(opened: Place, operation: str) -> None:
     status = opened.ask(operation, {}).status_code
     assert status in (200, 201, 202, 204, 303, 409), (operation, status)
-    assert opened.ask(operation, {"X-Forwarded-For": "192.0.2.1"}).status_code == 401, "nor whoever a proxy speaks for"
+    assert opened.ask(operation, {"X-Forwarded-For": "192.0.2.1"}).status_code == 401, (
+        "requests through a proxy need a token"
+    )
     assert opened.ask(operation, {"Authorization": "Bearer nonsense"}).status_code == 401
 
 
 @pytest.mark.parametrize("operation", sorted(operation for operation, needed in NEEDS.items() if needed == PUBLIC))
-def test_what_is_public_asks_nobody(place: Place, operation: str) -> None:
+def test_public_operations_need_no_token(place: Place, operation: str) -> None:
     answer = place.ask(operation, {})
     assert answer.status_code in (200, 303) or (operation, answer.status_code) == ("POST /sign-in", 401)
 
@@ -380,45 +372,18 @@ def test_what_is_public_asks_nobody(place: Place, operation: str) -> None:
 @pytest.mark.parametrize(
     "operation", sorted(one for one, needed in NEEDS.items() if needed == "operator" and one not in EVERYWHERE)
 )
-def test_a_submitter_steers_the_jobs_that_he_submitted(place: Place, operation: str) -> None:
+def test_a_submitter_may_change_own_jobs(place: Place, operation: str) -> None:
     headers = place.headers[Role.SUBMITTER, "research"]
     own = place.ask(operation, headers, owner="submitter of research").status_code
     if operation.endswith("/jobs/{job_id}/chaos"):
-        assert own == 403, "faults are for operators, whosever job it is"
+        assert own == 403, "faults need the role operator, even for own jobs"
         return
     assert own in (202, 303, 409)
     viewer = place.ask(operation, place.headers[Role.VIEWER, "research"], owner="viewer of research").status_code
-    assert viewer == 403, "a role that was taken away takes its jobs along"
+    assert viewer == 403, "an owner who lost the role submitter loses access to own jobs"
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_no_role_makes_a_person_an_agent(place: Place, role: Role) -> None:
-    assert place.ask("POST /api/v1/reports", place.headers[role, "*"]).status_code == 401
-
-
-def test_a_workers_token_reports_for_its_attempt_and_does_nothing_else(place: Place) -> None:
-    job_id = place.job()
-    attempt = place.world.start(job_id)
-    token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), attempt.nonce)
-    headers = {"Authorization": f"Bearer {token}"}
-    body = {"job_id": job_id, "attempt": 1, "replica": 0, "incarnation": 1}
-    assert place.world.client.post("/api/v1/reports", json=body, headers=headers).status_code == 200
-    for other in ({"attempt": 2}, {"job_id": place.job()}):
-        answer = place.world.client.post("/api/v1/reports", json={**body, **other}, headers=headers)
-        assert answer.status_code == 401
-    for operation, needed in NEEDS.items():
-        if needed not in (PUBLIC, WORKER):
-            assert place.ask(operation, headers).status_code == 401, operation
-
-
-def test_the_first_token_may_everything(place: Place) -> None:
-    headers = {"Authorization": f"Bearer {FIRST_TOKEN}"}
-    for operation, needed in NEEDS.items():
-        if needed not in (PUBLIC, WORKER):
-            assert place.ask(operation, headers).status_code < 400 or place.ask(operation, headers).status_code == 409
-
-
-def test_lists_hold_what_one_may_see_and_nothing_of_others(place: Place) -> None:
+def test_lists_contain_only_what_the_caller_may_see(place: Place) -> None:
     job_id = place.job()
     place.world.store_secret("KEY", "a secret value", "research")
     here, there = place.headers[Role.ADMIN, "research"], place.headers[Role.ADMIN, "vision"]
@@ -435,7 +400,7 @@ def test_lists_hold_what_one_may_see_and_nothing_of_others(place: Place) -> None
     assert names == {f"{role} of vision" for role in ROLES}
 
 
-def test_a_page_submits_plans_and_copies_nothing_of_a_foreign_project(place: Place) -> None:
+def test_the_submit_page_refuses_specs_and_clones_of_other_projects(place: Place) -> None:
     job_id, headers, client = place.job(), place.headers[Role.ADMIN, "vision"], place.world.client
     text = {"yaml": json.dumps(place.world.spec(project="research"))}
     for path in ("/submit", "/submit/draft"):
@@ -445,7 +410,7 @@ def test_a_page_submits_plans_and_copies_nothing_of_a_foreign_project(place: Pla
     assert client.get(f"/submit?from={job_id}", headers=place.headers[Role.SUBMITTER, "research"]).status_code == 200
 
 
-def test_of_many_jobs_those_are_cancelled_that_one_may_cancel(place: Place) -> None:
+def test_of_selected_jobs_only_those_of_the_caller_are_cancelled(place: Place) -> None:
     mine, another = place.job("submitter of research"), place.job()
     headers = {**place.headers[Role.SUBMITTER, "research"], **FORM, "HX-Request": "true"}
     said = place.world.client.post("/cancel", headers=headers, content=f"job={mine}&job={another}").text
@@ -456,14 +421,14 @@ def test_of_many_jobs_those_are_cancelled_that_one_may_cancel(place: Place) -> N
     assert [place.world.job(job_id).desired.cancelled for job_id in (mine, another)] == [True, False]
 
 
-def test_pages_that_many_poll_are_shared_by_nobody_else(place: Place) -> None:
+def test_cached_pages_are_not_shared_between_callers(place: Place) -> None:
     job_id, poll = place.job(), {"X-Fragment": "main", "If-None-Match": "*"}
     for where, sees in (("research", True), ("vision", False)):
         headers = {**place.headers[Role.VIEWER, where], **poll}
         assert (f"/jobs/{job_id}" in place.world.client.get(f"/?q={job_id}", headers=headers).text) == sees
 
 
-def test_a_node_tells_strangers_nothing_of_the_job_that_failed_on_it(place: Place) -> None:
+def test_a_node_does_not_reveal_the_failed_job_to_other_projects(place: Place) -> None:
     job_id = place.job()
     place.world.blame("node7", job_id, sentence="rank 3 of research fell silent")
     stranger = place.world.client.get("/api/v1/nodes", headers=place.headers[Role.ADMIN, "vision"])
@@ -484,7 +449,7 @@ def test_a_foreign_job_and_an_unknown_one_are_answered_alike(place: Place) -> No
     assert answer.json()["errors"] == [{"pointer": "/after/0", "detail": f"there is no job {job_id}"}]
 
 
-def test_events_tell_who_did_what(place: Place) -> None:
+def test_events_have_the_actor(place: Place) -> None:
     headers = place.headers[Role.OPERATOR, "research"]
     spec = place.world.spec(project="research")
     submitted = place.world.client.post("/api/v1/jobs", headers=headers, json=spec).json()
@@ -498,7 +463,7 @@ def test_events_tell_who_did_what(place: Place) -> None:
     assert submitted["owner"] == "operator of research"
 
 
-def test_the_description_says_what_takes_a_token(place: Place) -> None:
+def test_the_openapi_document_marks_operations_that_need_a_token(place: Place) -> None:
     paths = place.world.client.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         for method, operation in operations.items():

@@ -1,4 +1,4 @@
-"""Request bodies as bytes: types, limits, and texts that are meant to hurt."""
+"""Request bodies as bytes: content types, limits, and hostile texts."""
 
 from __future__ import annotations
 
@@ -82,26 +82,26 @@ def test_yaml_directives_are_refused_before_the_parser_compares_them(world: Worl
         "name: \x07",
     ],
 )
-def test_yaml_that_cannot_be_read_is_refused(world: World, text: str) -> None:
+def test_invalid_yaml_is_refused(world: World, text: str) -> None:
     refusal(world, 400, text, YAML)
 
 
 @pytest.mark.parametrize("text", ["a: !!binary aGk=", "a: !!timestamp 2026-01-01", "1: 2", "a: .nan", "a: !!set {x}"])
-def test_yaml_values_that_json_has_not_are_refused(world: World, text: str) -> None:
+def test_yaml_values_without_a_json_form_are_refused(world: World, text: str) -> None:
     refusal(world, 422, text, YAML)
 
 
 @pytest.mark.parametrize(
     "text", ["{", '{"a": NaN}', '{"a": -Infinity}', '{"a": 1, "a": 2}', "[" * 200_000, '{"a":' * 50_000, "1" * 10_000]
 )
-def test_json_that_cannot_be_read_is_refused(world: World, text: str) -> None:
+def test_invalid_json_is_refused(world: World, text: str) -> None:
     refusal(world, 400, text, JSON)
 
 
 @pytest.mark.parametrize(
     "value", ["1e999", "1" * 400, "-" + "9" * 40, r'"\ud800"', r'{"\udc00": 1}', "[" * 60 + "]" * 60]
 )
-def test_json_values_beyond_reason_are_refused(world: World, value: str) -> None:
+def test_extreme_json_values_are_refused(world: World, value: str) -> None:
     text = json.dumps(world.spec(priority="HERE")).replace('"HERE"', value)
     refusal(world, 422, text, JSON)
     config = json.dumps(world.spec(run={"trainer": {"learning_rate": "HERE"}})).replace('"HERE"', value)
@@ -143,14 +143,14 @@ def test_a_long_body_without_a_length_is_refused(world: World) -> None:
     assert answer.status_code == 413
 
 
-def test_a_spec_below_the_limit_is_read_whole(world: World) -> None:
+def test_a_spec_below_the_size_limit_is_accepted(world: World) -> None:
     args = ["x" * 30_000] * 30
     answer = world.post_spec(run={"script": "train.py", "workdir": str(world.workdir), "args": args})
     assert answer.status_code == 201
     assert answer.json()["spec"]["run"]["args"] == args
 
 
-def test_a_report_may_be_longer_than_a_spec_but_not_endless(world: World) -> None:
+def test_a_report_may_be_longer_than_a_spec_up_to_a_limit(world: World) -> None:
     body = {"job_id": "x", "attempt": 1, "replica": 0, "incarnation": 1, "progress": ["y" * 4_000_000]}
     assert world.client.post("/api/v1/reports", json=body).status_code == 200
     body["progress"] = ["y" * 9_000_000]
@@ -165,7 +165,7 @@ def test_a_report_is_passed_on_and_answered_with_what_is_desired(world: World) -
     assert world.intake.bodies[0].attempt == 2
 
 
-def test_a_report_with_a_number_that_json_has_not_is_refused(world: World) -> None:
+def test_a_report_with_an_infinite_number_is_refused(world: World) -> None:
     text = '{"job_id": "x", "attempt": 1, "replica": 0, "incarnation": 1, "exit_record": {"deep": [1e999]}}'
     answer = world.client.post("/api/v1/reports", content=text, headers=JSON)
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/exit_record/deep/0"]

@@ -1,4 +1,4 @@
-"""Long bodies share limited memory: a request that finds none is refused for now, and the others go on."""
+"""Long bodies share limited memory. A request without free memory is refused, and the others continue."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def a_spec(world: World, size: int) -> bytes:
     return (text + " " * (size - len(text))).encode()
 
 
-def test_a_long_body_that_finds_no_memory_is_refused_for_now(closed: World) -> None:
+def test_a_long_body_without_free_memory_is_refused_with_retry_after(closed: World) -> None:
     alice, bob, carol = (closed.give("*=submitter", name=name) for name in ("alice", "bob", "carol"))
     spec = a_spec(closed, LONG // 2)
 
@@ -146,7 +146,7 @@ def test_json_of_very_many_values_is_refused_before_it_is_built(text: str) -> No
 
 @pytest.mark.parametrize("text", ['"' + '\\"' * 2_000_000, '"' + "," * 2_000_000 + "\\", '{"a' * 2])
 def test_an_unterminated_string_is_searched_in_linear_time(text: str) -> None:
-    """Otherwise its end would be searched for from each of its quotes."""
+    """A naive search would start again at each quote."""
     with pytest.raises(HttpProblem, match="not JSON"):
         parse_json(text)
 
@@ -157,7 +157,7 @@ def test_brackets_and_commas_in_strings_are_not_counted_as_values() -> None:
     assert parse_json(json.dumps(document)) == document
 
 
-def test_a_list_of_a_million_is_refused_before_its_places_are_built() -> None:
+def test_a_list_of_a_million_is_refused_without_building_pointers() -> None:
     million = [{}] * 1_000_000
 
     def refuse() -> None:

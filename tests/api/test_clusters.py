@@ -1,4 +1,4 @@
-"""What there is to run on, over HTTP."""
+"""Clusters, nodes and projects over HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(world: World, *states: JobState, attempt: AttemptState = AttemptState.RU
     return job_id
 
 
-def test_a_cluster_tells_its_slots_its_jobs_and_who_supervises_it(world: World) -> None:
+def test_a_cluster_shows_its_slots_jobs_and_supervisor(world: World) -> None:
     (empty,) = items(world, "clusters")
     assert (empty["name"], empty["kind"], empty["lease"], empty["jobs"]) == ("local", "local", None, {})
     assert empty["slots"] == {"used": 0, "total": 4, "free": 4}
@@ -43,7 +43,7 @@ def test_a_cluster_tells_its_slots_its_jobs_and_who_supervises_it(world: World) 
     run(world, *RUNNING, JobState.SUSPENDED, attempt=AttemptState.CANCELLED)
     world.submit()
     (cluster,) = items(world, "clusters")
-    assert cluster["slots"] == {"used": 3, "total": 4, "free": 1}, "between two attempts a job keeps its place"
+    assert cluster["slots"] == {"used": 3, "total": 4, "free": 1}, "a job keeps its slots between two attempts"
     assert cluster["jobs"] == {"RUNNING": 1, "RECOVERING": 1, "SUSPENDED": 1, "QUEUED": 1}
     assert (cluster["answers"], cluster["detail"], cluster["max_jobs"]) == (True, "", 9)
     assert cluster["lease"]["holder"] == "the test"
@@ -70,7 +70,7 @@ def test_a_cluster_that_does_not_answer_is_listed_with_the_reason(
     assert cluster["slots"] == {"used": 1, "total": None, "free": None}
 
 
-def test_a_node_with_a_record_tells_until_when_it_is_avoided(world: World) -> None:
+def test_a_node_with_failures_shows_until_when_it_is_avoided(world: World) -> None:
     assert items(world, "nodes") == []
     job_id = run(world)
     world.blame("node7", job_id, sentence="it fell silent")
@@ -79,12 +79,12 @@ def test_a_node_with_a_record_tells_until_when_it_is_avoided(world: World) -> No
     assert (first["name"], first["cluster"], first["failures"]) == ("node7", "local", 1)
     assert first["excluded_until"] == at(3600).isoformat().replace("+00:00", "Z")
     assert (first["last_kind"], first["last_sentence"], first["last_job"]) == ("node", "it fell silent", job_id)
-    assert second["excluded_until"] is None, "one hang does not speak against the machine"
+    assert second["excluded_until"] is None, "one hang is no evidence against the node"
     assert [node["name"] for node in items(world, "nodes?cluster=local")] == ["node7", "node8"]
     assert items(world, "nodes?cluster=elsewhere") == []
 
 
-def test_a_node_comes_back_and_its_old_record_is_forgotten(world: World) -> None:
+def test_an_old_record_of_a_node_expires(world: World) -> None:
     world.blame("node7", run(world))
     world.clock.moment = NOW + timedelta(hours=2)
     assert [node["excluded_until"] for node in items(world, "nodes")] == [None]
@@ -92,7 +92,7 @@ def test_a_node_comes_back_and_its_old_record_is_forgotten(world: World) -> None
     assert items(world, "nodes") == []
 
 
-def test_a_record_is_cleared_with_who_did_it_in_the_log_and_supervisors_are_woken(world: World) -> None:
+def test_clearing_a_record_is_logged_and_wakes_the_supervisors(world: World) -> None:
     job_id = run(world)
     world.blame("node7", job_id)
     world.blame("node8", job_id)
@@ -106,7 +106,9 @@ def test_a_record_is_cleared_with_who_did_it_in_the_log_and_supervisors_are_woke
     ]
     assert len(world.woken) == 2
     world.blame("node7", run(world))
-    assert [node["name"] for node in items(world, "nodes")] == ["node8"], "a late report of what was cleared"
+    assert [node["name"] for node in items(world, "nodes")] == ["node8"], (
+        "a late report of a cleared failure does not count"
+    )
     world.clock.moment = NOW + timedelta(minutes=11)
     world.blame("node7", run(world))
     assert [(node["name"], node["failures"]) for node in items(world, "nodes")] == [("node7", 1), ("node8", 1)]
@@ -120,7 +122,7 @@ def test_a_node_without_a_record_cannot_be_cleared(world: World, place: str) -> 
     assert [node["name"] for node in items(world, "nodes")] == ["node7"]
 
 
-def test_projects_tell_their_quotas_and_what_they_use(world: World) -> None:
+def test_projects_show_their_quotas_and_use(world: World) -> None:
     (quota,) = items(world, "projects")
     assert quota == {"name": "research", "max_jobs": 2, "max_devices": 8, "use": []}
     run(world, project="research", topology={"nodes": "1", "workers_per_node": 2})
@@ -129,8 +131,3 @@ def test_projects_tell_their_quotas_and_what_they_use(world: World) -> None:
     other, research = items(world, "projects")
     assert research["use"] == [{"cluster": "local", "jobs": 1, "devices": 2, "queued": 1}]
     assert (other["name"], other["max_jobs"], other["use"][0]["devices"]) == ("other", None, 1)
-
-
-@pytest.mark.parametrize("path", ["clusters", "nodes", "projects"])
-def test_a_misspelt_filter_is_refused(world: World, path: str) -> None:
-    assert world.client.get(f"/api/v1/{path}?clusters=local").status_code == 422

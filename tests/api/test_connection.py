@@ -25,7 +25,7 @@ from orchestrator.api.connection import (
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE_S = 60.0
-LONG_BYTES = 32 * 1024 * 1024  # more than the buffers of both sides' systems
+LONG_BYTES = 32 * 1024 * 1024  # more than the buffers of both kernels
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -66,18 +66,18 @@ async def converse(*parts: bytes, pause_s: float = 0.0, answer: Any = app) -> by
         try:
             return await asyncio.wait_for(reader.read(), PATIENCE_S)
         except ConnectionError:
-            return b""  # closed while something was still on its way
+            return b""  # reset while data was in flight
         finally:
             writer.close()
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HT", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: local"])
-def test_headers_that_do_not_come_are_not_waited_for(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_that_do_not_arrive_in_time_are_refused(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEADERS_S", 0.1)
     assert asyncio.run(converse(begin)).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_byte_now_and_then_wins_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_bytes_do_not_extend_the_time_limit_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEADERS_S", 0.2)
     drops = [bytes([byte]) for byte in b"GET / HTTP/1.1\r\nX-Slow: " + b"x" * 2000]
     answer = asyncio.run(converse(*drops[:400], pause_s=0.005))
@@ -91,7 +91,7 @@ def test_a_second_request_has_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
     assert b"HTTP/1.1 408 " in answer
 
 
-def test_a_request_that_is_whole_is_answered_and_its_body_has_a_time_of_its_own(
+def test_the_time_limit_of_headers_does_not_apply_to_the_body(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "HEADERS_S", 0.1)
@@ -115,7 +115,7 @@ def test_headers_without_an_end_are_refused(parts: tuple[bytes, ...]) -> None:
     assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")) or answer == b""
 
 
-def test_a_long_body_is_no_header() -> None:
+def test_a_long_body_does_not_count_as_headers() -> None:
     size = 4 * MAX_HEADER_BYTES
     head = f"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode()
     assert asyncio.run(converse(head, *[b"x" * 8192] * (size // 8192))).startswith(b"HTTP/1.1 200 ")
@@ -129,7 +129,7 @@ def test_the_number_of_headers_is_limited(count: int, status: bytes) -> None:
 
 
 async def early(scope: Any, receive: Any, send: Any) -> None:
-    """Refuses without reading the body."""
+    """Answer 401 without reading the body."""
     await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"no"})
 
@@ -186,7 +186,7 @@ def test_bodies_that_arrive_with_their_headers_share_a_limit(monkeypatch: pytest
         await asyncio.Event().wait()
 
     async def overflow() -> bytes:
-        """Fed by hand, because systems read different amounts at a time."""
+        """Feed the protocol directly, because the amount per read depends on the system."""
         state = ServerState()
         async with listening(stuck, state) as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -233,7 +233,7 @@ def test_a_pipelined_body_is_read_whole_or_not_at_all() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
-def test_an_answer_that_nobody_reads_is_given_up() -> None:
+def test_the_kernel_closes_connections_with_unread_data() -> None:
     with socket.socket() as listener:
         limit_unread(listener)
         listener.bind(("127.0.0.1", 0))
@@ -245,7 +245,7 @@ def test_an_answer_that_nobody_reads_is_given_up() -> None:
 
 @contextmanager
 def asking(address: tuple[str, int]) -> Iterator[socket.socket]:
-    """A client that has asked, with a small buffer of its own, and has read nothing yet."""
+    """A client with a small receive buffer that has sent a request and read nothing yet."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(PATIENCE_S)
@@ -262,11 +262,11 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def behind(state: ServerState) -> list[Any]:
-    """Whose readers have fallen behind."""
+    """The connections whose clients are behind."""
     return [each for each in state.connections if isinstance(each, Connection) and each.flow.write_paused]
 
 
-def test_a_reader_of_a_byte_now_and_then_does_not_hold_a_long_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_reads_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "UNREAD_S", 0.2)
 
     async def dribble() -> None:
@@ -285,16 +285,16 @@ def test_a_reader_of_a_byte_now_and_then_does_not_hold_a_long_answer(monkeypatch
     asyncio.run(dribble())
 
 
-def test_a_reader_who_goes_on_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often he is looked at."""
+def test_a_connection_that_keeps_reading_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is checked."""
     monkeypatch.setattr(connection, "UNREAD_S", 0.5)
     monkeypatch.setattr(connection, "LEAST_READ_BYTES", 1)
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert len(asyncio.run(converse(head, answer=long_answer))) > LONG_BYTES
 
 
-def test_slow_readers_hold_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three that fall behind one after the other, the first gives its place up."""
+def test_the_slowest_readers_are_closed_above_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three connections that fall behind one after the other, the first is closed."""
     monkeypatch.setattr(connection, "MAX_UNREAD_BYTES", int(2.5 * LONG_BYTES))
 
     async def crowd() -> None:

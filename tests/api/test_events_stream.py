@@ -1,4 +1,4 @@
-"""Streams of changes: what is told, to whom, from where on; and that followers share one look at the store."""
+"""Streams of changes: their content and access, where they start, and that followers share one query."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ids(events: Any) -> list[int]:
     return [event.id for event in events]
 
 
-def test_many_followers_cost_the_store_one_look(time: Time) -> None:
+def test_many_followers_share_one_query(time: Time) -> None:
     reader = Reader(10)
     tail = Tail(reader, every_s=1, monotonic=time)
     assert tail.recall(10) is None
@@ -62,7 +62,7 @@ def test_many_followers_cost_the_store_one_look(time: Time) -> None:
     assert reader.asked == 2
 
 
-def test_who_is_far_behind_asks_the_store_himself(time: Time) -> None:
+def test_a_follower_that_is_far_behind_reads_the_store(time: Time) -> None:
     reader = Reader(10)
     tail = Tail(reader, every_s=1, kept=3, monotonic=time)
     tail.look(10)
@@ -74,7 +74,7 @@ def test_who_is_far_behind_asks_the_store_himself(time: Time) -> None:
     assert ids(tail.look(16)) == [17, 18, 19, 20]
 
 
-def test_who_comes_after_nobody_has_listened_for_long_is_told_at_once(time: Time) -> None:
+def test_a_follower_after_a_long_pause_gets_new_events_at_once(time: Time) -> None:
     reader = Reader(10)
     tail = Tail(reader, every_s=1, monotonic=time)
     tail.look(10)
@@ -83,7 +83,7 @@ def test_who_comes_after_nobody_has_listened_for_long_is_told_at_once(time: Time
     reader.count, time.now = 100_002, 3601.0
     assert ids(tail.look(100_000)) == [100_001, 100_002]
     assert ids(tail.recall(100_001) or ()) == [100_002]
-    assert ids(tail.look(10))[:2] == [11, 12], "what he missed is in the store"
+    assert ids(tail.look(10))[:2] == [11, 12], "missed events are in the store"
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def time() -> Time:
 
 
 def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[Happening], bool] = lambda _: True) -> list[str]:
-    """So many parts of a stream."""
+    """The first `parts` parts of a stream."""
 
     async def collect() -> list[str]:
         found: list[str] = []
@@ -108,7 +108,7 @@ def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[Happening], boo
     return asyncio.run(asyncio.wait_for(collect(), 20))
 
 
-def test_a_stream_goes_on_behind_the_last_event_and_tells_each_once() -> None:
+def test_a_stream_continues_after_the_last_event_with_each_event_once() -> None:
     tail = Tail(Reader(6), every_s=0)
     first, changes = follow(tail, 3, 2)
     assert first == "retry: 2000\nid: 3\n\n"
@@ -117,7 +117,7 @@ def test_a_stream_goes_on_behind_the_last_event_and_tells_each_once() -> None:
     assert (lines[0], json.loads(lines[2].removeprefix("data: "))) == ("id: 4", {"job_id": "job-0", "kind": "k"})
 
 
-def test_a_stream_tells_only_what_is_wanted() -> None:
+def test_a_stream_has_only_the_wanted_events() -> None:
     _, changes = follow(Tail(Reader(6), every_s=0), 0, 2, lambda event: event.job_id == "job-1")
     assert [line for line in changes.splitlines() if line.startswith("id")] == ["id: 1", "id: 3", "id: 5"]
 
@@ -126,12 +126,10 @@ STREAMS = ("/api/v1/events", "/api/v1/jobs/{job_id}/events/stream")
 
 
 @pytest.mark.parametrize("path", STREAMS)
-def test_the_first_block_a_sign_of_life_and_each_change_fit_the_schema(
-    world: World, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_blocks_of_a_stream_match_the_schema(world: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.0)
     reader = Reader(6)
-    behind = Tail(reader, every_s=0, kept=2)  # most of what is told comes from the store
+    behind = Tail(reader, every_s=0, kept=2)  # most events are read from the store
     text = "".join(follow(behind, 0, 3, lambda event: event.job_id == "job-1"))
     assert ": still here" in text
     blocks = list(parse_blocks(text.split("\n")[:-1]))
@@ -161,12 +159,12 @@ def test_the_first_block_a_sign_of_life_and_each_change_fit_the_schema(
     ],
     ids=str,
 )
-def test_the_schema_of_a_block_refuses_what_is_none(world: World, path: str, block: dict[str, Any]) -> None:
-    """So that the silence above means something."""
+def test_the_schema_of_a_block_refuses_invalid_blocks(world: World, path: str, block: dict[str, Any]) -> None:
+    """Shows that the schema in the test above can fail."""
     assert faults_of(block, schema_of_blocks(world.client.get("/openapi.json").json(), path)) != []
 
 
-def test_a_stream_waits_out_an_outage_of_the_store() -> None:
+def test_a_stream_survives_an_outage_of_the_store() -> None:
     reader = Reader(2)
     reader.broken = True
     tail = Tail(reader, every_s=0)
@@ -185,14 +183,14 @@ def test_a_stream_waits_out_an_outage_of_the_store() -> None:
     assert "id: 2" in asyncio.run(asyncio.wait_for(collect(), 20))[1]
 
 
-def test_the_routes_answer_as_streams_and_refuse_what_is_no_id(world: World) -> None:
+def test_an_invalid_last_event_id_is_refused(world: World) -> None:
     for path in ("/api/v1/jobs/unknown-1/events/stream",):
         assert world.client.get(path).status_code == 404
     answer = world.client.get("/api/v1/events", headers={"Last-Event-ID": "x"})
     assert answer.status_code == 422
 
 
-def test_a_stream_tells_of_the_callers_projects_alone(closed: World) -> None:
+def test_a_stream_has_only_events_of_the_callers_projects(closed: World) -> None:
     for project in ("research", "vision"):
         admin = {"Authorization": "Bearer " + "the first admin's token"}
         closed.client.post("/api/v1/jobs", json=closed.spec(project=project), headers=admin)
@@ -201,7 +199,7 @@ def test_a_stream_tells_of_the_callers_projects_alone(closed: World) -> None:
 
 
 async def first_change(world: World, headers: dict[str, str]) -> str:
-    """What comes after the greeting, by plain ASGI: the test's client waits for the end of a stream."""
+    """The second part of a stream, read by plain ASGI because the test client waits for the end of an answer."""
     parts: list[str] = []
     enough = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Bodies of a size that is allowed and of a shape that is meant to hurt: they cost what their size costs.
+"""Hostile bodies of an allowed size: they take time and memory in proportion to their size.
 
 What they once cost, before each was fixed, would run into the time-out of a test or hold gigabytes.
 """
@@ -33,7 +33,7 @@ MOST_BYTES = 100 * MAX_SPEC_BYTES
 
 
 def peak(work: Callable[[], object]) -> int:
-    """The most bytes that Python's objects held meanwhile."""
+    """The peak memory of Python objects while `work` runs."""
     tracemalloc.start()
     try:
         work()
@@ -42,7 +42,7 @@ def peak(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_the_last_of_many_keys_that_stands_twice_is_found_in_one_pass() -> None:
+def test_a_duplicate_key_is_found_in_one_pass() -> None:
     def named_twice(count: int) -> list[str]:
         return [*(f"k{number}" for number in range(count)), f"k{count - 1}"]
 
@@ -56,14 +56,14 @@ def test_the_last_of_many_keys_that_stands_twice_is_found_in_one_pass() -> None:
             parse(text)
 
 
-def test_what_lies_below_a_long_key_does_not_carry_it_along() -> None:
+def test_pointers_below_a_long_key_take_little_memory() -> None:
     assert peak(lambda: check_plain({LONG: [0] * 100_000})) < MOST_BYTES
     assert peak(lambda: check_plain({LONG: {str(number): 0 for number in range(50_000)}})) < MOST_BYTES
     (problem,) = check_plain({"a/b": [0, {"~": float("inf")}]}, prefix="/patch")
     assert problem.pointer == "/patch/a~1b/1/~0"
 
 
-def test_of_very_many_wrong_fields_the_first_are_told_and_the_rest_counted() -> None:
+def test_of_many_invalid_fields_the_first_are_listed_and_the_rest_counted() -> None:
     wrong = {f"field{number}": 1 for number in range(5000)}
     with pytest.raises(InvalidSpec) as caught:
         parse_spec({"name": "demo", "run": {"command": ["true"]}, **wrong})
@@ -79,7 +79,7 @@ def test_of_very_many_wrong_fields_the_first_are_told_and_the_rest_counted() -> 
     assert peak(refuse) < MOST_BYTES
 
 
-def test_a_patch_is_told_by_its_first_leaves_and_short() -> None:
+def test_a_patch_is_summarized_by_its_first_leaves() -> None:
     config = {"task": "a:b", "task_config": {LONG: {str(number): 0 for number in range(50_000)}}}
     patch = {"run": {"trainer": config}}
     assert peak(lambda: leaves(patch)) < MOST_BYTES
@@ -104,7 +104,7 @@ def test_a_job_for_very_many_nodes_is_planned_without_a_copy_for_each() -> None:
     assert peak(plan) < MOST_BYTES
 
 
-def test_a_plan_shows_the_first_replicas_and_says_so(world: World) -> None:
+def test_a_plan_of_many_replicas_shows_the_first_with_a_warning(world: World) -> None:
     world.backend.slot_count = 100_000
     few = world.post_spec("/api/v1/plan", topology={"nodes": str(MOST_REPLICAS)})
     many = world.post_spec("/api/v1/plan", topology={"nodes": str(MOST_REPLICAS + 1)})
@@ -128,7 +128,7 @@ def test_a_plan_shows_the_first_replicas_and_says_so(world: World) -> None:
     ],
     ids=["name", "nodes", "script", "label", "unknown", "after", "command", "overlay", "interval"],
 )
-def test_a_body_as_long_as_is_allowed_is_answered(world: World, body: dict[str, Any]) -> None:
+def test_a_body_of_the_largest_size_is_answered(world: World, body: dict[str, Any]) -> None:
     answer = world.post_spec(**body)
     assert answer.status_code in (201, 422)
     assert len(answer.content) < 8 * MAX_SPEC_BYTES

@@ -1,4 +1,4 @@
-"""One log and many who follow it."""
+"""One log with many listeners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.examples import examples
 
 @dataclass
 class Hall:
-    """Feeds whose time is the test's."""
+    """Feeds with a clock that the test moves."""
 
     world: World
     feeds: Feeds
@@ -62,14 +62,14 @@ def job_id(new_job: Callable[[], str]) -> str:
 
 
 def hear(listener: Listener) -> str:
-    """As the stream does."""
+    """Read as the stream does."""
     text = listener.recall()
     return (listener.look() if text is None else text).decode()
 
 
 @pytest.fixture
 def polls(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each time that a log was read."""
+    """One item for each read of a log."""
     made: list[None] = []
     poll = Follower.poll
 
@@ -105,15 +105,13 @@ def test_different_requests_are_different_feeds(hall: Hall, job_id: str) -> None
 @given(
     acts=st.lists(
         st.one_of(
-            st.sampled_from(["", "x", "word\n", "\n", "two\nlines\n", "torn\nwo"]),  # is written
-            st.integers(0, 3),  # that listener hears, and begins with it
+            st.sampled_from(["", "x", "word\n", "\n", "two\nlines\n", "torn\nwo"]),  # text that is appended
+            st.integers(0, 3),  # a listener that reads, and starts with its first read
         ),
         max_size=25,
     )
 )
-def test_whoever_comes_late_misses_nothing_and_hears_nothing_twice(
-    hall: Hall, new_job: Callable[[], str], acts: list[str | int]
-) -> None:
+def test_a_late_listener_gets_every_line_once(hall: Hall, new_job: Callable[[], str], acts: list[str | int]) -> None:
     job_id = new_job()
     log = hall.world.write_log(job_id, "before\nunfin")
     listeners: dict[int, Listener] = {}
@@ -135,7 +133,7 @@ def test_whoever_comes_late_misses_nothing_and_hears_nothing_twice(
     assert heard == dict.fromkeys(listeners, whole)
 
 
-def test_who_is_slower_than_the_log_is_told_what_he_missed(
+def test_a_slow_listener_is_told_that_lines_are_missing(
     hall: Hall, job_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "_KEPT_BYTES", 10)
@@ -150,7 +148,7 @@ def test_who_is_slower_than_the_log_is_told_what_he_missed(
     assert hear(slow) == ""
 
 
-def test_a_feed_goes_with_its_last_listener(hall: Hall, job_id: str) -> None:
+def test_a_feed_ends_with_its_last_listener(hall: Hall, job_id: str) -> None:
     hall.world.write_log(job_id, "a\n")
     listener = hall.listen(job_id)
     hear(listener)
@@ -159,7 +157,7 @@ def test_a_feed_goes_with_its_last_listener(hall: Hall, job_id: str) -> None:
     assert len(hall.feeds._feeds) == 0
 
 
-def test_who_follows_after_a_retry_follows_the_retry(hall: Hall, job_id: str) -> None:
+def test_a_listener_after_a_retry_follows_the_new_attempt(hall: Hall, job_id: str) -> None:
     hall.world.write_log(job_id, "first\n")
     over = hall.listen(job_id)
     hall.world.advance(job_id, JobState.FAILED)
@@ -171,14 +169,14 @@ def test_who_follows_after_a_retry_follows_the_retry(hall: Hall, job_id: str) ->
     assert not again.ended
 
 
-def test_who_asks_for_a_log_that_is_not_there_follows_nothing(hall: Hall, job_id: str) -> None:
+def test_following_an_unknown_log_ends_at_once(hall: Hall, job_id: str) -> None:
     hall.world.write_log(job_id, "a\n")
     for listener in [hall.listen(job_id, rank=7), hall.listen(job_id, rank=7)]:
         assert hear(listener) == ""
         assert listener.ended
 
 
-def test_what_all_have_heard_is_not_kept(hall: Hall, job_id: str) -> None:
+def test_lines_that_all_listeners_have_received_are_dropped(hall: Hall, job_id: str) -> None:
     log = hall.world.write_log(job_id, "")
     one, other = hall.listen(job_id), hall.listen(job_id)
     hear(one)
@@ -188,7 +186,7 @@ def test_what_all_have_heard_is_not_kept(hall: Hall, job_id: str) -> None:
         append(log, f"{number}\n")
         hall.later()
         hear(one)
-        assert len(feed.sent.pieces) == 1 + number, "the other has heard none of them"
+        assert len(feed.sent.pieces) == 1 + number, "the other listener has read none of them"
     assert hear(other) == "0\n1\n2\n3\n4\n"
     append(log, "5\n")
     hall.later()
@@ -196,7 +194,7 @@ def test_what_all_have_heard_is_not_kept(hall: Hall, job_id: str) -> None:
     assert len(feed.sent.pieces) == 1
 
 
-def test_who_begins_after_a_rotation_hears_nothing_twice(hall: Hall, job_id: str) -> None:
+def test_a_listener_after_a_rotation_gets_each_line_once(hall: Hall, job_id: str) -> None:
     log = hall.world.write_log(job_id, "old 1\nold 2\nold 3\n")
     first = hall.listen(job_id)
     hear(first)
@@ -209,7 +207,7 @@ def test_who_begins_after_a_rotation_hears_nothing_twice(hall: Hall, job_id: str
     assert hear(first).endswith("new 1\nnew 2\n")
 
 
-def test_an_outage_is_found_out_once(hall: Hall, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_listener_notices_an_outage_for_all(hall: Hall, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hall.world.write_log(job_id, "a\n")
     crowd = [hall.listen(job_id) for _ in range(10)]
     assert {hear(one) for one in crowd} == {"a\n"}
@@ -227,8 +225,8 @@ def test_an_outage_is_found_out_once(hall: Hall, job_id: str, monkeypatch: pytes
     assert len(asked) == 1
 
 
-def test_threads_lose_and_double_nothing(world: World, job_id: str) -> None:
-    """Real threads and a real clock, of a feed that is never fresh for long."""
+def test_concurrent_listeners_get_every_line_once(world: World, job_id: str) -> None:
+    """Real threads, with a clock that makes every poll due."""
     log = world.write_log(job_id, "")
     feeds = Feeds(world.services.logs, monotonic=itertools.count().__next__)
     over = threading.Event()
@@ -252,7 +250,7 @@ def test_threads_lose_and_double_nothing(world: World, job_id: str) -> None:
     assert heard == [log.read_text()] * 6
 
 
-def test_many_long_logs_are_taken_in_bounded_bites(hall: Hall, job_id: str) -> None:
+def test_many_long_logs_are_read_in_bounded_pieces(hall: Hall, job_id: str) -> None:
     logs: list[Path] = [hall.world.write_log(job_id, "", f"1/g1/local-{number}/log") for number in range(40)]
     listener = hall.listen(job_id)
     hear(listener)

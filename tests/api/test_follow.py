@@ -1,4 +1,4 @@
-"""Following logs: poll by poll, and over a real socket."""
+"""Following logs, poll by poll and over a real socket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job_id(world: World) -> str:
 
 
 class Ear:
-    """Follows alone, poll by poll; each comes when nothing is fresh any more."""
+    """A single listener. Each poll reads the log again."""
 
     def __init__(self, world: World, job_id: str, request: LogRequest) -> None:
         feeds = Feeds(world.services.logs, monotonic=itertools.count().__next__)
@@ -74,7 +74,7 @@ def test_the_last_lines_come_first_and_new_ones_follow(world: World, job_id: str
     assert polls(follower) == ["end"]
 
 
-def test_following_begins_before_the_job_does(world: World) -> None:
+def test_following_may_begin_before_the_job_starts(world: World) -> None:
     job_id = world.submit()
     follower = follow(world, job_id)
     assert polls(follower) == []
@@ -96,7 +96,7 @@ def test_new_generations_and_attempts_are_followed(world: World, job_id: str) ->
     assert polls(follower) == ["late words of the old generation", "anew"]
 
 
-def test_the_last_words_of_an_attempt_come_before_the_next_one(world: World, job_id: str) -> None:
+def test_the_last_lines_of_an_attempt_come_before_the_next_one(world: World, job_id: str) -> None:
     log = world.write_log(job_id, "first\n")
     follower = follow(world, job_id)
     follower.poll()
@@ -106,7 +106,7 @@ def test_the_last_words_of_an_attempt_come_before_the_next_one(world: World, job
     assert polls(follower, 9) == ["torn", "anew"]
 
 
-def test_a_log_that_is_cut_goes_on_from_its_new_beginning(world: World, job_id: str) -> None:
+def test_a_truncated_log_is_followed_from_its_start(world: World, job_id: str) -> None:
     log = world.write_log(job_id, "one\ntwo\n")
     follower = follow(world, job_id)
     follower.poll()
@@ -115,7 +115,7 @@ def test_a_log_that_is_cut_goes_on_from_its_new_beginning(world: World, job_id: 
     assert polls(follower) == ["[the log was cut here; older lines are in log.1]", "x"]
 
 
-def test_a_file_that_vanishes_and_comes_back_ends_nothing(world: World, job_id: str) -> None:
+def test_following_survives_a_file_that_disappears_and_returns(world: World, job_id: str) -> None:
     log = world.write_log(job_id, "one\n")
     follower = follow(world, job_id)
     follower.poll()
@@ -125,7 +125,7 @@ def test_a_file_that_vanishes_and_comes_back_ends_nothing(world: World, job_id: 
     assert polls(follower)[-1] == "back"
 
 
-def test_following_ends_with_the_job_and_gives_its_last_words(world: World, job_id: str) -> None:
+def test_following_ends_with_the_job_and_its_last_lines(world: World, job_id: str) -> None:
     log = world.write_log(job_id, "one\n")
     follower = follow(world, job_id)
     follower.poll()
@@ -195,7 +195,9 @@ def test_an_outage_of_the_store_loses_no_lines(world: World, job_id: str, monkey
     assert polls(follower) == ["three"]
 
 
-def test_a_sick_file_hurts_no_other(world: World, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_one_file_does_not_affect_others(
+    world: World, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     healthy, sick = world.write_log(job_id, "a\n"), world.write_log(job_id, "b\n", "1/g1/local-1/log")
     follower = follow(world, job_id)
     assert len(follower.poll()) == 2
@@ -215,10 +217,10 @@ def test_a_sick_file_hurts_no_other(world: World, job_id: str, monkeypatch: pyte
     assert polls(follower) == ["[a1 g1 r0/1] d"]
 
 
-def test_a_look_that_is_not_true_hides_nothing_for_long(
+def test_stale_file_attributes_do_not_hide_lines_for_long(
     world: World, job_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On NFS a file may look for a minute as it was."""
+    """NFS may return old attributes of a file for a minute."""
     log = world.write_log(job_id, "one\n")
     follower = follow(world, job_id)
     assert polls(follower) == ["one"]
@@ -232,7 +234,7 @@ def test_a_look_that_is_not_true_hides_nothing_for_long(
     assert follower.ended
 
 
-def test_what_a_search_skips_at_the_end_hides_nothing_behind_it(world: World, job_id: str) -> None:
+def test_grep_reads_past_long_parts_without_a_match(world: World, job_id: str) -> None:
     log = world.write_log(job_id, "keep 1\n")
     follower = follow(world, job_id, grep="keep")
     assert follower.poll() == ["keep 1"]
@@ -248,7 +250,7 @@ def closing() -> threading.Event:
 
 @pytest.fixture
 def address(world: World, closing: threading.Event) -> Iterator[str]:
-    """The application behind uvicorn, on a port of its own."""
+    """The application behind uvicorn, on a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(replace(world.services, closing=closing.is_set))
     config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=5)
@@ -283,7 +285,7 @@ def test_a_service_that_closes_ends_its_streams(
         lines = answer.iter_lines()
         next(lines)
         closing.set()
-        assert list(lines) == []  # otherwise: a ReadTimeout
+        assert list(lines) == []  # if the stream did not end, httpx would raise ReadTimeout
 
 
 def test_a_long_body_gets_its_answer_over_a_real_socket(address: str) -> None:

@@ -65,7 +65,7 @@ BODIES = st.one_of(
 
 @pytest.fixture
 def operations(world: World) -> list[tuple[str, str]]:
-    """All but the streams, which do not end by themselves."""
+    """All operations except the streams, which do not end."""
     paths = world.client.get("/openapi.json").json()["paths"]
     return [
         (method.upper(), path)

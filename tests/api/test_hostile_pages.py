@@ -1,4 +1,4 @@
-"""Hostile text in every place of a spec, and in what agents tell: the pages show it as text."""
+"""The pages show hostile text in specs, in reports of agents and in URLs as text."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TEXTS = (
     "&lt;canary&gt;<!--<canary>-->",
     "\u202e<canary>",
 )
-ALL = " ".join((TEXTS[6], *TEXTS))  # beginning as an address would
+ALL = " ".join((TEXTS[6], *TEXTS))  # begins like a URL
 PLACES = find_places()
 
 
 class Reader(HTMLParser):
-    """Notes what a browser would take for more than text."""
+    """Collects markup that a browser would execute or render."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,11 @@ class Reader(HTMLParser):
             self.found.append(tag)
         for name, value in attrs:
             leads = name in ("href", "src", "action", "formaction", "data") or name.startswith("hx-")
-            if name.startswith("on") or (leads and (value or "").strip().lower().startswith("javascript:")):
+            if (
+                name in ("style",)
+                or name.startswith("on")
+                or (leads and (value or "").strip().lower().startswith("javascript:"))
+            ):
                 self.found.append(f"{tag} {name}={value}")
 
     def handle_comment(self, data: str) -> None:
@@ -61,7 +65,7 @@ def found_in(page: str) -> list[str]:
 
 
 def store(world: World, spec: JobSpec, name: str) -> str:
-    """Past the checks of a submission, which differ by cluster."""
+    """Store a job without the checks of a submission, which differ by cluster."""
     now = world.clock.now()
     fields = {"state": JobState.QUEUED, "reason": "waits", "created_at": now, "updated_at": now, "owner": "alice"}
     job = Job(id=name, spec=spec, desired=Desired(), **fields)  # type: ignore[arg-type]
@@ -71,7 +75,7 @@ def store(world: World, spec: JobSpec, name: str) -> str:
 
 
 def pages_of(world: World, job_id: str | None = None) -> Iterator[str]:
-    """Every page, from the application's own table; without a job those that are of none."""
+    """The paths of all pages, from the application's routes; without `job_id` only those without one."""
     for context in iter_route_contexts(world.app.routes):
         route = context.original_route
         if isinstance(route, APIRoute) and "GET" in route.methods and not context.path.startswith("/api/"):
@@ -101,7 +105,7 @@ def test_a_page_shows_each_field_of_a_spec_as_text(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_page_shows_what_agents_tell_as_text(world: World, text: str) -> None:
+def test_a_page_shows_reports_of_agents_as_text(world: World, text: str) -> None:
     job_id = world.submit()
     failure = Failure(kind=FailureKind.APPLICATION, message=text, traceback=f"Traceback\n  {text}", rank=0, step=3)
     world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason=text)
@@ -117,7 +121,7 @@ def test_a_page_shows_what_agents_tell_as_text(world: World, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [ALL, TEXTS[1]])
-def test_a_page_shows_what_its_own_address_says_as_text(world: World, text: str) -> None:
+def test_a_page_shows_parameters_of_its_url_as_text(world: World, text: str) -> None:
     job_id = world.submit()
     names = ("q", "label", "state", "project", "cluster", "from", "next", "rank", "attempt", "cursor", "grep", "spec")
     for path in pages_of(world, job_id):
@@ -127,7 +131,7 @@ def test_a_page_shows_what_its_own_address_says_as_text(world: World, text: str)
             assert found_in(answer.text) == [], (path, name)
 
 
-def test_the_attack_would_be_seen() -> None:
+def test_the_detector_finds_injected_markup() -> None:
     for text in TEXTS[:5]:
         assert found_in(f"<p title=\"{text}\" alt='{text}'>{text}</p>")
     assert found_in(f'<a href="{TEXTS[6]}">x</a>')

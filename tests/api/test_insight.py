@@ -1,4 +1,4 @@
-"""What became of a job and of its time, over HTTP."""
+"""`why` and `goodput` over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.builders import make_batch, make_progress
 from trainer.contract.failure import Failure, FailureKind
 
 
-def test_a_job_that_waits_has_spent_its_life_in_the_queue(world: World) -> None:
+def test_the_time_of_a_waiting_job_is_queue_time(world: World) -> None:
     job_id = world.submit(topology={"nodes": "1", "workers_per_node": 2})
     world.clock.moment += timedelta(seconds=30)
     found = world.client.get(f"/api/v1/jobs/{job_id}/goodput").json()
@@ -21,7 +21,7 @@ def test_a_job_that_waits_has_spent_its_life_in_the_queue(world: World) -> None:
     assert [stretch["bin"] for stretch in found["stretches"]] == ["queue"]
 
 
-def test_a_failed_job_says_why_with_the_last_lines_of_the_rank_that_failed(world: World) -> None:
+def test_why_shows_the_last_lines_of_the_failed_rank(world: World) -> None:
     job_id = world.submit()
     failure = Failure(kind=FailureKind.STORAGE, message="OSError: [Errno 28] No space left on device", rank=0)
     now = world.clock.now()
@@ -37,7 +37,7 @@ def test_a_failed_job_says_why_with_the_last_lines_of_the_rank_that_failed(world
     assert found["remedy"]["name"] == "disk full"
 
 
-def test_a_script_that_reports_nothing_says_when_it_printed_last_and_what_is_watched(world: World) -> None:
+def test_why_shows_the_last_output_of_a_script_without_reports(world: World) -> None:
     job_id = world.submit()
     world.start(job_id, state=AttemptState.RUNNING, started_at=world.clock.now())
     world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason="the workers are running")
@@ -54,7 +54,7 @@ def test_a_script_that_reports_nothing_says_when_it_printed_last_and_what_is_wat
     assert "Its last output was 14 min ago" in world.client.get(f"/jobs/{job_id}").text
 
 
-def test_where_nodes_share_no_folder_the_last_output_is_not_known(world: World) -> None:
+def test_the_last_output_is_unknown_without_a_shared_folder(world: World) -> None:
     cluster = world.clusters["local"]
     world.clusters["local"] = replace(cluster, shares_files=False)
     job_id = world.submit(launcher="torchrun")
@@ -75,7 +75,7 @@ def test_workers_that_report_are_judged_by_their_reports(world: World) -> None:
     assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["quiet"] is None
 
 
-def test_why_names_the_nodes_that_the_next_attempt_would_avoid_and_not_whose_job_failed_there(world: World) -> None:
+def test_why_names_avoided_nodes_without_the_job_that_failed_there(world: World) -> None:
     job_id, fearless = world.submit(), world.submit(supervise={"exclude_bad_nodes": False})
     world.blame("node7", world.submit(name="other"), sentence="the other's secret trouble")
     told = world.client.get(f"/api/v1/jobs/{job_id}/why")
@@ -89,8 +89,3 @@ def test_why_names_the_nodes_that_the_next_attempt_would_avoid_and_not_whose_job
     assert "Node node7 is avoided after a failure" in page
     world.client.post("/api/v1/nodes/local/node7/clear")
     assert world.client.get(f"/api/v1/jobs/{job_id}/why").json()["avoids"] == []
-
-
-def test_an_unknown_job_has_no_account(world: World) -> None:
-    for what in ("why", "goodput"):
-        assert world.client.get(f"/api/v1/jobs/nobody/{what}").status_code == 404

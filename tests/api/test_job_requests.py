@@ -70,7 +70,7 @@ def test_resuming_what_is_not_suspended_changes_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot", "scale"])
 @pytest.mark.parametrize("end", ENDED)
-def test_a_request_for_an_ended_job_is_a_conflict_that_says_why(world: World, verb: str, end: JobState) -> None:
+def test_a_request_to_an_ended_job_is_a_conflict(world: World, verb: str, end: JobState) -> None:
     job_id = world.submit()
     world.advance(job_id, *RUNNING, end)
     refused = request(world, job_id, verb)
@@ -89,12 +89,7 @@ def test_a_request_for_a_job_that_is_being_cancelled_is_a_conflict(world: World,
     assert "being cancelled" in refused.json()["detail"]
 
 
-@pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot", "scale"])
-def test_a_request_for_an_unknown_job_is_not_found(world: World, verb: str) -> None:
-    assert request(world, "absent", verb).status_code == 404
-
-
-def test_a_snapshot_of_what_does_not_run_is_a_conflict(world: World) -> None:
+def test_a_snapshot_of_a_queued_job_is_a_conflict(world: World) -> None:
     job_id = world.submit()
     refused = request(world, job_id, "snapshot")
     assert refused.status_code == 409
@@ -154,13 +149,7 @@ def test_a_wrong_number_of_nodes_is_refused_by_field(world: World, body: object,
     assert world.job(job_id).desired.number == 0
 
 
-@pytest.mark.parametrize("verb", ["suspend", "resume", "snapshot", "cancel"])
-def test_a_misspelt_parameter_of_a_request_is_refused(world: World, verb: str) -> None:
-    answer = world.client.post(f"/api/v1/jobs/{run(world)}/{verb}?force=true")
-    assert [error["pointer"] for error in answer.json()["errors"]] == ["/query/force"]
-
-
-def test_a_job_tells_what_it_was_given_of_what_it_asked_for(world: World) -> None:
+def test_a_job_shows_its_nodes_and_the_requested_number(world: World) -> None:
     job_id = world.submit(topology={"nodes": "1:4"})
     world.advance(job_id, *RUNNING)
     world.start(job_id, state=AttemptState.RUNNING, nodes="1:2", asked="1:4", excluded_nodes=("node7",))
@@ -170,7 +159,7 @@ def test_a_job_tells_what_it_was_given_of_what_it_asked_for(world: World) -> Non
     assert (attempt["nodes"], attempt["asked"], attempt["excluded_nodes"]) == ("1:2", "1:4", ["node7"])
 
 
-def test_a_job_tells_what_is_spent_with_the_restarts_of_its_live_attempt(world: World) -> None:
+def test_spent_budgets_include_the_restarts_of_the_live_attempt(world: World) -> None:
     job_id = world.submit()
     world.advance(job_id, *RUNNING, spent={"application": 1, "node": 2})
     attempt = world.start(job_id, state=AttemptState.RUNNING)
@@ -186,10 +175,10 @@ def test_a_job_tells_what_is_spent_with_the_restarts_of_its_live_attempt(world: 
     assert job["restarts"] == 1
     world.apply(world.job(job_id), attempt.to(AttemptState.FAILED, reason="ended", now=world.clock.now()))
     ended = world.client.get(f"/api/v1/jobs/{job_id}").json()
-    assert ended["spent"] == {"application": 1, "node": 2}, "what it used is charged at its end, not twice"
+    assert ended["spent"] == {"application": 1, "node": 2}, "restarts are charged once, at the end of the attempt"
 
 
-def test_a_preemption_is_counted_and_spends_nothing_unless_the_spec_limits_them(world: World) -> None:
+def test_preemptions_are_free_unless_the_spec_limits_them(world: World) -> None:
     def told(**supervise: object) -> tuple[dict[str, int], int]:
         job_id = world.submit(supervise=supervise)
         world.advance(job_id, *RUNNING, spent={"preemption": 2})
@@ -200,7 +189,7 @@ def test_a_preemption_is_counted_and_spends_nothing_unless_the_spec_limits_them(
     assert told(budgets={"preemption": 5}) == ({"preemption": 2}, 2)
 
 
-def test_a_dependency_has_to_exist_and_no_ring_can_be_made_by_a_patch(world: World) -> None:
+def test_a_dependency_must_exist_and_a_patch_cannot_create_a_cycle(world: World) -> None:
     first = world.submit(name="first")
     second = world.submit(name="second", after=[first])
     third = world.submit(name="third", after=[second])

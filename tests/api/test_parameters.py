@@ -40,7 +40,7 @@ def is_time(parameter: dict[str, Any]) -> bool:
 
 
 def ask(world: World, method: str, path: str, name: str, text: str) -> Any:
-    """The URL with the text put in as it is."""
+    """Request a URL with `text`, unescaped, as the value of the parameter `name`."""
     in_path = f"{{{name}}}" in path
     path = path.replace(f"{{{name}}}", text).replace("{job_id}", world.submit()).replace("{", "").replace("}", "")
     return world.client.request(method, path if in_path else f"{path}?{name}={text}")
@@ -65,6 +65,15 @@ def test_every_parameter_named_like_a_time_is_declared_as_one(document: dict[str
     assert [
         (path, each["name"]) for _, path, each in parameters(document) if each["name"] in names and not is_time(each)
     ] == []
+
+
+def test_every_operation_refuses_an_unknown_query_parameter(world: World, document: dict[str, Any]) -> None:
+    for path, methods in document["paths"].items():
+        if path.startswith("/api/v1/") and path != "/api/v1/reports":
+            for method in methods:
+                answer = ask(world, method.upper(), path, "unknown", "1")
+                assert answer.status_code == 422, (method, path)
+                assert [each["pointer"] for each in answer.json()["errors"]] == ["/query/unknown"]
 
 
 @pytest.mark.parametrize("value", [3, 0.5, "3", "2026-01-31", 1700000000, "2099-01-01 00:00:00Z", True, ["2099"]])
@@ -92,7 +101,7 @@ def test_nul_and_invalid_utf_8_are_refused_in_every_url(world: World, document: 
 @pytest.mark.parametrize(
     "path", ["/?q={}", "/jobs/{}", "/static/{}", "/sign-in?next={}", "/submit?from={}", "/nowhere{}"]
 )
-def test_pages_refuse_them_too(world: World, path: str) -> None:
+def test_pages_refuse_invalid_urls_too(world: World, path: str) -> None:
     for text in BAD_TEXTS:
         assert world.client.get(path.format(text)).status_code == 400
 

@@ -1,4 +1,4 @@
-"""What a dry run says beside the launch: what fits, what the queue would say, and what it would change of a job."""
+"""Dry runs: memory, outlook in the queue, and differences from a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(world: World, **fields: Any) -> str:
     return job_id
 
 
-def test_an_empty_cluster_would_start_it_now(world: World) -> None:
+def test_a_job_would_start_now_on_an_empty_cluster(world: World) -> None:
     outlook = plan(world, topology={"workers_per_node": 3})["outlook"]
     assert outlook == {
         "admitted": True,
@@ -40,7 +40,7 @@ def test_an_empty_cluster_would_start_it_now(world: World) -> None:
     }
 
 
-def test_behind_others_it_says_for_what_it_would_wait(world: World) -> None:
+def test_the_outlook_says_what_a_job_would_wait_for(world: World) -> None:
     run(world, topology={"workers_per_node": 3})
     waiting = world.submit(topology={"workers_per_node": 2})
     world.clock.moment += timedelta(seconds=1)
@@ -51,7 +51,7 @@ def test_behind_others_it_says_for_what_it_would_wait(world: World) -> None:
     assert (urgent["admitted"], urgent["ahead"]) == (True, 0)
 
 
-def test_a_job_that_it_waits_for_is_told(world: World) -> None:
+def test_the_outlook_names_the_job_that_it_waits_for(world: World) -> None:
     first = world.submit()
     found = plan(world, after=[first])["outlook"]
     assert found["sentence"] == f"waits for job {first} to succeed; it is QUEUED"
@@ -63,7 +63,7 @@ def test_nodes_with_a_record_would_be_avoided(world: World) -> None:
     assert plan(world, supervise={"exclude_bad_nodes": False})["outlook"]["excluded_nodes"] == []
 
 
-def test_a_cluster_that_does_not_answer_tells_no_outlook(world: World) -> None:
+def test_a_plan_for_a_cluster_that_does_not_answer_has_no_outlook(world: World) -> None:
     def silent() -> int:
         raise BackendUnavailable("it does not answer")
 
@@ -71,7 +71,7 @@ def test_a_cluster_that_does_not_answer_tells_no_outlook(world: World) -> None:
     assert plan(world)["outlook"] is None
 
 
-def test_the_ways_to_train_are_told_with_the_first_that_fits(world: World) -> None:
+def test_a_plan_lists_the_ways_to_train_and_the_first_that_fits(world: World) -> None:
     trainer = {"run": {"trainer": {"model": "gpt"}, "workdir": str(world.workdir)}, "resources": {"memory_gb": 64}}
     found = plan(world, **trainer)
     assert found["fitting"] == found["rungs"][0]["name"]
@@ -79,7 +79,7 @@ def test_the_ways_to_train_are_told_with_the_first_that_fits(world: World) -> No
     assert plan(world)["rungs"] == []
 
 
-def test_it_begins_from_the_snapshot_that_the_spec_names(world: World) -> None:
+def test_a_plan_shows_the_snapshot_of_the_spec(world: World) -> None:
     assert plan(world)["restores"] is None
     named = world.workdir / "step-00000010-a1-g1"
     named.mkdir()
@@ -104,7 +104,7 @@ def test_a_changed_spec_is_shown_with_what_it_changes_of_the_request(world: Worl
     assert not any("preview" in line for line in found["request_changes"])
 
 
-def test_the_work_that_would_be_done_again_is_counted_from_the_newest_snapshot(world: World) -> None:
+def test_repeated_steps_are_counted_from_the_newest_snapshot(world: World) -> None:
     job_id = run(world)
     committed = make_journal_event("snapshot.committed", evidence={"name": "step-00000010-a1-g1", "size_bytes": 5})
     lines = [(number, make_progress(number, seconds=2 * number)) for number in range(1, 15)]
@@ -114,7 +114,7 @@ def test_the_work_that_would_be_done_again_is_counted_from_the_newest_snapshot(w
     assert found["redo_s"] is not None
 
 
-def test_a_job_that_the_caller_does_not_see_is_none(closed: World) -> None:
+def test_a_plan_against_a_hidden_job_is_not_found(closed: World) -> None:
     submitted = closed.client.post("/api/v1/jobs", json=closed.spec(project="secret"), headers=BOSS).json()
     alice = closed.give("vision=submitter")
 

@@ -1,4 +1,4 @@
-"""The proof of the API can fail: what it looks at beside Schemathesis."""
+"""The checks of tests/api/openapi.py find faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_good_answers_are_counted_by_operation() -> None:
     assert count_good_answers(METRICS) == {("GET", "/jobs"): 3, ("POST", "/jobs"): 3}
 
 
-def test_a_parameter_that_nobody_has_a_value_for_is_named() -> None:
+def test_a_path_parameter_without_a_known_value_is_named() -> None:
     document = {"paths": {"/jobs/{job_id}": {}, "/hooks/{hook}/{job_id}": {}, "/jobs": {}}}
     assert unknown_parameters(document, {"job_id": []}) == ["hook"]
 
@@ -56,7 +56,7 @@ def answer(status: int, kind: str, text: str = "") -> httpx.Response:
     return httpx.Response(status, headers={"content-type": kind}, text=text)
 
 
-def test_streams_are_found_by_what_they_answer() -> None:
+def test_streams_are_found_by_their_content_type() -> None:
     assert streaming_paths(DOCUMENT) == ["/events"]
 
 
@@ -69,14 +69,14 @@ def test_streams_are_found_by_what_they_answer() -> None:
         (answer(503, "application/problem+json", "{}"), "answered 503"),
         (answer(418, "application/problem+json", "{}"), "answered 418, which is not documented"),
         (answer(404, "text/html", "x"), "answered 404 with text/html, which is not documented"),
-        (answer(200, "text/event-stream", "<html>"), "begins with a line that is none of a stream of events"),
+        (answer(200, "text/event-stream", "<html>"), "does not begin with a line of an event stream"),
     ],
 )
-def test_what_is_wrong_with_a_stream_is_said(given: httpx.Response, fault: str | None) -> None:
+def test_the_fault_of_a_stream_is_described(given: httpx.Response, fault: str | None) -> None:
     assert fault_of(given, OPERATION) == fault
 
 
-def test_a_stream_is_asked_with_what_is_there_and_what_is_not() -> None:
+def test_streams_are_requested_with_known_and_unknown_values() -> None:
     asked = list(requests_for("/jobs/{job_id}/events", OPERATION, {"job_id": ["a-1", "b-2"]}))
     assert {address.partition("?")[0] for address, _ in asked} == {
         "/jobs/a-1/events",

@@ -1,4 +1,4 @@
-"""Who asks too fast is told when to come again, and costs nobody else anything."""
+"""A caller above the rate limit gets 429 with Retry-After. Other callers are not affected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hand() -> Hand:
 
 @pytest.fixture
 def paced(closed: World, hand: Hand) -> Iterator[Client]:
-    """Ten requests at once of each caller, and ten false tokens of each address; then one a second."""
+    """Allows each caller ten requests at once, and each address ten invalid tokens; then one per second."""
     meters = {"rate_limit": RateLimit(1, monotonic=hand), "strangers": RateLimit(1, monotonic=hand)}
     identity = replace(closed.services.identity, **meters)  # type: ignore[arg-type]
     signing = partial(add_sign_in, tokens=closed.services.identity.tokens)
@@ -40,7 +40,7 @@ def paced(closed: World, hand: Hand) -> Iterator[Client]:
     client.close()
 
 
-def test_a_caller_who_asks_too_fast_is_told_when_to_come_again(closed: World, paced: Client, hand: Hand) -> None:
+def test_a_caller_above_the_rate_limit_gets_retry_after(closed: World, paced: Client, hand: Hand) -> None:
     alice, bob = closed.give("*=viewer"), closed.give("*=viewer", name="bob")
     statuses = [paced.get("/api/v1/jobs", headers=alice).status_code for _ in range(11)]
     assert statuses == [200] * 10 + [429]
@@ -52,14 +52,14 @@ def test_a_caller_who_asks_too_fast_is_told_when_to_come_again(closed: World, pa
     assert paced.get("/api/v1/jobs", headers=alice).status_code == 200
 
 
-def test_a_second_token_of_the_same_name_gets_nobody_further(closed: World, paced: Client) -> None:
+def test_two_tokens_of_one_name_share_a_rate_limit(closed: World, paced: Client) -> None:
     first, second = closed.give("*=viewer"), closed.give("*=viewer")
     for _ in range(10):
         paced.get("/api/v1/jobs", headers=first)
     assert paced.get("/api/v1/jobs", headers=second).status_code == 429
 
 
-def test_who_guesses_is_not_looked_up_for_ever(
+def test_guesses_above_the_limit_do_not_reach_the_store(
     closed: World, paced: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens, asked = closed.services.identity.tokens, []
@@ -73,7 +73,7 @@ def test_who_guesses_is_not_looked_up_for_ever(
     assert paced.get("/api/v1/jobs", headers=guesses[0]).status_code == 401
 
 
-def test_signing_in_is_a_guess_like_another(paced: Client) -> None:
+def test_sign_ins_count_as_guesses(paced: Client) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://localhost:8700"}
     statuses = [paced.post("/sign-in", content="token=nonsense", headers=form).status_code for _ in range(11)]
     assert statuses == [401] * 10 + [429]
@@ -84,7 +84,7 @@ def test_probes_are_never_refused(paced: Client) -> None:
     assert {paced.get(path).status_code for path in ("/healthz", "/readyz") for _ in range(30)} == {200}
 
 
-def test_an_agent_is_paced_by_its_attempt(closed: World, paced: Client, hand: Hand) -> None:
+def test_agents_are_rate_limited_by_attempt(closed: World, paced: Client, hand: Hand) -> None:
     admin = closed.give("*=admin")
     reports = []
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_an_agent_is_paced_by_its_attempt(closed: World, paced: Client, hand: Ha
     assert paced.post("/api/v1/reports", **reports[1]).status_code == 200
 
 
-def test_false_reports_cost_true_ones_nothing(closed: World, paced: Client) -> None:
+def test_invalid_reports_do_not_block_valid_ones(closed: World, paced: Client) -> None:
     admin = closed.give("*=admin")
     job_id = str(closed.client.post("/api/v1/jobs", json=closed.spec(), headers=admin).json()["id"])
     token = issue_worker_token(WORKER_KEY, AttemptKey(job_id, 1), closed.start(job_id).nonce)
@@ -109,13 +109,4 @@ def test_false_reports_cost_true_ones_nothing(closed: World, paced: Client) -> N
         for number in range(20)
     }
     assert statuses == {401, 429}
-
-
-def test_what_guessers_send_is_not_read_for_ever(paced: Client) -> None:
-    """A report has megabytes, and its token is looked at when it has been parsed."""
-    job = {"job_id": "none-1", "attempt": 1, "replica": 0, "incarnation": 1}
-    for number in range(10):
-        guess = {"Authorization": f"Bearer orw_{number:064x}"}
-        assert paced.post("/api/v1/reports", json=job, headers=guess).status_code == 401
-    headers = {"Authorization": f"Bearer orw_{'f' * 64}", "Content-Type": "application/json"}
-    assert paced.post("/api/v1/reports", content=b"{", headers=headers).status_code == 429
+    assert paced.post("/api/v1/reports", json=body, headers=true).status_code == 200

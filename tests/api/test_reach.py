@@ -1,4 +1,4 @@
-"""What a job's URL makes the service do: look at its text, and open nothing."""
+"""The service checks the text of URLs in a job and does not open them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
 
-# Public as they stand; what a resolver would answer is not the service's to find out.
+# Public by their text. The service does not resolve names.
 URLS = (
     "webhdfs://127.0.0.1.nip.io/x",
     "sftp://rebinding.example/latest/meta-data",
@@ -22,7 +22,7 @@ URLS = (
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every way to another machine, and who took it."""
+    """Records all attempts to reach another machine, and refuses them."""
     taken: list[str] = []
 
     def refuse(name: str) -> Any:
@@ -72,7 +72,7 @@ def test_a_folder_of_the_machine_is_named_by_its_path_and_not_by_a_url(world: Wo
 @pytest.mark.parametrize(
     "url", ["http://10.0.0.1/x", "http://[::ffff:169.254.169.254]/x", "sftp://localhost./x", "hdfs://１２７.0.0.1/x"]
 )
-def test_no_patch_of_a_retry_leads_behind_the_walls(world: World, url: str) -> None:
+def test_a_patch_cannot_set_a_private_address(world: World, url: str) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.CANCELLED)
     for field in ("dir", "from"):

@@ -1,4 +1,4 @@
-"""Bad specs: each is refused by field, with a sentence that says what to do."""
+"""Invalid specs are refused by field, with a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.api.conftest import World
 
 
 def problem_at(world: World, pointer: str, **fields: Any) -> str:
-    """Submit, expect 422 with this pointer, and give its message."""
+    """Submit, expect 422 with this pointer, and return its message."""
     answer = world.post_spec(**fields)
     assert answer.status_code == 422, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -36,20 +36,20 @@ def test_a_missing_field_is_named(world: World) -> None:
 
 
 @pytest.mark.parametrize("document", ["[]", '"text"', "3", "null", "true"])
-def test_a_spec_that_is_no_object_is_refused(world: World, document: str) -> None:
+def test_a_spec_that_is_not_an_object_is_refused(world: World, document: str) -> None:
     answer = world.client.post("/api/v1/jobs", content=document, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == ""
 
 
-def test_a_wrong_type_says_what_was_found(world: World) -> None:
+def test_the_error_for_a_wrong_type_shows_the_value(world: World) -> None:
     assert "found 'two'" in problem_at(world, "/priority", priority="two")
     message = problem_at(world, "/topology/workers_per_node", topology={"workers_per_node": "many"})
     assert "found 'many'" in message
     assert "gpu" in message
 
 
-def test_a_wrong_key_is_pointed_at(world: World) -> None:
+def test_an_invalid_key_has_its_pointer(world: World) -> None:
     run = {"command": ["true"], "env": {"BAD NAME": "1", "with/slash~": "2"}}
     problem_at(world, "/run/env/BAD NAME", run=run)
     problem_at(world, "/run/env/with~1slash~0", run=run)
@@ -131,7 +131,7 @@ def test_training_data_must_be_there_and_hold_something(world: World) -> None:
     ("field", "value"),
     [("steps", 0), ("steps", -3), ("steps", "many"), ("strategy", "magic"), ("stepz", 3), ("dropout", 1.0)],
 )
-def test_a_wrong_field_of_the_trainer_is_pointed_at(world: World, field: str, value: object) -> None:
+def test_an_invalid_field_of_the_trainer_has_its_pointer(world: World, field: str, value: object) -> None:
     problem_at(world, f"/run/trainer/{field}", run={"trainer": {field: value}})
 
 
@@ -160,7 +160,7 @@ def test_a_snapshot_to_start_from_must_be_committed(world: World, tmp_path: Path
     "name",
     ["../up", "a b", 'quo"te', "semi;colon", "$(reboot)", "`id`", "a\nb", "-dash", "Upper", "", "x" * 64, "x" * 10_000],
 )
-def test_names_that_are_no_names_are_refused(world: World, name: str) -> None:
+def test_invalid_names_are_refused(world: World, name: str) -> None:
     problem_at(world, "/name", name=name)
 
 
@@ -179,11 +179,11 @@ def test_names_that_are_no_names_are_refused(world: World, name: str) -> None:
         ("/topology/nodes", {"launcher": "torchrun", "topology": {"nodes": "1:2"}}),
     ],
 )
-def test_what_this_version_cannot_do_is_refused(world: World, pointer: str, fields: dict[str, Any]) -> None:
+def test_unsupported_fields_are_refused(world: World, pointer: str, fields: dict[str, Any]) -> None:
     problem_at(world, pointer, **fields)
 
 
-def test_all_wrong_fields_are_named_at_once(world: World) -> None:
+def test_all_invalid_fields_are_named_at_once(world: World) -> None:
     answer = world.post_spec(priority=1000, labels={"a b": "c"}, topology={"nodes": "0"})
     pointers = {error["pointer"] for error in answer.json()["errors"]}
     assert pointers == {"/priority", "/labels/a b", "/topology/nodes"}

@@ -1,4 +1,4 @@
-"""A report's token is checked before its body is read: a stranger's megabytes cost nothing."""
+"""The token of a report is checked before its body is read, because a body may have megabytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.api.agents import find_attempt, parse_attempt
 from orchestrator.api.app import create_app
 from orchestrator.domain.job.attempt import AttemptKey, AttemptState
 from orchestrator.domain.job.worker_token import LATE, issue_worker_token
@@ -24,7 +25,7 @@ JUNK = b"[" + b"{}," * 20_000 + b"{}]"
 
 @dataclass
 class Post:
-    """A report whose body is sent chunk by chunk, and a count of the chunks that were read."""
+    """The answer to a report that was sent in chunks, and the number of chunks that were read."""
 
     status: int
     answer: dict[str, Any]
@@ -64,7 +65,7 @@ def _scope(headers: dict[str, str]) -> dict[str, Any]:
 
 @dataclass
 class Reporting:
-    """An attempt of a service where everybody needs a token."""
+    """An attempt on a service that needs tokens."""
 
     world: World
     key: AttemptKey
@@ -87,7 +88,7 @@ def reporting(closed: World) -> Reporting:
     return Reporting(closed, key, issue_worker_token(WORKER_KEY, key, closed.start(job_id).nonce))
 
 
-def test_a_strangers_report_is_refused_before_its_body_is_read(reporting: Reporting) -> None:
+def test_a_report_with_an_invalid_token_is_refused_before_its_body_is_read(reporting: Reporting) -> None:
     persons = reporting.world.give("*=admin", name="bob")["Authorization"].removeprefix("Bearer ")
     for token in (FALSE, persons, "nonsense", None):
         for attempt in (reporting.name, "unknown-1/1", "not an attempt", "../../etc/1", "x" * 5000):
@@ -112,10 +113,12 @@ def test_agents_of_the_first_release_report_without_the_header(reporting: Report
 def test_a_report_with_the_header_is_accepted_whatever_its_body_begins_with(reporting: Reporting) -> None:
     body = json.dumps(dict(reversed(json.loads(reporting.body(progress=["x" * 5000])).items()))).encode()
     assert post(reporting.world, reporting.token, [body], reporting.name).status == 200
-    assert post(reporting.world, reporting.token, [body]).status == 401, "its attempt stands behind what is searched"
+    assert post(reporting.world, reporting.token, [body]).status == 401, (
+        "its attempt is beyond the bytes that are searched"
+    )
 
 
-def test_a_token_reports_for_no_attempt_but_its_own(reporting: Reporting) -> None:
+def test_a_token_is_valid_only_for_reports_of_its_attempt(reporting: Reporting) -> None:
     other = json.loads(reporting.body()) | {"attempt": 2}
     for attempt in (reporting.name, f"{reporting.key.job_id}/2", None):
         assert post(reporting.world, reporting.token, [json.dumps(other).encode()], attempt).status == 401
@@ -134,7 +137,7 @@ def test_the_agent_of_an_ended_attempt_is_told_to_stop_and_its_report_is_not_rea
 
 @pytest.mark.parametrize("attempt", ["unknown-1/1", "nonsense", None], ids=str)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", JUNK], ids=["empty", "torn", "a list", "much"])
-def test_every_refused_report_is_a_guess(reporting: Reporting, attempt: str | None, body: bytes) -> None:
+def test_every_refused_report_counts_as_a_guess(reporting: Reporting, attempt: str | None, body: bytes) -> None:
     identity = replace(reporting.world.services.identity, strangers=RateLimit(1, monotonic=lambda: 0.0))
     app = create_app(replace(reporting.world.services, identity=identity))
     client = Client(app)
@@ -145,8 +148,8 @@ def test_every_refused_report_is_a_guess(reporting: Reporting, attempt: str | No
     assert statuses == [401] * 10 + [429]
 
 
-def test_an_unknown_token_takes_no_memory_in_the_rate_limit_of_callers(reporting: Reporting) -> None:
-    """Otherwise the whole text of each invalid token would be kept."""
+def test_invalid_tokens_take_no_memory_in_the_rate_limit_of_callers(reporting: Reporting) -> None:
+    """Otherwise the text of each invalid token would stay in memory."""
     rate_limit = RateLimit(1, monotonic=lambda: 0.0)
     identity = replace(reporting.world.services.identity, rate_limit=rate_limit, strangers=RateLimit(1e6))
     client = Client(create_app(replace(reporting.world.services, identity=identity)))
@@ -154,3 +157,11 @@ def test_an_unknown_token_takes_no_memory_in_the_rate_limit_of_callers(reporting
         client.post("/api/v1/reports", content=b"{}", headers={"Authorization": f"Bearer {number}{'x' * 60_000}"})
     client.close()
     assert len(rate_limit) == 0
+
+
+@pytest.mark.parametrize(("number", "is_valid"), [(2**31 - 1, True), (2**31, False), (9_999_999_999, False)])
+def test_an_attempt_number_that_postgresql_cannot_store_is_refused(number: int, is_valid: bool) -> None:
+    """PostgreSQL fails with `integer out of range`, which would be a 500, and no guess would be counted."""
+    key = AttemptKey("job-1", number) if is_valid else None
+    assert parse_attempt(f"job-1/{number}") == key
+    assert find_attempt(f'{{"job_id": "job-1", "attempt": {number}}}'.encode()) == key

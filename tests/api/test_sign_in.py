@@ -1,4 +1,4 @@
-"""Signing in with a token in a browser: the cookie, where one lands, and what another site cannot do with it."""
+"""Signing in with a token in a browser: the cookie, the redirect, and protection from other sites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cookie_of(answer: httpx.Response) -> dict[str, str]:
     return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
 
 
-def test_a_page_sends_a_stranger_to_sign_in_and_back_to_where_he_was(closed: World) -> None:
+def test_an_unauthenticated_page_redirects_to_sign_in_and_back(closed: World) -> None:
     answer = closed.client.get("/?state=FAILED", headers=HTML)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2F%3Fstate%3DFAILED")
     form = closed.client.get(answer.headers["location"], headers=HTML)
@@ -33,12 +33,12 @@ def test_a_page_sends_a_stranger_to_sign_in_and_back_to_where_he_was(closed: Wor
     assert sign_in(closed, wanted="/?state=FAILED").headers["location"] == "/?state=FAILED"
 
 
-def test_a_part_of_a_page_and_the_api_are_refused_instead_of_redirected(closed: World) -> None:
+def test_fragments_and_the_api_get_401_without_a_redirect(closed: World) -> None:
     assert closed.client.get("/api/v1/jobs", headers=HTML).status_code == 401
     assert closed.client.get("/").status_code == 401
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(closed: World) -> None:
+def test_the_cookie_is_http_only_and_same_site(closed: World) -> None:
     cookie = sign_in(closed).headers["set-cookie"]
     assert {"HttpOnly", "SameSite=lax", "Path=/"} <= set(cookie.split("; "))
     assert "Secure" not in cookie
@@ -57,7 +57,7 @@ def test_a_session_shows_pages_until_it_is_signed_out(closed: World) -> None:
     assert closed.client.get("/", headers={**HTML, **cookie}).status_code == 303
 
 
-def test_a_false_token_signs_nobody_in(closed: World) -> None:
+def test_an_invalid_token_does_not_sign_in(closed: World) -> None:
     for token in ("", "wrong", "orc_0123456789abcdef_" + "x" * 43):
         answer = sign_in(closed, token)
         assert answer.status_code == 401
@@ -80,7 +80,7 @@ def test_the_form_escapes_what_it_repeats(closed: World) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
-def test_another_sites_form_changes_nothing_with_the_cookie(closed: World, headers: dict[str, str]) -> None:
+def test_a_form_of_another_site_changes_nothing_with_the_cookie(closed: World, headers: dict[str, str]) -> None:
     cookie = cookie_of(sign_in(closed))
     answer = closed.client.post(
         "/api/v1/tokens", json={"name": "x", "grants": {"*": "admin"}}, headers={**cookie, **headers}
@@ -94,7 +94,7 @@ def test_another_sites_form_changes_nothing_with_the_cookie(closed: World, heade
     )
 
 
-def test_another_site_signs_nobody_in_as_somebody_else(closed: World) -> None:
+def test_a_form_of_another_site_cannot_sign_in(closed: World) -> None:
     answer = sign_in(closed, Origin="http://evil.example")
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
@@ -110,7 +110,7 @@ def test_another_site_signs_nobody_in_as_somebody_else(closed: World) -> None:
         (b"", "application/x-www-form-urlencoded", 401),
     ],
 )
-def test_what_is_no_such_form_is_refused(closed: World, content: bytes, kind: str, status: int) -> None:
+def test_an_invalid_sign_in_form_is_refused(closed: World, content: bytes, kind: str, status: int) -> None:
     answer = closed.client.post("/sign-in", content=content, headers={"Content-Type": kind})
     assert answer.status_code == status
 

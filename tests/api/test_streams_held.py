@@ -1,4 +1,4 @@
-"""Streams that are held open: as many as a caller may have, and only while he would still be let in."""
+"""Open streams: their limit for each caller, and their end when the caller loses access."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAMS = ("/api/v1/events", "/api/v1/jobs/{}/events/stream", "/api/v1/jobs/{}/l
 
 
 class Held:
-    """A stream that has begun and goes on until it is let go."""
+    """A stream that continues until `let_go` is set."""
 
     def __init__(self, limit: StreamLimit, caller: str) -> None:
         self.began, self.let_go = asyncio.Event(), asyncio.Event()
@@ -50,7 +50,7 @@ async def never() -> Any:
     await asyncio.Event().wait()
 
 
-def test_a_stream_limit_has_room_again_when_a_stream_has_ended_or_its_reader_has_gone() -> None:
+def test_an_ended_or_disconnected_stream_no_longer_counts() -> None:
     async def go_and_come() -> None:
         limit, gone = StreamLimit(2), asyncio.Event()
 
@@ -72,7 +72,7 @@ def test_a_stream_limit_has_room_again_when_a_stream_has_ended_or_its_reader_has
 
 
 @pytest.mark.parametrize("path", STREAMS)
-def test_one_more_stream_than_a_caller_may_hold_is_refused_and_another_caller_is_not(closed: World, path: str) -> None:
+def test_the_stream_limit_applies_to_each_caller(closed: World, path: str) -> None:
     alice, bob = closed.give("*=operator"), closed.give("*=viewer", name="bob")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=alice).json()["id"]
     limit = StreamLimit(1)
@@ -85,7 +85,7 @@ def test_one_more_stream_than_a_caller_may_hold_is_refused_and_another_caller_is
     assert "(1)" in refused.json()["detail"]
     assert int(refused.headers["retry-after"]) > 0
     assert let_in.status_code == 200
-    assert limit.take("bob"), "his stream has ended"
+    assert limit.take("bob"), "the stream has ended and no longer counts"
 
 
 def ask(app: FastAPI, path: str, headers: dict[str, str]) -> httpx.Response:
@@ -97,7 +97,7 @@ def ask(app: FastAPI, path: str, headers: dict[str, str]) -> httpx.Response:
 
 
 def a_request(world: World, job_id: str, headers: dict[str, str]) -> Request:
-    """As the route of a followed log has it."""
+    """A request as the route of a followed log gets it."""
     path = "/api/v1/jobs/{job_id}/logs"
     (route,) = (each for each in iter_route_contexts(world.app.routes) if each.path == path)
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -123,7 +123,7 @@ def test_a_stream_ends_when_its_callers_token_is_revoked(closed: World, monkeypa
     assert not asked(goes_on)
 
 
-def test_nobody_is_looked_at_more_often_than_each_minute(closed: World) -> None:
+def test_the_caller_of_a_stream_is_checked_once_a_minute(closed: World) -> None:
     goes_on = watched(a_request(closed, "no-job", {}), lambda: False)
     assert asked(goes_on)
 
@@ -137,4 +137,4 @@ def test_a_store_that_does_not_answer_ends_no_stream(closed: World, monkeypatch:
     monkeypatch.setattr(authorization, "authorise", away)
     request = a_request(closed, "no-job", {})
     assert asked(watched(request, lambda: False))
-    assert not asked(watched(request, lambda: True)), "the service closes"
+    assert not asked(watched(request, lambda: True)), "a closing service ends its streams"

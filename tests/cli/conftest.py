@@ -36,8 +36,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `orchestrator` in an empty folder, in this process: a process of its own takes half a second to start."""
-    monkeypatch.setattr(command_line, "calm_collector", lambda: None)  # its settings are for a process of its own
+    """Run `orchestrator` in an empty folder, in this process, because a new process takes half a second to start."""
+    monkeypatch.setattr(command_line, "calm_collector", lambda: None)  # it changes settings of the whole process
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, stdin: str = "", **more: str) -> CompletedProcess[str]:

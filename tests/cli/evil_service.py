@@ -1,4 +1,4 @@
-"""A fake service whose answers have a hostile text in every field that may be text."""
+"""A fake service whose answers have a hostile text in every text field."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class EvilService(FakeService):
 
 
 def fill(model: type[BaseModel], text: str, **known: object) -> dict[str, Any]:
-    """A document that clients parse as the model."""
+    """A document that is valid for the model, with `text` in every text field."""
     schema = model.model_json_schema(mode="serialization", by_alias=True)
     made = _sample(schema, schema.get("$defs", {}), text)
     assert isinstance(made, dict)

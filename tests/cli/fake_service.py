@@ -1,4 +1,4 @@
-"""A small service that speaks `orchestrator.wire` over real HTTP: what it knows outlives its restarts."""
+"""A small fake service with the models of `orchestrator.wire` over real HTTP. It keeps its state over restarts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Answer:
 
 
 class FakeService:
-    """`script` of a job: the views that its next looks give, the last one for ever."""
+    """`script` has the views that the next requests for a job return; the last one is repeated."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -104,7 +104,9 @@ class FakeService:
         self.script: dict[str, list[JobView]] = {}
         self.events: dict[str, list[EventView]] = {}
         self.snapshots: dict[str, list[SnapshotView]] = {}
-        self.stacks: list[list[StacksView]] = [[]]  # of any job: what each look gives, the last one for ever
+        self.stacks: list[list[StacksView]] = [
+            []
+        ]  # of any job: the answers to the next requests; the last one is repeated
         self.measured: dict[str, float] = {}  # of the newest step of any job
         self.inventory: dict[str, list[dict[str, object]]] = {
             what: [] for what in ("clusters", "nodes", "projects", "webhooks", "secrets")
@@ -147,7 +149,7 @@ class FakeService:
             self._server = None
 
     def add(self, *views: JobView) -> JobView:
-        """A job whose looks give these views one after the other."""
+        """Add a job. Requests for it return these views one after the other."""
         self.jobs[views[0].id] = views[0]
         self.script[views[0].id] = list(views)
         return views[0]

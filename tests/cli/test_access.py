@@ -1,4 +1,4 @@
-"""Profiles: signing in, choosing a service, and which one a command means."""
+"""Profiles: login, logout, and which service a command uses."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def alone(environment: dict[str, str]) -> dict[str, str]:
-    """Nothing says where a service is; an empty value counts as none."""
+    """An environment that names no service; an empty value counts as none."""
     for name in ("ORCHESTRATOR_ROOT", "ORCHESTRATOR_PORT", "XDG_CONFIG_HOME"):
         environment.pop(name, None)
     return environment
 
 
-def test_login_keeps_address_and_token_for_the_owner_alone_and_later_commands_use_them(
+def test_login_stores_a_private_profile_that_later_commands_use(
     alone: dict[str, str], run: Run, service: FakeService, tmp_path: Path
 ) -> None:
     service.add(make_job())
@@ -52,16 +52,14 @@ def test_login_keeps_address_and_token_for_the_owner_alone_and_later_commands_us
     file = tmp_path / FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert service.tokens == ["Bearer secret-number-one"], "the token was tried"
+    assert service.tokens == ["Bearer secret-number-one"], "login checks the token"
     assert "gpt-0001" in run("ls").stdout
     assert service.tokens[-1] == "Bearer secret-number-one"
     assert run("ls", ORCHESTRATOR_TOKEN="secret-number-two").returncode == 0
-    assert service.tokens[-1] == "Bearer secret-number-two", "the variable wins"
+    assert service.tokens[-1] == "Bearer secret-number-two", "the environment variable takes precedence"
 
 
-def test_a_refused_token_is_not_kept_and_the_next_step_is_told(
-    alone: dict[str, str], run: Run, service: FakeService, tmp_path: Path
-) -> None:
+def test_a_refused_token_is_not_stored(alone: dict[str, str], run: Run, service: FakeService, tmp_path: Path) -> None:
     service.refusals = [Answer(401, Problem(type="x", title="no", status=401, detail="the token is not known"))]
     done = run("login", f"http://127.0.0.1:{service.port}", stdin="wrong\n")
     assert done.returncode == 2
@@ -76,14 +74,16 @@ def test_login_without_a_token_needs_none(alone: dict[str, str], run: Run, servi
     assert (profile["name"], profile["token"], profile["current"]) == ("127.0.0.1", False, True)
 
 
-def test_login_to_nobody_is_status_3_and_to_no_address_status_2(alone: dict[str, str], run: Run) -> None:
+def test_login_to_an_unreachable_service_exits_with_3_and_to_an_invalid_url_with_2(
+    alone: dict[str, str], run: Run
+) -> None:
     assert run("login", "http://127.0.0.1:1", "--no-token").returncode == 3
     done = run("login", "gpu-host", "--no-token")
     assert done.returncode == 2
     assert "must be like http://host:8700" in done.stderr
 
 
-def test_profiles_are_listed_chosen_and_forgotten(
+def test_profiles_are_listed_chosen_and_deleted(
     alone: dict[str, str], run: Run, service: FakeService, tmp_path: Path
 ) -> None:
     for name in ("lab", "cloud"):
@@ -102,7 +102,7 @@ def test_profiles_are_listed_chosen_and_forgotten(
     assert "there is no profile 'lab' (known: cloud); make one: orchestrator login URL --name lab" in unknown.stderr
 
 
-def test_what_names_a_service_itself_goes_before_the_current_profile_and_after_a_named_one(home: Path) -> None:
+def test_a_named_profile_precedes_settings_and_settings_precede_the_current_profile(home: Path) -> None:
     write_profiles(Profiles().with_profile(Profile(name="lab", url="http://lab:1", token="t")))
     assert choose_profile(Settings()) == Profile(name="lab", url="http://lab:1", token="t")
     for settings in (Settings(url="http://here:1"), Settings(root=home), Settings(port=81)):
@@ -114,7 +114,7 @@ def test_what_names_a_service_itself_goes_before_the_current_profile_and_after_a
     assert choose_profile(Settings()) is None
 
 
-def test_odd_words_come_back_as_they_were(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_keep_special_characters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "xdg"))
     odd = Profile(name="a.b-c", url='http://x/"\\', token="t\U0001f600\u00e9'")
     file = write_profiles(Profiles().with_profile(odd))
@@ -123,14 +123,14 @@ def test_odd_words_come_back_as_they_were(home: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("content", ["no toml", "[profiles.lab]\n", "profiles = 3\n"])
-def test_a_file_that_is_none_of_ours_is_named(home: Path, content: str) -> None:
+def test_an_invalid_profiles_file_is_named(home: Path, content: str) -> None:
     (home / FILE).parent.mkdir(parents=True)
     (home / FILE).write_text(content)
     with pytest.raises(ConfigurationError, match=r"profiles\.toml"):
         choose_profile(Settings())
 
 
-def test_a_shell_is_offered_the_ids_that_begin_so(
+def test_shell_completion_offers_ids_with_the_prefix(
     service: FakeService, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_ROOT", environment["ORCHESTRATOR_ROOT"])
@@ -157,7 +157,7 @@ def test_the_shell_completes_commands_options_and_ids(run: Run, service: FakeSer
     assert "gpt-0001" in offered("orchestrator show gpt")
 
 
-def test_a_token_that_is_none_is_not_shown(run: Run, tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_token_setting_does_not_show_it(run: Run, tmp_path: Path) -> None:
     (tmp_path / "o.toml").write_text("token = 87654321\n")
     done = run("ls", ORCHESTRATOR_CONFIG="o.toml")
     assert done.returncode == 2
@@ -165,7 +165,7 @@ def test_a_token_that_is_none_is_not_shown(run: Run, tmp_path: Path) -> None:
     assert "87654321" not in done.stderr
 
 
-def test_a_list_in_a_variable_that_is_no_json_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_variable_that_is_not_json_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_ALLOWED_HOSTS", "example.org")
     with pytest.raises(ConfigurationError, match=r"ORCHESTRATOR_ALLOWED_HOSTS: a list .* is written as JSON"):
         load_settings()

@@ -1,4 +1,4 @@
-"""A job's place is tried before it is submitted, and it is kept off the nodes that fail."""
+"""`submit --preflight`: a preflight runs first, and nodes that fail it are excluded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tries = Callable[[Sequence[str]], tuple[FakeService, Client]]
 
 @pytest.fixture
 def tries(service: FakeService) -> Iterator[Tries]:
-    """Preflights that end with these logs, one after the other."""
+    """Preflights that end with these logs, in order."""
     clients: list[Client] = []
 
     def build(logs: Sequence[str]) -> tuple[FakeService, Client]:
@@ -53,7 +53,7 @@ def asked_to_avoid(service: FakeService) -> list[tuple[str, ...]]:
     return [JobSpec.model_validate(body).placement.exclude for body in service.bodies]
 
 
-def test_a_place_in_which_nothing_fails_is_the_job_s_own(tries: Tries) -> None:
+def test_a_passed_preflight_does_not_change_the_spec(tries: Tries) -> None:
     service, client = tries([GOOD])
     told: list[str] = []
     assert clear(client, SPEC, say=told.append) == SPEC
@@ -62,7 +62,7 @@ def test_a_place_in_which_nothing_fails_is_the_job_s_own(tries: Tries) -> None:
     assert told[-1] == "preflight passed"
 
 
-def test_nodes_that_fail_are_left_out_and_those_in_their_place_are_tried_too(tries: Tries) -> None:
+def test_failed_nodes_are_excluded_and_their_replacements_tested(tries: Tries) -> None:
     service, client = tries([N2_FAILS, N3_FAILS, GOOD])
     told: list[str] = []
     cleared = clear(client, SPEC, say=told.append)
@@ -81,9 +81,7 @@ def test_nodes_that_fail_are_left_out_and_those_in_their_place_are_tried_too(tri
     ],
     ids=["nobody", "always another"],
 )
-def test_where_no_node_is_to_blame_or_always_another_nothing_is_submitted(
-    tries: Tries, logs: list[str], words: str
-) -> None:
+def test_nothing_is_submitted_if_preflights_keep_failing(tries: Tries, logs: list[str], words: str) -> None:
     service, client = tries(logs)
     told: list[str] = []
     with pytest.raises(typer.Exit) as ended:
@@ -105,8 +103,8 @@ def test_one_machine_has_no_other_node(tries: Tries) -> None:
     assert told[-1] == "nothing is submitted: cluster slurm has no other node"
 
 
-def test_a_key_for_the_same_job_and_a_place_that_may_change_exclude_each_other(run: Run, service: FakeService) -> None:
+def test_preflight_and_idempotency_key_cannot_be_combined(run: Run, service: FakeService) -> None:
     done = run("submit", "job.yaml", "--preflight", "--idempotency-key", "k")
     assert done.returncode == 2
-    assert "use one" in done.stderr
+    assert "cannot be combined" in done.stderr
     assert service.bodies == []

@@ -1,4 +1,4 @@
-"""The command line as a person or a script meets it: real processes against a fake service."""
+"""The command line against a fake service."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_submit_prints_the_id_and_sends_an_absolute_workdir(
     assert (sent.run.workdir, sent.run.env, sent.topology.nodes) == (str(tmp_path), {"A": "x"}, "2:8")
 
 
-def test_what_of_a_spec_has_no_effect_is_said_beside_the_id(run: Run, service: FakeService, spec: str) -> None:
+def test_submit_prints_warnings_on_standard_error(run: Run, service: FakeService, spec: str) -> None:
     service.warnings = ["priority has no effect"]
     done = run("submit", spec)
     assert (done.returncode, done.stdout, done.stderr) == (0, "gpt-0000\n", "warning: priority has no effect\n")
@@ -100,7 +100,7 @@ def test_following_as_json_prints_one_document_in_each_line(run: Run, service: F
     assert lines[-1]["job"]["state"] == "SUCCEEDED"
 
 
-def test_on_a_terminal_following_moves_a_line_and_no_color_is_honoured(
+def test_following_on_a_terminal_shows_a_live_line_and_honours_no_color(
     environment: dict[str, str], service: FakeService
 ) -> None:
     for extra, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
@@ -119,7 +119,7 @@ def _on_a_terminal(arguments: list[str], environment: dict[str, str]) -> str:
     while True:
         try:
             shown += os.read(ours, 65536)
-        except OSError:  # how Linux tells that the other end is closed
+        except OSError:  # on Linux: the other end is closed
             break
     os.close(ours)
     assert process.wait(30) == 0
@@ -127,9 +127,7 @@ def _on_a_terminal(arguments: list[str], environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("how", ["--wait", "--follow"])
-def test_ctrl_c_leaves_the_job_alone_and_says_how_to_end_it(
-    environment: dict[str, str], service: FakeService, how: str
-) -> None:
+def test_ctrl_c_leaves_the_job_running(environment: dict[str, str], service: FakeService, how: str) -> None:
     service.add(make_job(state=JobState.RUNNING))
     watched = threading.Event()
     service.before_answer = lambda path: watched.set() if len(service.requests) > 2 else None
@@ -140,7 +138,7 @@ def test_ctrl_c_leaves_the_job_alone_and_says_how_to_end_it(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in a shell's background ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore SIGINT
     )
     try:
         assert watched.wait(60)
@@ -149,13 +147,13 @@ def test_ctrl_c_leaves_the_job_alone_and_says_how_to_end_it(
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "The job goes on." in told
+    assert "The job continues." in told
     assert "orchestrator cancel gpt-0001" in told
     assert "Traceback" not in told
     assert not service.jobs["gpt-0001"].cancelling
 
 
-def test_following_goes_on_over_a_restart_on_another_port(environment: dict[str, str], service: FakeService) -> None:
+def test_following_survives_a_restart_on_another_port(environment: dict[str, str], service: FakeService) -> None:
     service.add(make_job(state=JobState.RUNNING))
     service.events["gpt-0001"] = [make_event(1, "Before.")]
     program = Path(sys.executable).with_name("orchestrator")
@@ -174,7 +172,7 @@ def test_following_goes_on_over_a_restart_on_another_port(environment: dict[str,
     assert (shown.count("Before."), shown.count("After.")) == (1, 1)
 
 
-def test_an_unreachable_service_is_status_3_and_says_how_to_start_one(run: Run, service: FakeService) -> None:
+def test_an_unreachable_service_exits_with_status_3(run: Run, service: FakeService) -> None:
     service.stop()
     done = run("ls")
     assert done.returncode == 3
@@ -184,13 +182,13 @@ def test_an_unreachable_service_is_status_3_and_says_how_to_start_one(run: Run, 
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_submitting_where_no_service_ever_was_fails_soon(run: Run, spec: str) -> None:
+def test_submitting_without_any_service_fails_quickly(run: Run, spec: str) -> None:
     started = time.monotonic()
     assert run("submit", spec).returncode == 3
     assert time.monotonic() - started < 15
 
 
-def test_a_busy_service_is_asked_again(run: Run, service: FakeService, spec: str) -> None:
+def test_a_request_to_a_busy_service_is_retried(run: Run, service: FakeService, spec: str) -> None:
     problem = Problem(type="x", title="busy", status=503, detail="the database does not answer")
     service.refusals = [Answer(503, problem)]
     done = run("submit", spec)
@@ -206,7 +204,7 @@ def test_a_refused_spec_shows_every_field_with_its_pointer(run: Run, service: Fa
     assert done.stdout == ""
 
 
-def test_a_failure_inside_the_service_is_no_traceback_here(run: Run, service: FakeService) -> None:
+def test_an_error_of_the_service_prints_no_traceback(run: Run, service: FakeService) -> None:
     service.refusals = [Answer(500, Problem(type="x", title="oh", status=500, detail="KeyError"))]
     done = run("ls")
     assert done.returncode == 3
@@ -217,7 +215,7 @@ def test_a_failure_inside_the_service_is_no_traceback_here(run: Run, service: Fa
 @pytest.mark.parametrize(
     "arguments", [["frobnicate"], ["show"], ["ls", "--state", "LOST"], ["logs", "x", "--tail", "-1"]]
 )
-def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_status_2(run: Run, arguments: list[str]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert "Usage: orchestrator" in done.stderr
@@ -240,7 +238,7 @@ def test_an_empty_list_is_an_empty_json_list(run: Run, service: FakeService) -> 
     assert run("ls", "-q").stdout == ""
 
 
-def test_a_job_is_found_by_the_beginning_of_its_id_or_its_name(run: Run, service: FakeService) -> None:
+def test_a_job_is_found_by_id_prefix_or_name(run: Run, service: FakeService) -> None:
     service.add(make_job("gpt-abc1"))
     service.add(make_job("vit-abc1", name="vit"))
     service.add(make_job("vit-abc2", name="vit"))
@@ -253,7 +251,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id_or_its_name(run: Run, service
     assert "the id is empty" in run("show", "").stderr
 
 
-def test_show_tells_the_failure_and_lets_no_control_character_through(run: Run, service: FakeService) -> None:
+def test_show_prints_the_failure_without_control_characters(run: Run, service: FakeService) -> None:
     failed = make_job(state=JobState.FAILED, reason="rank 1 \x1b[31mfailed", failure=make_failure(), step=7)
     service.add(failed)
     shown = run("show", "gpt-0001").stdout
@@ -262,7 +260,7 @@ def test_show_tells_the_failure_and_lets_no_control_character_through(run: Run, 
     assert "\x1b" not in shown
 
 
-def test_show_tells_where_a_steps_time_goes(run: Run, service: FakeService) -> None:
+def test_show_prints_the_parts_of_a_steps_time(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.RUNNING, step=7))
     assert "step time" not in run("show", "gpt-0001").stdout
     service.measured = {"step_s": 0.5, "compute_s": 0.4, "communication_s": 0.09, "data_s": 0.01, "mfu": 0.413}
@@ -271,7 +269,7 @@ def test_show_tells_where_a_steps_time_goes(run: Run, service: FakeService) -> N
     assert "step time  0.5 s: computing 80%, communication 18%, data 2%" in shown
 
 
-def test_logs_are_printed_whole_or_as_asked(run: Run, service: FakeService) -> None:
+def test_logs_are_printed_by_the_options(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "one\ntwo\nthree\n"
     assert run("logs", "gpt-0001").stdout == service.log
@@ -281,7 +279,7 @@ def test_logs_are_printed_whole_or_as_asked(run: Run, service: FakeService) -> N
     assert json.loads(run("logs", "gpt-0001", "-f", "--json").stdout.splitlines()[0]) == {"line": "one"}
 
 
-def test_logs_may_be_of_a_node_of_its_agent_or_of_lines_with_a_text(run: Run, service: FakeService) -> None:
+def test_log_options_become_query_parameters(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     asked = ("--replica", "1", "--grep", "loss", "--agent", "--attempt", "2")
     assert run("logs", "gpt-0001", *asked).returncode == 0
@@ -337,7 +335,7 @@ def test_events_name_their_replica_where_there_are_several(run: Run, service: Fa
     ]
 
 
-def test_snapshots_that_were_deleted_are_listed_where_they_are_asked_for(run: Run, service: FakeService) -> None:
+def test_deleted_snapshots_are_listed_with_all(run: Run, service: FakeService) -> None:
     service.add(make_job())
     states = {"step-3": "committed", "step-2": "quarantined", "step-1": "deleted"}
     told = [make_snapshot(name, int(name[-1]), state) for name, state in states.items()]
@@ -374,7 +372,7 @@ def test_a_closed_pipe_is_no_error_message(environment: dict[str, str], service:
     assert (done.stdout, done.stderr) == ("line\n", "")
 
 
-def test_help_is_light_and_tells_each_command_as_the_command_itself_does() -> None:
+def test_help_imports_little_and_shows_each_commands_summary() -> None:
     heavy = "httpx", "pydantic", "rich.console", "yaml", "fastapi", "sqlalchemy", "torch", "orchestrator.client"
     loaded = f"[m for m in {heavy} if m in sys.modules]"
     program = f"import sys, orchestrator.cli.main as c; c.build_app(['--help']); print({loaded})"
@@ -390,7 +388,7 @@ def test_help_is_light_and_tells_each_command_as_the_command_itself_does() -> No
 @pytest.mark.parametrize(
     "command", [[], ["db", "upgrade"], ["db", "check"], ["db", "backup"], *([name] for name in COMMANDS)]
 )
-def test_every_command_explains_itself(command: list[str]) -> None:
+def test_every_command_has_help(command: list[str]) -> None:
     arguments = [*command, "--help"]
     done = CliRunner().invoke(build_app(arguments), arguments)
     assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""Job files: what they mean, and what is said of those that mean nothing."""
+"""Job files: how they are read, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(content: str | bytes, *changes: str) -> dict[str, object]:
     return read_spec("job.yaml", changes)
 
 
-def test_yaml_means_what_a_person_means() -> None:
+def test_yaml_follows_the_core_schema() -> None:
     text = "nodes: 2:8\nrate: 1e-3\nflag: on\nday: 2026-01-02\nsteps: 10\nnone: ~\nno: false\nmodel: 010\n"
     assert read(text) == {
         "nodes": "2:8",
@@ -39,7 +39,7 @@ def test_json_is_read_with_its_tabs() -> None:
     assert read('{\n\t"name": "a"\n}') == {"name": "a"}
 
 
-def test_a_relative_workdir_counts_from_the_callers_folder(folder: Path) -> None:
+def test_a_relative_workdir_starts_at_the_current_folder(folder: Path) -> None:
     assert read("run: {script: a.py}")["run"] == {"script": "a.py", "workdir": str(folder)}
     assert read("run: {workdir: src}")["run"] == {"workdir": str(folder / "src")}
     assert read("run: {workdir: /abs}")["run"] == {"workdir": "/abs"}
@@ -73,14 +73,14 @@ def test_changes_are_made_in_their_order() -> None:
         ("x: !!set {a, b}", "/x: is a set"),
     ],
 )
-def test_a_file_that_is_no_spec_is_refused_in_a_line(content: str | bytes, said: str) -> None:
+def test_an_invalid_job_file_is_refused_in_one_line(content: str | bytes, said: str) -> None:
     with pytest.raises(Refused) as caught:
         read(content)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_growing_aliases_are_refused_soon() -> None:
+def test_expanding_aliases_are_refused_quickly() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     with pytest.raises(InvalidSpec, match="holds more than"):
@@ -88,7 +88,7 @@ def test_growing_aliases_are_refused_soon() -> None:
 
 
 @pytest.mark.parametrize("change", ["steps", "=3", "a..b=3", "name.x=3"])
-def test_a_change_that_is_none_is_refused(change: str) -> None:
+def test_an_invalid_set_option_is_refused(change: str) -> None:
     with pytest.raises(Refused, match="--set"):
         read("name: a", change)
 

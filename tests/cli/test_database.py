@@ -1,4 +1,4 @@
-"""`db` on the command line: what it does is tried in tests/store."""
+"""`db` on the command line. tests/store tests the operations themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.conftest import Run
 
 
-def test_a_database_is_made_copied_once_and_the_copy_is_of_this_version(run: Run, tmp_path: Path) -> None:
+def test_a_database_is_created_and_backed_up_to_a_new_file(run: Run, tmp_path: Path) -> None:
     assert run("db", "upgrade").returncode == 0
     done = run("db", "backup", "copy.db", "--json")
     assert (done.returncode, done.stderr) == (0, "")

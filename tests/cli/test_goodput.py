@@ -1,4 +1,4 @@
-"""Accounts on the command line: tables, CSV, and moments as a person types them."""
+"""`goodput` on the command line: tables, CSV and times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shares(*items: ShareView, currency: str | None = "EUR") -> SharesView:
     return SharesView(by="user", since=AT, until=AT, currency=currency, total=share(None), items=list(items))
 
 
-def test_the_shares_of_all_jobs_are_a_table_with_their_sum(run: Run, service: FakeService) -> None:
+def test_goodput_prints_a_table_of_shares_with_their_total(run: Run, service: FakeService) -> None:
     service.accounts["goodput"] = shares(share("ann", gain_device_seconds=1800.0), share(None))
     done = run("goodput", "--by", "user", "--project", "vision", "--since", "7d", "--until", "2026-01-02T00:00Z")
     assert (done.returncode, done.stderr) == (0, "")
@@ -65,7 +65,7 @@ def test_csv_has_a_line_for_each_share_and_no_formula() -> None:
     assert (lines[1]["cost_EUR"], lines[1]["lost_cost_EUR"], lines[1]["could_have_spared"]) == ("4.00", "1.00", "")
 
 
-def test_without_prices_there_is_no_money() -> None:
+def test_without_prices_there_are_no_costs() -> None:
     unpriced = share("ann", cost=None, lost_cost=None, goodput=None)
     lines = render_csv(shares(unpriced, currency=None)).splitlines()
     assert lines[0].endswith("recovering,could_have_spared")
@@ -78,7 +78,7 @@ def test_the_command_prints_what_programs_read(run: Run, service: FakeService) -
     assert service.queries[-1]["by"] == "project"
 
 
-def test_a_jobs_own_ledger_ends_with_what_would_have_spared_it(run: Run, service: FakeService) -> None:
+def test_the_goodput_of_a_job_ends_with_its_gains(run: Run, service: FakeService) -> None:
     service.add(make_job())
     service.accounts["jobs/gpt-0001/goodput"] = GoodputView(
         goodput=0.5,
@@ -99,7 +99,7 @@ def test_a_jobs_own_ledger_ends_with_what_would_have_spared_it(run: Run, service
     ]
 
 
-def test_a_job_has_no_shares(run: Run, service: FakeService) -> None:
+def test_grouping_options_are_refused_for_one_job(run: Run, service: FakeService) -> None:
     service.add(make_job())
     done = run("goodput", "gpt-0001", "--by", "user")
     assert done.returncode == 2
@@ -117,11 +117,11 @@ def test_a_job_has_no_shares(run: Run, service: FakeService) -> None:
         ("2026-05-01T12:00+02:00", datetime(2026, 5, 1, 10, tzinfo=timezone.utc)),
     ],
 )
-def test_moments_are_so_long_ago_or_dates(text: str, moment: datetime) -> None:
+def test_times_are_ages_or_dates(text: str, moment: datetime) -> None:
     assert parse_moment(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-1d", "3y", "999999w", "99999999d"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="must be an age such as 90m"):
         parse_moment(text, NOW)

@@ -50,9 +50,7 @@ NODE: dict[str, object] = {
         (["scale", "2:8"], "gpt-0001 RUNNING: it will continue with 2:8 nodes from a snapshot"),
     ],
 )
-def test_a_request_is_told_in_one_line_and_the_same_again(
-    run: Run, service: FakeService, arguments: list[str], told: str
-) -> None:
+def test_a_request_prints_one_line_each_time(run: Run, service: FakeService, arguments: list[str], told: str) -> None:
     service.add(make_job(**RUNNING))
     verb, *rest = arguments
     for _ in range(2):
@@ -72,7 +70,7 @@ def test_a_request_is_told_in_one_line_and_the_same_again(
         ({"asked": "4", "nodes": "4"}, "it has 4 nodes"),
     ],
 )
-def test_another_size_is_told_by_when_it_comes(
+def test_scale_prints_when_the_new_size_applies(
     run: Run, service: FakeService, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], told: str
 ) -> None:
     monkeypatch.setitem(REQUESTS, "scale", answer)
@@ -80,7 +78,7 @@ def test_another_size_is_told_by_when_it_comes(
     assert run("scale", "gpt-0001", "1").stdout == f"gpt-0001 RUNNING: {told}\n"
 
 
-def test_another_attempt_may_have_another_spec(run: Run, service: FakeService, tmp_path: Path) -> None:
+def test_a_retry_may_patch_the_spec(run: Run, service: FakeService, tmp_path: Path) -> None:
     service.add(make_job(**RUNNING))
     (tmp_path / "patch.yaml").write_text("run: {workdir: fixed, trainer: {learning_rate: 1e-4}}\nlabels: {old: null}\n")
     done = run("retry", "gpt-0001", "--patch", "patch.yaml", "--set", "run.trainer.steps=20")
@@ -89,11 +87,11 @@ def test_another_attempt_may_have_another_spec(run: Run, service: FakeService, t
     patch = {"run": {"workdir": str(tmp_path / "fixed"), "trainer": trainer}, "labels": {"old": None}}
     assert service.bodies[-1] == {"restore_from": None, "patch": patch}
     assert run("retry", "gpt-0001", "--set", "run.args=[]").returncode == 0
-    assert service.bodies[-1]["patch"] == {"run": {"args": []}}, "the workdir stays as it was"
+    assert service.bodies[-1]["patch"] == {"run": {"args": []}}, "the workdir is not changed"
     assert run("retry", "gpt-0001", "--patch", "none.yaml").returncode == 2
 
 
-def test_a_fault_is_sent_with_what_it_is_aimed_at_and_an_unknown_one_is_not(run: Run, service: FakeService) -> None:
+def test_a_fault_is_sent_with_its_target_and_an_unknown_fault_is_refused(run: Run, service: FakeService) -> None:
     service.add(make_job(**RUNNING))
     for arguments, body in (
         (["kill"], {"fault": "kill"}),
@@ -108,7 +106,7 @@ def test_a_fault_is_sent_with_what_it_is_aimed_at_and_an_unknown_one_is_not(run:
     assert len(service.requests) == asked
 
 
-def test_a_job_is_deleted_by_who_means_it(run: Run, service: FakeService) -> None:
+def test_a_job_is_deleted_only_with_confirmation(run: Run, service: FakeService) -> None:
     ended = {**RUNNING, "state": JobState.SUCCEEDED}
     service.add(make_job(**ended))
     unsure = run("delete", "gpt-0001", "--snapshots", "delete")
@@ -131,7 +129,7 @@ def test_a_job_is_deleted_by_who_means_it(run: Run, service: FakeService) -> Non
     assert run("delete", "gpt-0001", "--yes").returncode == 2
 
 
-def test_a_secret_comes_by_standard_input_and_shows_nowhere(run: Run, service: FakeService) -> None:
+def test_a_secret_is_read_from_standard_input_and_never_shown(run: Run, service: FakeService) -> None:
     value = "a secret value\nof two lines"
     done = run("secret", "set", "KEY", "--project", "p", stdin=f"{value}\n")
     assert (done.returncode, done.stderr) == (0, "")
@@ -139,7 +137,7 @@ def test_a_secret_comes_by_standard_input_and_shows_nowhere(run: Run, service: F
     assert "secret value" not in done.stdout
     asked = len(service.requests)
     assert run("secret", "set", "KEY", stdin="").returncode == 2
-    assert run("secret", "set", "KEY", "a secret value").returncode == 2, "never from the arguments"
+    assert run("secret", "set", "KEY", "a secret value").returncode == 2, "a secret is not accepted as an argument"
     assert len(service.requests) == asked
     service.inventory["secrets"] = [{"project": "p", "name": "KEY", "updated_at": TIME, "updated_by": "alice"}]
     assert run("secret", "ls", "--project", "p").stdout == "p  KEY  2026-01-02 03:04 UTC  alice\n"
@@ -152,7 +150,7 @@ def a_node(name: str, cluster: str = "lab", until: str | None = TIME) -> dict[st
     return {**NODE, "name": name, "cluster": cluster, "excluded_until": until}
 
 
-def test_the_record_of_a_node_is_cleared_where_it_is(run: Run, service: FakeService) -> None:
+def test_nodes_clear_finds_the_cluster_of_the_node(run: Run, service: FakeService) -> None:
     service.inventory["nodes"] = [a_node("n1"), a_node("n2", "other"), a_node("n2", "lab")]
     listed = run("nodes", "--cluster", "lab")
     assert "n1" in listed.stdout
@@ -167,13 +165,13 @@ def test_the_record_of_a_node_is_cleared_where_it_is(run: Run, service: FakeServ
     assert (unknown.returncode, "no failure in its record" in unknown.stderr) == (2, True)
 
 
-def test_nodes_that_nothing_avoids_come_without_advice(run: Run, service: FakeService) -> None:
+def test_nodes_that_are_not_avoided_need_no_advice(run: Run, service: FakeService) -> None:
     service.inventory["nodes"] = [a_node("n1", until=None)]
     assert run("nodes").stderr == ""
     assert run("nodes", "--json").stdout.startswith("{")
 
 
-def test_a_webhooks_secret_is_printed_once_and_alone(run: Run, service: FakeService) -> None:
+def test_only_the_secret_of_a_new_webhook_is_on_standard_output(run: Run, service: FakeService) -> None:
     made = run("webhook", "add", "pager", "https://h/in", "--event", "job.*", "--event", "recovery.*", "--all-jobs")
     assert (made.returncode, made.stdout) == (0, "whsec_x\n")
     events = ["job.*", "recovery.*"]
@@ -188,7 +186,7 @@ def stacks_of(rank: int, wish: int | None, text: str | None = 'File "train.py", 
     return StacksView(rank=rank, attempt=1, generation=2, at=AT, wish=wish, text=text)
 
 
-def test_stacks_are_shown_once_every_rank_has_told(run: Run, service: FakeService) -> None:
+def test_stacks_are_printed_once_every_rank_has_answered(run: Run, service: FakeService) -> None:
     service.add(make_job(**RUNNING, world_size=2))
     old, new = [stacks_of(0, 4, "old"), stacks_of(1, 4, "old")], [stacks_of(0, 9), stacks_of(1, 9, None)]
     service.stacks = [old, old, [new[0], old[1]], new]
@@ -214,21 +212,21 @@ def test_stacks_of_one_rank_are_json_and_silence_is_an_error(run: Run, service: 
     assert (silent.returncode, "no rank of gpt-0001 answered" in silent.stderr) == (2, True)
 
 
-def test_ranks_that_told_nothing_are_named(run: Run, service: FakeService) -> None:
+def test_ranks_that_did_not_answer_are_named(run: Run, service: FakeService) -> None:
     service.add(make_job(**RUNNING, world_size=3))
     service.stacks = [[], [stacks_of(1, 9)]]
     done = run("stacks", "gpt-0001", "--wait", "0")
     assert (done.returncode, done.stderr.strip()) == (0, "no answer from ranks 0, 2")
 
 
-def test_the_number_of_nodes_is_sent_as_it_was_typed(run: Run, service: FakeService) -> None:
+def test_the_number_of_nodes_is_sent_unchanged(run: Run, service: FakeService) -> None:
     service.add(make_job(**RUNNING))
     run("scale", "gpt-0001", "2:8")
     run("scale", "gpt-0001", "3")
     assert service.bodies == [{"nodes": "2:8"}, {"nodes": "3"}]
 
 
-def test_a_suspended_job_says_so_and_goes_back_into_the_queue(run: Run, service: FakeService) -> None:
+def test_a_suspended_job_is_shown_and_resumed(run: Run, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUSPENDED, suspended=True, reason="suspended by its owner"))
     assert "SUSPENDED" in run("ls").stdout
     assert run("resume", "gpt-0001").stdout == "gpt-0001 SUSPENDED: returns to the queue\n"
@@ -239,7 +237,7 @@ def test_a_suspended_job_says_so_and_goes_back_into_the_queue(run: Run, service:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "snapshot", "retry", "scale"])
-def test_a_refused_request_is_told_with_status_2(run: Run, service: FakeService, verb: str) -> None:
+def test_a_refused_request_exits_with_status_2(run: Run, service: FakeService, verb: str) -> None:
     service.add(make_job(**RUNNING))
     rest = ["4"] if verb == "scale" else []
     refusal = Answer(409, Problem(type="x", title="Conflict", status=409, detail="it has ended FAILED"))
@@ -249,23 +247,21 @@ def test_a_refused_request_is_told_with_status_2(run: Run, service: FakeService,
     assert refused.stderr == ("orchestrator: it has ended FAILED\n  See its state: orchestrator show gpt-0001\n")
 
 
-def test_a_refusal_of_no_job_leads_to_none(run: Run, service: FakeService) -> None:
+def test_a_refusal_without_a_job_suggests_no_command(run: Run, service: FakeService) -> None:
     service.refusals = [Answer(409, Problem(type="x", title="Conflict", status=409, detail="the key was used"))]
     assert run("submit", "-", stdin='{"name": "gpt", "run": {"command": ["true"]}}').stderr == (
         "orchestrator: the key was used\n"
     )
 
 
-def test_a_request_without_a_service_ends_with_status_3(run: Run, service: FakeService) -> None:
+def test_a_request_without_a_service_exits_with_status_3(run: Run, service: FakeService) -> None:
     service.stop()
     away = run("suspend", "gpt-0001", ORCHESTRATOR_ROOT="/nowhere")
     assert away.returncode == 3
     assert "orchestrator serve" in away.stderr
 
 
-def test_show_tells_nodes_granted_of_asked_budgets_phase_and_requests_on_their_way(
-    run: Run, service: FakeService
-) -> None:
+def test_show_prints_nodes_budgets_phase_and_pending_requests(run: Run, service: FakeService) -> None:
     spent = {"application": 1}
     facts = {"asked": "2:8", "spent": spent, "preemptions": 4, "phase": "compile", "pending": ["scale"]}
     service.add(make_job(**{**RUNNING, "nodes": "2:3"}, **facts))
@@ -276,7 +272,7 @@ def test_show_tells_nodes_granted_of_asked_budgets_phase_and_requests_on_their_w
     assert "phase      compile\n" in shown
 
 
-def test_show_of_a_queued_job_says_what_it_waits_for(run: Run, service: FakeService) -> None:
+def test_show_prints_what_a_queued_job_waits_for(run: Run, service: FakeService) -> None:
     service.add(make_job(reason="waits for job a-1 to succeed; it is RUNNING"))
     assert "reason     waits for job a-1 to succeed; it is RUNNING\n" in run("show", "gpt-0001").stdout
 
@@ -327,7 +323,7 @@ def test_the_client_has_a_method_for_every_request_and_list(service: FakeService
     assert service.bodies == [{"nodes": 3}]
 
 
-def test_a_snapshot_whose_answer_is_lost_is_not_asked_for_twice(service: FakeService) -> None:
+def test_a_snapshot_request_with_a_lost_answer_is_not_sent_again(service: FakeService) -> None:
     service.add(make_job(**RUNNING))
     busy = Problem(type="x", title="bad gateway", status=502, detail="the proxy lost it")
     service.refusals = [Answer(502, busy)]

@@ -1,4 +1,4 @@
-"""What `plan` prints beside the launch."""
+"""What `plan` prints besides the launch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.fake_service import FakeService, make_job
 SPEC = "name: gpt\nrun: {script: train.py, workdir: /src}\n"
 
 
-def test_a_plan_tells_what_fits_and_what_the_queue_would_say(run: Run, service: FakeService) -> None:
+def test_a_plan_shows_what_fits_and_the_queue(run: Run, service: FakeService) -> None:
     told = run("plan", "-", stdin=SPEC).stdout
     assert " * DDP: 7.0 GB, fits" in told
     assert "queue  the job would wait: waits for 2 of 4 slots; 1 free now; 3 jobs ahead of it" in told
@@ -18,9 +18,7 @@ def test_a_plan_tells_what_fits_and_what_the_queue_would_say(run: Run, service: 
     assert "starts from /runs/a/step-00000010-a1-g1" in told
 
 
-def test_processes_of_this_machine_are_shown_once_and_other_requests_beside_the_commands(
-    run: Run, service: FakeService
-) -> None:
+def test_a_plan_of_local_processes_shows_each_command_once(run: Run, service: FakeService) -> None:
     for kind, times in (("processes", 1), ("sbatch", 2)):
         service.native_kind, service.native_request = kind, "A=1 python train.py"
         told = run("plan", "-", stdin=SPEC).stdout
@@ -28,9 +26,7 @@ def test_processes_of_this_machine_are_shown_once_and_other_requests_beside_the_
         assert told.endswith(f"\n{kind}\nA=1 python train.py\n")
 
 
-def test_a_difference_shows_what_would_change_and_what_would_be_done_again(
-    run: Run, service: FakeService, tmp_path: Path
-) -> None:
+def test_a_diff_shows_changes_and_repeated_steps(run: Run, service: FakeService, tmp_path: Path) -> None:
     service.add(make_job())
     done = run("plan", "-", "--diff", "gpt-0001", stdin=SPEC)
     assert (done.returncode, done.stderr) == (0, "")

@@ -113,7 +113,7 @@ def test_json_escapes_them_and_loses_nothing(evil: EvilService, command: list[st
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @_patient
 @given(text=HOSTILE)
-def test_a_refusal_is_cleaned_too(evil: EvilService, command: list[str], text: str) -> None:
+def test_error_messages_are_cleaned_too(evil: EvilService, command: list[str], text: str) -> None:
     evil.text, evil.refuses = text, True
     out, err = told(*command)
     assert hidden_in(out + err) == set()
@@ -129,7 +129,7 @@ def test_text_is_cleaned_and_json_keeps_it(text: str) -> None:
     assert json.loads(dump_json([*HIDDEN, "\ud800"])) == [*HIDDEN, "\ud800"]
 
 
-def test_what_people_write_stays_as_it_is() -> None:
+def test_ordinary_text_is_not_changed() -> None:
     text = "naïve 日本語 🚀 ü\tline\nnext"
     assert clean(text) == text
     assert clean("\x1b[1;32mgreen\x1b[0m") == "green"
@@ -149,7 +149,7 @@ def test_the_command_line_prints_only_through_its_terminal_module() -> None:
 
 @_patient
 @given(text=HOSTILE)
-def test_torchx_is_told_no_hidden_characters(evil: EvilService, text: str) -> None:
+def test_torchx_gets_no_hidden_characters(evil: EvilService, text: str) -> None:
     evil.text, evil.refuses = text, False
     scheduler = OrchestratorScheduler("torchx")
     described = scheduler.describe("x")

@@ -1,4 +1,4 @@
-"""`orchestrator token`: what a person types becomes grants and a term, and a token is printed once and alone."""
+"""`orchestrator token`: parsing of grants and terms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_grant_is_a_role_in_a_project_or_everywhere(text: str, grant: tuple[st
 
 
 @pytest.mark.parametrize("text", ["", "king", "research=", "research=king", "=viewer", "viewer=research"])
-def test_what_is_no_grant_is_refused_with_the_roles(text: str) -> None:
+def test_an_invalid_grant_is_refused_with_the_list_of_roles(text: str) -> None:
     with pytest.raises(Refused, match="operator"):
         parse_grant(text)
 
@@ -40,6 +40,6 @@ def test_a_term_is_a_number_of_hours_days_or_weeks(text: str | None, ends: timed
 
 
 @pytest.mark.parametrize("text", ["", "12", "0d", "-1d", "1y", "1.5d", "٣d"])
-def test_what_is_no_term_is_refused(text: str) -> None:
+def test_an_invalid_term_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="30d"):
         parse_term(text, NOW)

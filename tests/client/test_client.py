@@ -1,4 +1,4 @@
-"""The client: what it repeats, what it refuses to repeat, and how it outlives the service."""
+"""The client: which calls it retries, and how it survives restarts of the service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def busy(status: int = 503) -> Answer:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_submission_that_meets_a_busy_service_is_sent_again_under_one_key(
+def test_a_submission_to_a_busy_service_is_retried_with_the_same_key(
     client: Client, service: FakeService, status: int
 ) -> None:
     service.refusals = [busy(status), busy(status)]
@@ -74,10 +74,10 @@ def test_a_retry_whose_answer_is_lost_is_not_sent_again(client: Client, service:
 
 
 @pytest.mark.parametrize("asked", ["retry", "snapshot", "chaos"])
-def test_a_request_that_counts_is_sent_again_only_where_it_was_surely_not_recorded(
+def test_a_request_that_is_not_idempotent_is_retried_only_after_429(
     client: Client, service: FakeService, asked: str
 ) -> None:
-    """The database may fail between the request and the answer; a limit is looked at before anything else."""
+    """With 503 the request may have been recorded; with 429 it was not."""
     service.add(make_job())
     ask = {"retry": client.retry, "snapshot": client.snapshot, "chaos": lambda job: client.chaos(job, "kill")}[asked]
     service.refusals = [busy(503)]
@@ -88,7 +88,7 @@ def test_a_request_that_counts_is_sent_again_only_where_it_was_surely_not_record
     assert ask("gpt-0001").pending == [asked]
 
 
-def test_patience_ends(service: FakeService) -> None:
+def test_retries_end_after_patience_s(service: FakeService) -> None:
     service.stop()
     started = time.monotonic()
     with Client(f"http://127.0.0.1:{service.port}", patience_s=0.5) as client, pytest.raises(ServiceUnreachable):
@@ -108,20 +108,20 @@ def test_an_unknown_job_is_not_found(client: Client) -> None:
         client.job("a/b?c")
 
 
-def test_another_program_on_the_port_is_no_service(client: Client, service: FakeService) -> None:
+def test_an_answer_of_another_program_is_refused(client: Client, service: FakeService) -> None:
     service.refusals = [Answer(404, text="<html>"), Answer(200, text="<html>")]
     for _ in range(2):
         with pytest.raises(ServiceUnreachable, match="does not answer like an orchestrator"):
             client.job("gpt-0001")
 
 
-def test_lists_are_read_over_their_pages(client: Client, service: FakeService) -> None:
+def test_lists_are_read_page_by_page(client: Client, service: FakeService) -> None:
     for number in range(8):
         service.add(make_job(f"gpt-{number}"))
     assert [job.id for job in client.jobs()] == [f"gpt-{number}" for number in range(8)]
 
 
-def test_wait_tells_each_change_and_ends_with_the_job(client: Client, service: FakeService) -> None:
+def test_wait_reports_each_change_until_the_job_ends(client: Client, service: FakeService) -> None:
     service.add(
         make_job(),
         make_job(state=JobState.RUNNING),
@@ -133,13 +133,13 @@ def test_wait_tells_each_change_and_ends_with_the_job(client: Client, service: F
     assert seen == [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED]
 
 
-def test_wait_gives_up_in_time_and_says_how_the_job_is(client: Client, service: FakeService) -> None:
+def test_wait_times_out_with_the_jobs_state(client: Client, service: FakeService) -> None:
     service.add(make_job())
     with pytest.raises(WaitTimeout, match=r"QUEUED after 0\.1 s: waits for its turn"):
         client.wait("gpt-0001", timeout_s=0.1)
 
 
-def test_wait_goes_on_when_the_service_restarts_on_another_port(service: FakeService) -> None:
+def test_wait_survives_a_restart_on_another_port(service: FakeService) -> None:
     service.add(make_job(state=JobState.RUNNING))
     first = service.port
 
@@ -156,14 +156,14 @@ def test_wait_goes_on_when_the_service_restarts_on_another_port(service: FakeSer
     assert service.port != first
 
 
-def test_a_followed_log_goes_on_after_a_broken_connection(client: Client, service: FakeService) -> None:
+def test_a_followed_log_continues_after_a_broken_connection(client: Client, service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "".join(f"line {number}\n" for number in range(50)) + "same\nsame\n"
     service.cut_log_after = 103
     assert list(client.follow_logs("gpt-0001")) == service.log.splitlines()
 
 
-def test_a_followed_log_that_ends_before_the_job_is_asked_for_again(client: Client, service: FakeService) -> None:
+def test_a_followed_log_is_requested_again_until_the_job_ends(client: Client, service: FakeService) -> None:
     """A service that shuts down ends its streams without an error."""
     service.add(make_job(state=JobState.RUNNING), make_job(state=JobState.SUCCEEDED))
     service.log = "one\n"
@@ -173,7 +173,7 @@ def test_a_followed_log_that_ends_before_the_job_is_asked_for_again(client: Clie
     assert list(lines) == ["two"]
 
 
-def test_a_log_that_is_quiet_for_longer_than_an_outage_may_last_is_followed_on(service: FakeService) -> None:
+def test_a_silent_log_is_followed_beyond_the_outage_limit(service: FakeService) -> None:
     service.add(make_job(state=JobState.SUCCEEDED))
     service.log = "at last\n"
     now, quiet = 0.0, 4
@@ -189,7 +189,7 @@ def test_a_log_that_is_quiet_for_longer_than_an_outage_may_last_is_followed_on(s
     assert list(follow_logs(calls, "gpt-0001", {}, outage_s=200)) == ["at last"]
 
 
-def test_events_after_a_cursor_are_found_on_the_page_that_grew(client: Client, service: FakeService) -> None:
+def test_a_cursor_returns_events_that_were_added_later(client: Client, service: FakeService) -> None:
     service.add(make_job())
     service.events["gpt-0001"] = [make_event(number, f"sentence {number}") for number in (1, 2, 3, 4)]
     cursor = client.events_page("gpt-0001", cursor=None).next_cursor
@@ -205,12 +205,12 @@ def test_the_address_is_the_setting_then_the_file_then_host_and_port(service: Fa
 
 
 @pytest.mark.parametrize("url", ["gpu:8700", "ftp://gpu", "http://", "http://gpu:port"])
-def test_an_address_that_is_none_is_refused_by_name(url: str) -> None:
+def test_an_invalid_url_is_refused_by_name(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"ORCHESTRATOR_URL is .* must be like"):
         find_url(Settings(url=url))
 
 
-def test_a_token_with_a_line_break_is_sent_without_it_and_one_with_control_characters_is_not_shown() -> None:
+def test_a_tokens_line_break_is_removed_and_control_characters_are_refused() -> None:
     assert Transport(lambda: "http://127.0.0.1:1", token="secret-token\r\n")._http.headers["Authorization"] == (
         "Bearer secret-token"
     )

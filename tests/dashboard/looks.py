@@ -1,4 +1,4 @@
-"""Reading pages as tests want them, and a job with a story to tell."""
+"""Helpers to read pages, and jobs with reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def page(world: World, path: str, **headers: str) -> str:
 
 
 def make_trained_job(world: World, words: str = "as usual") -> str:
-    """Seven steps in two generations, a failed attempt, and `words` wherever text comes from outside."""
+    """A job with seven steps in two generations and a failed attempt, and `words` in every text from outside."""
     job_id = world.submit(labels={"note": words[:200]})
     world.advance(job_id, JobState.STARTING, JobState.RUNNING, reason=words)
     failure = Failure(kind=FailureKind.APPLICATION, message=words, rank=1, step=3, traceback=words)
@@ -56,7 +56,7 @@ def make_trained_job(world: World, words: str = "as usual") -> str:
 
 
 def make_running_job(world: World, workers: int = 2, **headers: str) -> str:
-    """One replica that trains, and has told of its node and its workers."""
+    """A running job with one replica that has reported its node and its workers."""
     spec = world.spec(topology={"workers_per_node": workers})
     job_id = str(world.client.post("/api/v1/jobs", json=spec, headers=headers).json()["id"])
     world.advance(job_id, JobState.STARTING, JobState.RUNNING)

@@ -1,4 +1,4 @@
-"""What can be requested on a page, and that no other site's page can."""
+"""Requests from pages, and that pages of other sites cannot send them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def commit_snapshot(world: World, job_id: str, name: str) -> None:
     (folder / layout.MANIFEST).write_text("{}")
 
 
-def test_an_action_is_answered_with_a_sentence_where_the_page_has_scripts(world: World) -> None:
+def test_an_action_from_a_script_is_answered_with_a_sentence(world: World) -> None:
     job_id = world.submit()
     answer = world.client.post(f"/jobs/{job_id}/cancel", headers=SCRIPTED)
     assert answer.status_code == 200
@@ -29,7 +29,7 @@ def test_an_action_is_answered_with_a_sentence_where_the_page_has_scripts(world:
     assert world.job(job_id).desired.cancelled
 
 
-def test_a_refused_action_says_why_and_the_page_stays(world: World) -> None:
+def test_a_refused_action_is_answered_with_a_problem_document(world: World) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.FAILED)
     answer = world.client.post(f"/jobs/{job_id}/suspend", headers=SCRIPTED)
@@ -38,7 +38,7 @@ def test_a_refused_action_says_why_and_the_page_stays(world: World) -> None:
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-def test_another_sites_page_can_ask_for_nothing(world: World, headers: dict[str, str]) -> None:
+def test_a_page_of_another_site_can_request_nothing(world: World, headers: dict[str, str]) -> None:
     job_id = world.submit()
     body = {"job": job_id, "yaml": "name: x\nrun: {command: ['true'], workdir: /}", "nodes": "2"}
     paths = [
@@ -71,7 +71,7 @@ def test_a_retry_takes_a_snapshot_and_changes(world: World) -> None:
         ({"patch": "priority: high"}, 422, "/patch/priority"),
     ],
 )
-def test_a_retry_that_cannot_be_is_refused(world: World, form: dict[str, str], status: int, words: str) -> None:
+def test_an_invalid_retry_is_refused_on_the_page(world: World, form: dict[str, str], status: int, words: str) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.FAILED)
     answer = world.client.post(f"/jobs/{job_id}/retry", data=form, headers=SCRIPTED)
@@ -87,7 +87,7 @@ def test_a_job_is_scaled_from_its_page(world: World) -> None:
     assert (refused.status_code, "the range ends before it begins" in refused.text) == (422, True)
 
 
-def test_chosen_jobs_are_cancelled_together_and_the_rest_is_told(world: World) -> None:
+def test_selected_jobs_are_cancelled_and_refusals_are_listed(world: World) -> None:
     first, second, ended = world.submit(), world.submit(), world.submit()
     world.advance(ended, JobState.FAILED)
     answer = world.client.post("/cancel", data={"job": [first, second, ended, "absent"]}, headers=SCRIPTED)
@@ -100,13 +100,13 @@ def test_chosen_jobs_are_cancelled_together_and_the_rest_is_told(world: World) -
     assert world.client.post("/cancel", data={"job": first}, headers=HTML).status_code == 303
 
 
-def test_nothing_chosen_is_nothing_cancelled(world: World) -> None:
+def test_cancelling_needs_one_to_200_jobs(world: World) -> None:
     assert "no job is selected" in world.client.post("/cancel", headers=SCRIPTED).text
     many = {"job": [f"job-{number}" for number in range(201)]}
-    assert "more than the 200" in world.client.post("/cancel", data=many, headers=SCRIPTED).text
+    assert "at most 200" in world.client.post("/cancel", data=many, headers=SCRIPTED).text
 
 
-def test_a_form_that_is_none_is_refused(world: World) -> None:
+def test_an_invalid_form_is_refused_with_400(world: World) -> None:
     job_id = world.submit()
     many = "&".join(f"a{number}=1" for number in range(2000))
     for body in (many.encode(), b"\xff\xfe=1"):
@@ -133,7 +133,7 @@ def offered(text: str) -> set[str]:
     return {(form.get("action") or "").rpartition("/")[2] for form in Markup(text).all("form")}
 
 
-def test_a_rank_is_asked_where_it_stands_and_its_answer_is_read(world: World) -> None:
+def test_stacks_of_a_rank_are_requested_and_shown_on_the_page(world: World) -> None:
     job_id = make_running_job(world)
     assert "stacks" in offered(page(world, f"/jobs/{job_id}"))
     answer = world.client.post(f"/jobs/{job_id}/stacks", data={"rank": "1"}, headers=SCRIPTED)
@@ -167,14 +167,14 @@ def test_a_fault_is_requested_on_the_page(world: World) -> None:
     ("form", "words"),
     [({}, "/fault"), ({"fault": "fire"}, "/fault"), ({"fault": "kill", "rank": "one"}, "/rank")],
 )
-def test_a_fault_that_is_none_is_refused(world: World, form: dict[str, str], words: str) -> None:
+def test_an_invalid_fault_is_refused_on_the_page(world: World, form: dict[str, str], words: str) -> None:
     job_id = make_running_job(world)
     answer = world.client.post(f"/jobs/{job_id}/chaos", data=form, headers=SCRIPTED)
     assert (answer.status_code, words in answer.text) == (422, True), answer.text
     assert world.job(job_id).desired.chaos is None
 
 
-def test_chaos_is_offered_to_operators_alone(closed: World) -> None:
+def test_chaos_is_offered_only_to_operators(closed: World) -> None:
     job_id = make_running_job(closed, **closed.give("default=submitter", name="submitter"))
     for role, offers in (("viewer", False), ("submitter", False), ("operator", True), ("admin", True)):
         text = page(closed, f"/jobs/{job_id}", **closed.give(f"default={role}", name=role))

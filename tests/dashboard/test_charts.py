@@ -1,4 +1,4 @@
-"""What the charts draw, and the small lines of the list."""
+"""The data of the charts, and the small curves of the list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from orchestrator.store.records import MetricPoint
 from orchestrator.wire.history_views import SnapshotView
 from tests.api.conftest import World
 from tests.builders import NOW, make_batch, make_journal_event, make_progress
-from tests.dashboard.looks import make_trained_job
 
 
 def series(
@@ -41,12 +40,12 @@ def snapshot(step: int, state: str = "committed") -> SnapshotView:
     return SnapshotView(name=f"s{step}", step=step, attempt=1, generation=1, state=state, size_bytes=1, at=NOW)
 
 
-def test_restarts_and_attempts_are_marked_where_they_took_over() -> None:
+def test_new_generations_and_attempts_are_marked_in_charts() -> None:
     found = find_takeovers(series([3.0, 2.0, 2.5, 1.0], generations=[1, 1, 2, 1], attempts=[1, 1, 1, 2]))
     assert [(one.step, one.text, one.new_attempt) for one in found] == [(2, "g2", False), (3, "a2", True)]
 
 
-def test_charts_hold_the_snapshots_of_the_steps_they_show() -> None:
+def test_charts_have_the_snapshots_of_their_steps() -> None:
     charts = charts_of(series([1.0, None, 1.23456789]), snapshot(1), snapshot(2, "deleted"), snapshot(3))
     assert charts["steps"] == [0, 1, 2]
     assert charts["series"] == {"loss": [1.0, None, 1.23457]}
@@ -54,18 +53,18 @@ def test_charts_hold_the_snapshots_of_the_steps_they_show() -> None:
     assert charts_of([], snapshot(1)) == {"steps": [], "series": {}, "takeovers": [], "snapshots": []}
 
 
-def test_what_json_has_no_number_for_is_null() -> None:
+def test_nan_and_infinity_are_null_in_charts() -> None:
     values = [math.inf, -math.inf, math.nan, 1e300, 1e-300, -0.0, 123456789.0]
     assert charts_of(series([*values]))["series"]["loss"] == [None, None, None, 1e300, 1e-300, 0.0, 123457000.0]
 
 
-def test_a_name_from_outside_cannot_break_the_document() -> None:
+def test_a_hostile_metric_name_does_not_break_the_json() -> None:
     name = '"],"steps":[9]//<script>'
     point = MetricPoint(step=1, attempt=1, generation=1, at=NOW, values={name: 2.0})
     assert charts_of([point])["series"] == {name: [2.0]}
 
 
-def test_a_line_of_losses_stays_inside_its_picture() -> None:
+def test_a_loss_curve_stays_inside_its_box() -> None:
     points = draw_spark([1e9, -3.0, 0.0, 2.0])
     assert points is not None
     places = [tuple(map(float, point.split(","))) for point in points.split()]
@@ -75,13 +74,13 @@ def test_a_line_of_losses_stays_inside_its_picture() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -2.5, 1e-300, 1e300])
-def test_a_line_of_one_value_is_flat(value: float) -> None:
+def test_a_curve_of_equal_values_is_flat(value: float) -> None:
     points = draw_spark([value] * 5)
     assert points is not None
     assert len({point.split(",")[1] for point in points.split()}) == 1
 
 
-def test_the_charts_of_a_job_are_thinned_and_looked_at_more_closely(world: World) -> None:
+def test_the_charts_of_a_job_are_thinned_and_zoomed(world: World) -> None:
     job_id = world.submit()
     world.start(job_id)
     lines = [(step, make_progress(step, metrics={"loss": 1.0, "grad_norm": 2.0})) for step in range(1, 101)]
@@ -100,9 +99,3 @@ def test_the_charts_of_a_job_are_thinned_and_looked_at_more_closely(world: World
     assert charts("since_step=40&until_step=45")["steps"] == [41, 42, 43, 44, 45]
     assert charts("since_step=100")["steps"] == []
     assert world.client.get(f"/jobs/{job_id}/charts?points=2001").status_code == 422
-    assert world.client.get("/jobs/absent/charts").status_code == 404
-
-
-def test_the_list_draws_the_losses(world: World) -> None:
-    make_trained_job(world)
-    assert '<polyline points="' in world.client.get("/").text

@@ -1,4 +1,4 @@
-"""The page of the fleet: of the jobs that the reader may see, what was lost, to what, and where."""
+"""The page of the fleet: losses of the caller's jobs, by cause and owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.builders import at
 from tests.dashboard.looks import make_trained_job, page
 
 
-def test_the_page_shows_the_fleet_of_the_projects_that_one_sees(closed: World) -> None:
+def test_the_fleet_page_covers_only_the_callers_projects(closed: World) -> None:
     headers = closed.give("research=submitter", name="ada")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(project="research"), headers=headers).json()["id"]
     closed.advance(job_id, JobState.STARTING, JobState.RUNNING)
@@ -26,7 +26,7 @@ def test_the_page_shows_the_fleet_of_the_projects_that_one_sees(closed: World) -
     assert "No jobs ran" in page(closed, "/fleet?project=research", **stranger)
 
 
-def test_the_page_names_the_cause_of_a_loss_and_who_lost_it(world: World) -> None:
+def test_the_fleet_page_shows_causes_and_owners_of_losses(world: World) -> None:
     job_id = make_trained_job(world)
     world.clock.moment = at(7200)
     shares = {by: world.client.get(f"/api/v1/goodput?by={by}").json() for by in ("cause", "user", "node")}

@@ -1,4 +1,4 @@
-"""The form and the YAML of a submission say the same."""
+"""The form and the YAML of a submission stay in sync."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ labels: {team: speech, run: "7"}
 """)
 
 
-def test_a_form_that_nobody_changed_changes_nothing() -> None:
+def test_an_unchanged_form_changes_nothing() -> None:
     assert merge_fields(RICH, show_fields(RICH)) == RICH
 
 
-def test_a_document_becomes_texts() -> None:
+def test_a_document_is_shown_as_texts() -> None:
     fields = show_fields(RICH)
     assert fields["kind"] == "script"
     assert fields["args"] == "--name 'two words'"
@@ -35,27 +35,27 @@ def test_a_document_becomes_texts() -> None:
     assert fields["steps"] == ""
 
 
-def test_texts_become_a_document_and_what_has_no_field_stays() -> None:
+def test_texts_are_merged_into_the_document() -> None:
     changed = {**show_fields(RICH), "nodes": "4", "cpus": "8", "args": "-v", "labels": "a=b=c,\nd = e"}
     merged = merge_fields(RICH, changed)
     assert merged["topology"] == {"nodes": "4", "workers_per_node": "gpu"}
     assert merged["resources"] == {"cpus": 8, "memory_gb": 64}
     assert merged["labels"] == {"a": "b=c", "d": "e"}
     assert merged["supervise"] == {"max_runtime_s": 100}
-    assert RICH["resources"] == {"cpus": 2.5, "memory_gb": 64}, "the document that was given is not changed"
+    assert RICH["resources"] == {"cpus": 2.5, "memory_gb": 64}, "the given document is not changed"
     run = merged["run"]
     assert isinstance(run, dict)
     assert (run["args"], run["env"]) == (["-v"], {"A": "1"})
 
 
-def test_another_kind_takes_the_place_of_the_first() -> None:
+def test_another_kind_replaces_the_first() -> None:
     merged = merge_fields(RICH, {**show_fields(RICH), "kind": "command", "command": "python -c 'print(1)'"})
     assert merged["run"] == {"command": ["python", "-c", "print(1)"], "env": {"A": "1"}}
     bare = merge_fields(RICH, {**show_fields(RICH), "kind": "trainer"})
     assert bare["run"] == {"env": {"A": "1"}, "trainer": {}}
 
 
-def test_an_emptied_field_leaves_its_default() -> None:
+def test_an_empty_field_means_its_default() -> None:
     merged = merge_fields(RICH, {**show_fields(RICH), "cpus": "", "memory_gb": "", "labels": ""})
     assert "resources" not in merged
     assert "labels" not in merged
@@ -69,11 +69,11 @@ def test_a_document_of_any_shape_can_be_shown_and_merged(document: object) -> No
     assert merged["topology"] == {"nodes": "2"}
 
 
-def test_what_the_page_begins_with_is_a_spec() -> None:
+def test_the_first_yaml_of_the_page_is_a_valid_spec() -> None:
     spec = parse_spec(yaml.safe_load(FIRST))
     assert parse_spec(yaml.safe_load(render_yaml(merge_fields(yaml.safe_load(FIRST), {"kind": "trainer"})))) is not None
     assert spec.run.trainer is not None
 
 
-def test_a_word_where_a_number_belongs_is_left_to_the_check() -> None:
+def test_an_invalid_number_stays_for_the_validation() -> None:
     assert merge_fields(RICH, {**show_fields(RICH), "cpus": "many"})["resources"] == {"cpus": "many", "memory_gb": 64}

@@ -1,4 +1,4 @@
-"""How far each worker is behind the first."""
+"""How far each worker is behind the foremost."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def lags(grid: Grid) -> list[Lag]:
     return [cell.lag for _, cells in grid.rows for cell in cells]
 
 
-def test_a_workers_lag_is_its_distance_from_the_first() -> None:
+def test_a_workers_lag_is_its_distance_from_the_foremost() -> None:
     workers = [worker(0, 100), worker(1, 99), worker(2, 97), worker(3, 80), worker(4, None)]
     grid = build_grid(workers, now=at(1), step_s=0.1, live=True)
     assert lags(grid) == [Lag.LEVEL, Lag.LEVEL, Lag.BEHIND, Lag.FAR, Lag.FAR]
     assert [cell.worker.rank for cell in grid.worst] == [4, 3, 2]
 
 
-def test_silence_counts_only_while_the_attempt_lives_and_beyond_its_own_step_times() -> None:
+def test_a_worker_is_silent_only_in_a_live_attempt_and_relative_to_its_step_time() -> None:
     workers = [worker(0, 5, at=at(100)), worker(1, 5)]
     assert lags(build_grid(workers, now=at(100), step_s=1, live=True)) == [Lag.LEVEL, Lag.SILENT]
     assert lags(build_grid(workers, now=at(100), step_s=10, live=True)) == [Lag.LEVEL, Lag.LEVEL]
     assert lags(build_grid(workers, now=at(9999), step_s=1, live=False)) == [Lag.LEVEL, Lag.LEVEL]
 
 
-def test_who_is_done_or_of_an_earlier_generation_is_not_late() -> None:
+def test_done_workers_and_earlier_generations_are_not_behind() -> None:
     workers = [worker(0, 9, generation=2), worker(1, 50, generation=1), worker(2, 1, generation=2, phase="done")]
     grid = build_grid(workers, now=at(0), step_s=None, live=True)
     assert lags(grid) == [Lag.LEVEL, Lag.GONE, Lag.DONE]
     assert grid.counts == {Lag.DONE: 1, Lag.LEVEL: 1, Lag.GONE: 1}
 
 
-def test_workers_stand_by_replica_and_a_rank_is_found_in_its_newest_generation() -> None:
+def test_workers_are_grouped_by_replica_and_found_by_rank() -> None:
     workers = [worker(9, 3), worker(1, 3), worker(8, 3), worker(1, 7, replica=5, generation=2)]
     grid = build_grid(workers, now=at(0), step_s=None, live=True)
     assert [(replica, [cell.worker.rank for cell in cells]) for replica, cells in grid.rows] == [

@@ -1,4 +1,4 @@
-"""The ledger as a bar: every device-second is in one part of it, and each says what it was."""
+"""The ledger as a bar: every device-second is in one part, and every part has an explanation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def test_the_parts_fill_the_bar_in_the_order_of_the_bins() -> None:
     assert sum(entry.seconds for entry in entries) == pytest.approx(100)
 
 
-def test_a_job_that_held_nothing_yet_has_no_parts() -> None:
+def test_a_job_without_device_time_has_an_empty_ledger() -> None:
     assert build_ledger({each.value: 0.0 for each in Bin}) == []
 
 
-def test_every_bin_has_its_words() -> None:
+def test_every_bin_has_an_explanation() -> None:
     assert set(EXPLAINED) == set(Bin)
     assert [show_bin(name) for name in ("re_done", "untold", "start_up")] == ["re-done", "not reported", "start up"]

@@ -1,4 +1,4 @@
-"""What an open page costs: 304 while nothing changed, and one page built for many that look at it."""
+"""The cost of an open page: 304 while nothing changed, and one built page for many browsers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def status_of(world: World, path: str, tag: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["/", "/clusters", "/jobs/{}", "/jobs/{}?rank=0"])
-def test_a_page_on_which_nothing_changed_is_not_sent_again(world: World, path: str) -> None:
+def test_an_unchanged_page_is_304(world: World, path: str) -> None:
     job_id = make_trained_job(world)
-    world.advance(job_id, JobState.FAILED)  # of one that runs, silence grows
+    world.advance(job_id, JobState.FAILED)  # the page of a running job changes as its silence grows
     path = path.format(job_id)
     tag = tag_of(world, path)
     assert status_of(world, path, tag) == 304
-    world.clock.moment = at(3)  # older by three seconds, which the page tells by itself
+    world.clock.moment = at(3)  # the page's script updates relative times
     assert status_of(world, path, tag) == 304
 
 
@@ -65,7 +65,7 @@ def test_a_change_of_a_job_is_sent(world: World) -> None:
     assert moved(), "its silence"
 
 
-def test_an_open_page_tells_of_an_event_at_once_and_of_what_it_counts_within_seconds(world: World) -> None:
+def test_an_open_page_shows_a_new_event_at_once(world: World) -> None:
     job_id = make_trained_job(world)
     path, poll = f"/jobs/{job_id}", {**FRAGMENT, "If-None-Match": "*"}
     assert "worker.failed" not in world.client.get(path, headers=poll).text
@@ -80,7 +80,7 @@ def test_an_open_page_is_not_sent_its_log_again(world: World) -> None:
     assert "a line of the log\n</pre>" not in world.client.get(f"/jobs/{job_id}", headers=FRAGMENT).text
 
 
-def test_a_log_that_is_looked_at_is_sent_as_it_grows(world: World) -> None:
+def test_the_shown_log_of_a_rank_is_sent_when_it_grows(world: World) -> None:
     job_id = make_trained_job(world)
     path = f"/jobs/{job_id}?rank=0"
     tag = tag_of(world, path)
@@ -93,7 +93,7 @@ def test_a_whole_page_is_always_sent(world: World) -> None:
     assert world.client.get("/", headers={"If-None-Match": tag}).status_code == 200
 
 
-def test_many_who_ask_at_one_time_are_given_what_one_built() -> None:
+def test_concurrent_requests_share_one_build() -> None:
     recent, built, together = Recent(), [], threading.Barrier(8)
 
     def build() -> str:
@@ -109,7 +109,7 @@ def test_many_who_ask_at_one_time_are_given_what_one_built() -> None:
     assert len(built) == 1
 
 
-def test_what_was_built_is_kept_for_a_moment_only() -> None:
+def test_a_built_page_is_cached_for_a_second() -> None:
     now = 100.0
     recent, count = Recent(keep_s=1, clock=lambda: now), iter(range(10))
     assert [recent.get("/", lambda: str(next(count))) for _ in range(2)] == ["0", "0"]
@@ -133,7 +133,7 @@ def test_many_addresses_are_not_kept_for_ever() -> None:
 
 
 class Standing:
-    """A clock, and a part that tells how often it was built."""
+    """A clock, and a part that counts its builds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -153,7 +153,7 @@ def test_a_part_is_built_once_for_each_version() -> None:
     assert [world.get(), world.get(), world.get("v2"), world.get("v2")] == [1, 1, 2, 2]
 
 
-def test_a_part_that_has_aged_is_given_at_once_and_built_behind_its_readers_back() -> None:
+def test_an_old_part_is_returned_and_rebuilt_in_the_background() -> None:
     world = Standing()
     world.get()
     world.now = 11
@@ -162,14 +162,14 @@ def test_a_part_that_has_aged_is_given_at_once_and_built_behind_its_readers_back
     assert world.get() == 2
 
 
-def test_a_part_at_which_nobody_looked_for_long_is_built_before_it_is_shown() -> None:
+def test_a_very_old_part_is_rebuilt_before_it_is_returned() -> None:
     world = Standing()
     world.get()
     world.now = 100
     assert world.get() == 2
 
 
-def test_a_part_that_cannot_be_built_anew_stays_and_is_tried_again() -> None:
+def test_a_part_whose_rebuild_fails_stays_and_is_tried_again() -> None:
     world = Standing()
     world.get()
     world.now = 11

@@ -1,4 +1,4 @@
-"""What one rank left to read, and what was submitted for a job."""
+"""The stacks and the log of one rank, and the page of the launch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_rank_shows_the_stacks_that_were_saved_last(world: World) -> None:
     job_id = make_job_of_two_ranks(world)
     world.write_log(job_id, "File old.py, line 1\n", "1/g1/local-1/stacks.txt")
     world.write_log(job_id, "File newer.py, line 7\n", "1/g2/local-1/stacks.txt")
-    world.write_log(job_id, "", "1/g2/local-0/stacks.txt")  # made at the start of each worker, and mostly empty
+    world.write_log(job_id, "", "1/g2/local-0/stacks.txt")  # created at the start of each worker, usually empty
     text = page(world, f"/jobs/{job_id}?rank=1")
     assert "File newer.py, line 7" in text
     assert "File old.py" not in text
@@ -36,19 +36,18 @@ def test_a_rank_shows_the_stacks_that_were_saved_last(world: World) -> None:
     assert answer.text == "File newer.py, line 7\n"
 
 
-def test_a_rank_that_does_not_exist_is_said_to_be_absent(world: World) -> None:
+def test_the_page_says_that_a_rank_does_not_exist(world: World) -> None:
     text = page(world, f"/jobs/{make_job_of_two_ranks(world)}?rank=9")
     assert "This attempt has no rank 9" in text
     assert "has no log of rank 9" in text
 
 
-def test_what_was_submitted_is_shown_for_the_newest_attempt(world: World) -> None:
+def test_the_launch_page_shows_the_request_of_the_newest_attempt(world: World) -> None:
     job_id = world.submit(labels={"team": "speech"})
-    assert "nnodes" in page(world, f"/jobs/{job_id}/launch"), "a queued job shows what would be"
+    assert "nnodes" in page(world, f"/jobs/{job_id}/launch"), "a queued job shows what would be launched"
     world.start(job_id, 3)
     text = page(world, f"/jobs/{job_id}/launch")
     assert "team: speech" in text
     answer = world.client.get(f"/api/v1/jobs/{job_id}/request").json()
     assert answer["rendezvous_endpoint"] == "127.0.0.1:20003"
     assert answer["native_request"] in unescape(text)
-    assert world.client.get("/api/v1/jobs/absent/request").status_code == 404

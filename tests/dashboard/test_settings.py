@@ -1,4 +1,4 @@
-"""Tokens, secrets, webhooks and projects on their pages: what is told once, what is never told, and to whom."""
+"""The pages of tokens, secrets, webhooks and projects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_token(world: World, **fields: str) -> str:
     return str(text)
 
 
-def test_a_token_is_shown_once_and_holds_as_long_as_was_chosen(world: World) -> None:
+def test_a_token_is_shown_once_and_expires_as_chosen(world: World) -> None:
     text = make_token(world)
     (token,) = world.services.identity.tokens.listed(LOCAL)
     assert token.grants == {"research": Role.OPERATOR, "*": Role.VIEWER}
@@ -34,10 +34,10 @@ def test_a_token_is_shown_once_and_holds_as_long_as_was_chosen(world: World) -> 
     assert text not in page(world, "/tokens")
     assert "alice" in page(world, "/tokens")
     signed_in = world.client.get("/api/v1/tokens", headers={"Authorization": f"Bearer {text}"})
-    assert signed_in.status_code == 403, "it is the operator's and the viewer's, and no admin's"
+    assert signed_in.status_code == 403, "the token has the roles operator and viewer, not admin"
 
 
-def test_a_token_may_hold_until_it_is_revoked(world: World) -> None:
+def test_a_token_without_expiry_is_valid_until_revoked(world: World) -> None:
     make_token(world, days="")
     (token,) = world.services.identity.tokens.listed(LOCAL)
     assert token.expires_at is None
@@ -45,7 +45,7 @@ def test_a_token_may_hold_until_it_is_revoked(world: World) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, "/tokens")
     text = page(world, "/tokens")
     assert "revoked" in text
-    assert f"/tokens/{token.id}/revoke" not in text, "it cannot be revoked twice"
+    assert f"/tokens/{token.id}/revoke" not in text, "a revoked token has no button to revoke it"
     assert world.client.post("/tokens/absent/revoke", headers=HTML).status_code == 404
 
 
@@ -61,9 +61,7 @@ def test_a_token_may_hold_until_it_is_revoked(world: World) -> None:
         ({"days": "1000000"}, "choose when"),
     ],
 )
-def test_a_token_that_cannot_be_made_leaves_the_form_as_it_was(
-    world: World, fields: dict[str, str], words: str
-) -> None:
+def test_a_refused_token_form_is_shown_again(world: World, fields: dict[str, str], words: str) -> None:
     form = {"name": "alice", "grants": "research=viewer", "days": "365", **fields}
     answer = world.client.post("/tokens", data=form, headers=HTML)
     assert answer.status_code == 422
@@ -80,7 +78,7 @@ def test_grants_are_read_from_lines_and_commas() -> None:
         parse_grants("a=")
 
 
-def test_nobody_gives_more_than_he_has(closed: World) -> None:
+def test_an_admin_cannot_grant_roles_in_other_projects(closed: World) -> None:
     admin = closed.give("vision=admin")
     form = {"name": "bob", "grants": "research=viewer", "days": "30"}
     answer = closed.client.post("/tokens", data=form, headers={**HTML, **admin})
@@ -103,7 +101,7 @@ def test_a_secret_is_stored_listed_by_its_name_and_removed(world: World) -> None
 @pytest.mark.parametrize(
     "fields", [{"name": "no name"}, {"project": "No Project"}, {"value": "x" * 40_000}, {"value": "abc1"}], ids=str
 )
-def test_what_was_typed_as_a_secret_never_comes_back(world: World, fields: dict[str, str]) -> None:
+def test_a_refused_secret_form_does_not_show_the_value(world: World, fields: dict[str, str]) -> None:
     form = {"project": "research", "name": "KEY", "value": VALUE, **fields}
     answer = world.client.post("/secrets", data=form, headers=HTML)
     assert answer.status_code == 422
@@ -111,7 +109,7 @@ def test_what_was_typed_as_a_secret_never_comes_back(world: World, fields: dict[
     assert "problems" in answer.text
 
 
-def test_who_may_not_store_is_not_asked_to(closed: World) -> None:
+def test_the_secrets_form_is_only_for_admins(closed: World) -> None:
     closed.store_secret("KEY", VALUE, "research")
     submitter = {**HTML, **closed.give("research=submitter")}
     text = page(closed, "/secrets", **submitter)
@@ -119,7 +117,7 @@ def test_who_may_not_store_is_not_asked_to(closed: World) -> None:
     assert [form["action"] for form in Markup(text).all("form")] == ["/sign-out"]
 
 
-def test_the_settings_offer_the_pages_that_one_may_open(closed: World) -> None:
+def test_the_settings_link_only_pages_that_the_caller_may_open(closed: World) -> None:
     for role, pages in (
         ("viewer", {"/projects", "/webhooks"}),
         ("submitter", {"/projects", "/secrets", "/webhooks"}),
@@ -130,11 +128,11 @@ def test_the_settings_offer_the_pages_that_one_may_open(closed: World) -> None:
         assert links & {"/projects", "/tokens", "/secrets", "/webhooks"} == pages
 
 
-def test_a_project_tells_its_quota_its_use_and_ones_role(closed: World) -> None:
+def test_a_project_shows_its_quota_use_and_the_callers_role(closed: World) -> None:
     text = page(closed, "/projects", **closed.give("research=operator"))
     row = text[text.index(">research</a>") :].partition("</tr>")[0]
     assert re.findall(r"<td[^>]*>([^<]*)</td>", row) == ["operator", "2", "8", "0", "0", "0"]
 
 
-def test_webhooks_are_told_without_their_addresses(world: World) -> None:
+def test_the_page_of_webhooks_has_an_empty_state(world: World) -> None:
     assert "No webhook is configured" in page(world, "/webhooks")

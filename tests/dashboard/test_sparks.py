@@ -13,7 +13,7 @@ from orchestrator.queries.job_queries import Queries
 
 
 class Losses:
-    """A loss for each step of any job but the quiet one."""
+    """A loss for each step of every job except `quiet`."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, int]] = []
@@ -37,7 +37,7 @@ def ends(steps: Mapping[str, int], loss: float = 0.5) -> dict[str, tuple[int, fl
     return {job_id: (step, loss) for job_id, step in steps.items()}
 
 
-def test_a_curve_is_drawn_again_once_its_job_has_gone_on(losses: Losses, drawn: Sparks) -> None:
+def test_a_curve_is_drawn_again_after_another_step(losses: Losses, drawn: Sparks) -> None:
     first = drawn.draw(ends({"a": 2, "b": 3}))
     assert first["a"].count(",") == 2
     assert drawn.draw(ends({"a": 2, "b": 3})) == first
@@ -45,18 +45,18 @@ def test_a_curve_is_drawn_again_once_its_job_has_gone_on(losses: Losses, drawn: 
     assert losses.asked == [{"a": 2, "b": 3}, {"a": 4}]
 
 
-def test_a_retry_that_comes_to_the_same_step_is_drawn_again(losses: Losses, drawn: Sparks) -> None:
+def test_a_curve_is_drawn_again_for_another_loss_at_the_same_step(losses: Losses, drawn: Sparks) -> None:
     drawn.draw(ends({"a": 2}))
     drawn.draw(ends({"a": 2}, loss=0.4))
     assert losses.asked == [{"a": 2}, {"a": 2}]
 
 
-def test_what_has_too_few_losses_has_no_curve(drawn: Sparks) -> None:
+def test_jobs_with_fewer_than_two_losses_have_no_curve(drawn: Sparks) -> None:
     assert drawn.draw(ends({"young": 1, "quiet": 9, "a": 2})).keys() == {"a"}
     assert drawn.draw(ends({"young": 1, "quiet": 9, "a": 2})).keys() == {"a"}
 
 
-def test_only_so_many_are_kept(losses: Losses, drawn: Sparks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_curves_is_bounded(losses: Losses, drawn: Sparks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparks, "_KEPT", 2)
     for _ in range(2):
         assert drawn.draw(ends({"a": 2, "b": 2, "c": 2})).keys() == {"a", "b", "c"}

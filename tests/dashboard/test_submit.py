@@ -1,4 +1,4 @@
-"""Submitting from a page."""
+"""The page to submit a job."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def trainer_of(world: World) -> str:
     return f"name: demo\n{run}\nresources: {{memory_gb: 4}}\n"
 
 
-def test_the_page_begins_with_a_spec_that_can_be_submitted(world: World) -> None:
+def test_the_submit_page_starts_with_a_valid_spec(world: World) -> None:
     text = page(world, "/submit")
     assert "Plan</h2>" in text
     assert "global_batch: 64" in text
     assert 'value="local"' in text
-    assert not world.client.get("/api/v1/jobs").json()["items"], "looking submits nothing"
+    assert not world.client.get("/api/v1/jobs").json()["items"], "opening the page submits nothing"
 
 
 def test_a_spec_becomes_a_job_once(world: World) -> None:
     form = {"yaml": spec_of(world), "key": "abc"}
     answers = [world.client.post("/submit", data=form, headers=ORIGIN) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [303, 303]
-    assert answers[0].headers["location"] == answers[1].headers["location"], "a double click is one job"
+    assert answers[0].headers["location"] == answers[1].headers["location"], "a double click submits one job"
     (job,) = world.client.get("/api/v1/jobs").json()["items"]
     assert answers[0].headers["location"] == f"/jobs/{job['id']}"
 
 
-def test_a_draft_does_not_tell_which_jobs_of_other_projects_there_are(closed: World) -> None:
+def test_a_draft_does_not_reveal_jobs_of_other_projects(closed: World) -> None:
     owner, stranger = closed.give("default=submitter", name="alice"), closed.give("vision=submitter", name="eve")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=owner).json()["id"]
     told = []
@@ -48,7 +48,7 @@ def test_a_draft_does_not_tell_which_jobs_of_other_projects_there_are(closed: Wo
     assert told[0] == told[1]
 
 
-def test_a_refused_spec_stays_on_the_page_with_the_reasons(world: World) -> None:
+def test_a_refused_spec_is_shown_again_with_its_errors(world: World) -> None:
     for text, words in (
         (spec_of(world, "topology: {nodes: 0}"), "/topology/nodes"),
         (spec_of(world, "colour: red"), "/colour"),
@@ -59,7 +59,7 @@ def test_a_refused_spec_stays_on_the_page_with_the_reasons(world: World) -> None
         assert answer.status_code == 422
         assert words in answer.text
         assert "This spec cannot be submitted" in answer.text
-        assert text.split("\n")[0] in answer.text, "what was typed is still there"
+        assert text.split("\n")[0] in answer.text, "the form keeps the typed text"
     assert not world.client.get("/api/v1/jobs").json()["items"]
 
 
@@ -69,7 +69,7 @@ def draft(world: World, changed: str, yaml: str, **fields: str) -> dict[str, obj
     return dict(answer.json())
 
 
-def test_the_form_writes_the_yaml_and_the_yaml_the_form(world: World) -> None:
+def test_the_form_and_the_yaml_update_each_other(world: World) -> None:
     made = draft(
         world, "form", spec_of(world), kind="script", script="train.py", nodes="2:4", workdir=str(world.workdir)
     )
@@ -91,13 +91,13 @@ def test_the_plan_shows_memory_by_strategy_request_and_warnings(world: World) ->
     assert "not enforced" in plan
 
 
-def test_a_half_typed_yaml_leaves_the_form_alone(world: World) -> None:
+def test_invalid_yaml_does_not_change_the_form(world: World) -> None:
     found = draft(world, "yaml", "name: [")
     assert (found["yaml"], found["fields"]) == (None, None)
     assert "not YAML" in str(found["plan"])
 
 
-def test_a_job_is_cloned_with_all_that_it_was_given(world: World) -> None:
+def test_a_clone_has_the_spec_of_its_source(world: World) -> None:
     job_id = world.submit(labels={"team": "speech"}, topology={"nodes": "1:3"}, supervise={"max_runtime_s": 77})
     text = page(world, f"/submit?from={job_id}")
     for words in ("team: speech", "max_runtime_s: 77", "Clone of"):

@@ -1,4 +1,4 @@
-"""The band of a job's life: the ledger's stretches have their places on it, without a gap."""
+"""The timeline of a job: stretches without gaps, attempts, pins."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def event(seconds: float, kind: str, attempt: int | None = None, **evidence: Any
 
 
 def life(*parts: tuple[float, Bin, int | None, int | None], until: float) -> list[StretchView]:
-    """(since, bin, attempt, generation), one behind the other."""
+    """Consecutive stretches of (since, bin, attempt, generation)."""
     ends = [*(since for since, *_ in parts[1:]), until]
     return [
         StretchView(
@@ -89,14 +89,14 @@ def check_whole(timeline: Timeline) -> None:
     assert x == pytest.approx(100, abs=0.05)
 
 
-def test_the_band_is_the_ledger_laid_out() -> None:
+def test_the_timeline_has_the_stretches_of_the_ledger() -> None:
     timeline = build_timeline(job(), RESTARTED, [attempt(1, 5)], [], at(60))
     assert [(part.bin, part.seconds) for part in timeline.parts] == [
         (Bin.QUEUE, 5),
         (Bin.START_UP, 3),
         (Bin.PRODUCTIVE, 22),
         (Bin.RE_DONE, 10),
-        (Bin.RECOVERING, 10),  # the end of one generation and the start of the next are one way back
+        (Bin.RECOVERING, 10),  # the end of a generation and the start of the next are one recovery
         (Bin.PRODUCTIVE, 10),
     ]
     check_whole(timeline)
@@ -115,30 +115,30 @@ def test_the_lanes_are_the_attempts_in_their_order() -> None:
     assert [lane.words for lane in timeline.lanes] == ["attempt 1: lost, 1 restart in place", "attempt 2: running"]
 
 
-def test_a_ledger_of_a_moment_ago_goes_on_until_now_while_the_job_does() -> None:
+def test_an_old_ledger_of_a_running_job_is_extended_to_now() -> None:
     timeline = build_timeline(job(), RESTARTED, [], [], at(70))
     assert timeline.parts[-1].seconds == 20
     check_whole(timeline)
 
 
-def test_a_ledger_of_a_moment_later_is_drawn_as_it_is() -> None:
+def test_a_ledger_newer_than_now_is_not_cut() -> None:
     assert build_timeline(job(), RESTARTED, [], [], at(55)).end == at(60)
 
 
-def test_an_ended_job_ends_its_band() -> None:
+def test_the_timeline_of_an_ended_job_ends() -> None:
     ended = job(JobState.SUCCEEDED, finished_at=at(60))
     timeline = build_timeline(ended, RESTARTED, [], [event(60, "job.state", state="SUCCEEDED")], at(9999))
     assert timeline.end == at(60)
     check_whole(timeline)
 
 
-def test_a_job_of_this_very_moment_has_an_empty_band() -> None:
+def test_a_new_job_has_an_empty_timeline() -> None:
     timeline = build_timeline(job(JobState.QUEUED), [], [], [], at(0))
     assert timeline.parts == []
     assert timeline.end > timeline.begin
 
 
-def test_thousands_of_restarts_are_drawn_by_what_took_most_of_each_place() -> None:
+def test_many_stretches_are_merged_by_the_longest_bin_of_each_cell() -> None:
     restarts = [
         part
         for second in range(0, 9000, 3)
@@ -151,13 +151,13 @@ def test_thousands_of_restarts_are_drawn_by_what_took_most_of_each_place() -> No
     assert len(timeline.lanes[0].ticks) == 120
 
 
-def test_clocks_that_differ_leave_no_pin_outside() -> None:
+def test_pins_stay_on_the_band_despite_clock_differences() -> None:
     events = [event(-40, "worker.failed"), event(900, "worker.failed"), event(5, "worker.failed")]
     pins = build_timeline(job(), RESTARTED, [attempt(1, -5)], events, at(60)).pins
     assert [pin.x for pin in pins] == [0, pytest.approx(8.333), 100]
 
 
-def test_a_bad_end_of_an_attempt_is_pinned_and_a_good_one_is_not() -> None:
+def test_only_a_failed_attempt_gets_a_pin() -> None:
     events = [event(1, "attempt.state", 1, state="LOST"), event(2, "attempt.state", 2, state="SUCCEEDED")]
     pins = build_timeline(job(), RESTARTED, [], events, at(60)).pins
     assert [(pin.shape, pin.event) for pin in pins] == [(Shape.FAILURE, 10)]

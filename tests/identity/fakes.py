@@ -1,4 +1,4 @@
-"""Stores in memory, and a clock that is moved by hand."""
+"""Stores in memory, and a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of rules: closed where it says nothing, and what each scope asks for."""
+"""The rules of routes: closed by default, and the needs of each scope."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_route_without_a_rule_is_closed_to_everybody() -> None:
     assert judge(None, None) is Verdict.FORBIDDEN
 
 
-def test_every_rule_is_found_and_stands_once() -> None:
+def test_every_rule_is_found_and_unique() -> None:
     assert len({(rule.method, rule.path) for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert find_rule(rule.method, rule.path) is rule
@@ -34,7 +34,7 @@ def test_only_reading_is_public_beside_signing_in_and_out() -> None:
     assert changing == ["/sign-in", "/sign-out"]
 
 
-def test_whoever_changes_something_has_more_than_a_viewers_role() -> None:
+def test_every_change_needs_more_than_the_role_viewer() -> None:
     for rule in RULES:
         if rule.method != "GET" and rule.scope not in (Scope.PUBLIC, Scope.WORKER):
             assert rule.role is not None
@@ -43,17 +43,17 @@ def test_whoever_changes_something_has_more_than_a_viewers_role() -> None:
 
 
 @pytest.mark.parametrize("scope", [Scope.SOMEWHERE, Scope.BODY, Scope.PROJECT, Scope.JOB])
-def test_nobody_known_is_asked_to_sign_in(scope: Scope) -> None:
+def test_a_caller_without_credentials_is_unauthenticated(scope: Scope) -> None:
     assert judge(Rule("GET", "/x", scope, Role.VIEWER), None, project="here", job=HERE) is Verdict.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("scope", [Scope.PUBLIC, Scope.WORKER])
-def test_what_needs_no_role_asks_nobody(scope: Scope) -> None:
+def test_public_and_worker_scopes_need_no_caller(scope: Scope) -> None:
     assert judge(Rule("GET", "/x", scope), None) is Verdict.ALLOWED
 
 
 @pytest.mark.parametrize("scope", [Scope.SOMEWHERE, Scope.BODY])
-def test_a_role_anywhere_opens_what_is_cut_or_asked_about_later(scope: Scope) -> None:
+def test_a_role_in_any_project_suffices_for_these_scopes(scope: Scope) -> None:
     rule = Rule("GET", "/x", scope, Role.OPERATOR)
     assert judge(rule, someone(Role.OPERATOR)) is Verdict.ALLOWED
     assert judge(rule, someone(Role.SUBMITTER)) is Verdict.FORBIDDEN
@@ -61,7 +61,7 @@ def test_a_role_anywhere_opens_what_is_cut_or_asked_about_later(scope: Scope) ->
 
 
 @pytest.mark.parametrize("scope", [Scope.EVERYWHERE, Scope.SOMEWHERE, Scope.BODY, Scope.PROJECT, Scope.JOB])
-def test_a_rule_that_forgot_its_role_is_closed(scope: Scope) -> None:
+def test_a_rule_without_a_role_is_closed(scope: Scope) -> None:
     assert judge(Rule("GET", "/x", scope), LOCAL, project="here", job=HERE) is Verdict.FORBIDDEN
 
 
@@ -81,22 +81,22 @@ def test_a_rule_that_forgot_its_role_is_closed(scope: Scope) -> None:
         (someone(Role.SUBMITTER, "*", name="alice"), Verdict.ALLOWED),
     ],
 )
-def test_a_job_is_steered_by_operators_and_by_who_submitted_it(caller: Principal, verdict: Verdict) -> None:
+def test_operators_and_the_submitter_may_change_a_job(caller: Principal, verdict: Verdict) -> None:
     assert judge(STEER, caller, job=HERE) is verdict
 
 
-def test_a_job_of_nobody_is_not_anybodys_own() -> None:
+def test_a_job_without_an_owner_belongs_to_nobody() -> None:
     anonymous = JobPlace(project="here", owner=None)
     assert judge(STEER, someone(Role.SUBMITTER), job=anonymous) is Verdict.FORBIDDEN
 
 
-def test_reading_is_nobodys_privilege_by_ownership() -> None:
+def test_ownership_does_not_grant_access_to_another_project() -> None:
     assert judge(READ, someone(Role.VIEWER, "elsewhere", name="alice"), job=HERE) is Verdict.HIDDEN
 
 
-def test_an_unknown_job_looks_like_one_of_another_project() -> None:
+def test_an_unknown_job_gets_the_verdict_of_a_hidden_one() -> None:
     assert judge(READ, someone(Role.ADMIN), job=None) is Verdict.HIDDEN
-    assert judge(READ, LOCAL, job=None) is Verdict.ALLOWED, "whoever sees all learns it from the store"
+    assert judge(READ, LOCAL, job=None) is Verdict.ALLOWED, "for a caller who sees all, the store answers 404"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_unknown_job_looks_like_one_of_another_project() -> None:
         (someone(Role.ADMIN, "*"), Verdict.ALLOWED),
     ],
 )
-def test_a_project_in_the_path_is_its_admins_affair(caller: Principal, verdict: Verdict) -> None:
+def test_only_an_admin_of_the_project_in_the_path_is_allowed(caller: Principal, verdict: Verdict) -> None:
     assert judge(Rule("DELETE", "/x", Scope.PROJECT, Role.ADMIN), caller, project="here") is verdict
 
 
@@ -122,13 +122,13 @@ def test_a_project_in_the_path_is_its_admins_affair(caller: Principal, verdict: 
         (someone(Role.ADMIN), Verdict.FORBIDDEN),
     ],
 )
-def test_what_concerns_every_project_takes_the_role_in_every_one(caller: Principal | None, verdict: Verdict) -> None:
+def test_the_scope_everywhere_needs_the_role_in_every_project(caller: Principal | None, verdict: Verdict) -> None:
     rule = Rule("POST", "/x", Scope.EVERYWHERE, Role.ADMIN)
     assert judge(rule, caller) is verdict
     assert judge(rule, caller, project="here", job=HERE) is verdict
 
 
-def test_where_a_job_is_matters_only_to_those_who_do_not_see_all() -> None:
+def test_the_place_of_a_job_is_needed_unless_the_caller_sees_all() -> None:
     assert needs_place(READ, someone(Role.ADMIN))
     assert not needs_place(READ, someone(Role.VIEWER, "*"))
     assert needs_place(STEER, someone(Role.SUBMITTER, "*"))

@@ -1,4 +1,4 @@
-"""No shape of a secret passes, and nothing else is touched."""
+"""Secrets are masked in every form, and nothing else is changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_secret_is_hidden_in_each_shape_in_which_programs_print_it() -> None:
 def test_the_lines_of_a_long_secret_are_hidden_one_by_one() -> None:
     mask = Mask([PEM])
     assert mask.hide("MIIEvQIBADANBg") == MASK
-    assert mask.hide("short") == "short", "what is short stands in every second line by chance"
+    assert mask.hide("short") == "short", "a short line appears too often by chance"
 
 
 def test_the_longer_of_two_secrets_is_hidden_as_a_whole() -> None:

@@ -1,4 +1,4 @@
-"""Tokens and sessions over time: made, remembered for seconds, ended."""
+"""Tokens and sessions: created, cached for seconds, ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(tokens: Tokens, by: Principal = LOCAL, project: str = "research", **fie
     return token.id, text
 
 
-def test_a_token_is_random_and_stored_as_a_digest_alone(tokens: Tokens, store: MemoryTokenStore) -> None:
+def test_a_token_is_random_and_stored_only_as_a_digest(tokens: Tokens, store: MemoryTokenStore) -> None:
     (first, text), (second, other) = make(tokens), make(tokens)
     assert first != second
     assert text.rpartition("_")[2] != other.rpartition("_")[2]
@@ -49,18 +49,18 @@ def vars_of(row: object) -> dict[str, object]:
     return {name: getattr(row, name) for name in row.__slots__}  # type: ignore[attr-defined]  # a slotted dataclass
 
 
-def test_whoever_sends_it_is_known_by_its_name_and_grants(tokens: Tokens) -> None:
+def test_a_token_identifies_its_caller(tokens: Tokens) -> None:
     token_id, text = make(tokens)
     assert tokens.verify(text) == Principal(name="alice", grants={"research": Role.VIEWER}, token_id=token_id)
 
 
 @pytest.mark.parametrize("change", [lambda text: text[:-1] + "~", lambda text: text.swapcase(), lambda _: ""])
-def test_a_changed_token_is_nobodys(tokens: Tokens, change: object) -> None:
+def test_a_changed_token_is_invalid(tokens: Tokens, change: object) -> None:
     _, text = make(tokens)
     assert tokens.verify(change(text)) is None  # type: ignore[operator]
 
 
-def test_the_store_is_asked_once_in_seconds(tokens: Tokens, store: MemoryTokenStore, clock: HandClock) -> None:
+def test_tokens_are_cached_for_seconds(tokens: Tokens, store: MemoryTokenStore, clock: HandClock) -> None:
     _, text = make(tokens)
     for _ in range(100):
         tokens.verify(text)
@@ -71,7 +71,7 @@ def test_the_store_is_asked_once_in_seconds(tokens: Tokens, store: MemoryTokenSt
     assert store.asked == 3
 
 
-def test_a_remembered_token_expires_on_time(tokens: Tokens, clock: HandClock) -> None:
+def test_a_cached_token_expires_on_time(tokens: Tokens, clock: HandClock) -> None:
     _, text = make(tokens, expires_at=clock.now() + timedelta(seconds=2))
     assert tokens.verify(text) is not None
     clock.advance(2)
@@ -89,10 +89,10 @@ def test_a_revoked_token_ends_here_at_once_and_elsewhere_in_seconds(
     assert (revoked.revoked_by, tokens.verify(text)) == ("bob", None)
     clock.advance(5)
     assert elsewhere.verify(text) is None
-    assert tokens.revoke(token_id, by=LOCAL).revoked_by == "bob", "the first one counts"
+    assert tokens.revoke(token_id, by=LOCAL).revoked_by == "bob", "the first revocation counts"
 
 
-def test_a_projects_admin_neither_sees_nor_ends_other_projects_tokens(tokens: Tokens) -> None:
+def test_an_admin_neither_lists_nor_revokes_tokens_of_other_projects(tokens: Tokens) -> None:
     mine, _ = make(tokens, by=BOB)
     foreign, _ = make(tokens, project="vision")
     assert [token.id for token in tokens.listed(BOB)] == [mine]
@@ -110,7 +110,7 @@ def test_a_token_cannot_take_the_name_of_the_services_own_callers(tokens: Tokens
         tokens.create(name, {"research": Role.VIEWER}, by=LOCAL, expires_at=None)
 
 
-def test_a_projects_admin_cannot_name_a_token_like_somebody_of_other_projects(tokens: Tokens) -> None:
+def test_an_admin_cannot_use_a_token_name_of_other_projects(tokens: Tokens) -> None:
     make(tokens, project="vision")
     admin = Principal(name="eve", grants={"research": Role.ADMIN})
     with pytest.raises(InvalidSpec, match="used in other projects"):
@@ -120,7 +120,7 @@ def test_a_projects_admin_cannot_name_a_token_like_somebody_of_other_projects(to
     tokens.create("bob", {"research": Role.OPERATOR}, by=admin, expires_at=None)
 
 
-def test_the_first_token_is_an_admin_that_is_stored_nowhere(store: MemoryTokenStore, clock: HandClock) -> None:
+def test_the_first_token_is_an_admins_and_is_not_stored(store: MemoryTokenStore, clock: HandClock) -> None:
     tokens = Tokens(store, clock, first="a token of the settings")
     found = tokens.verify("a token of the settings")
     assert found is not None
@@ -129,7 +129,7 @@ def test_the_first_token_is_an_admin_that_is_stored_nowhere(store: MemoryTokenSt
     assert tokens.any_admin()
 
 
-def test_only_a_living_admin_of_everything_lets_a_service_open_its_doors(tokens: Tokens, clock: HandClock) -> None:
+def test_any_admin_needs_a_valid_admin_of_every_project(tokens: Tokens, clock: HandClock) -> None:
     assert not tokens.any_admin()
     tokens.create("a", {"research": Role.ADMIN}, by=LOCAL, expires_at=None)
     assert not tokens.any_admin()
@@ -158,7 +158,7 @@ def test_a_session_ends_with_its_time_its_token_and_signing_out(tokens: Tokens, 
     assert tokens.verify_session("forged") is None
 
 
-def test_a_session_is_over_after_half_a_day(tokens: Tokens, clock: HandClock) -> None:
+def test_a_session_ends_after_twelve_hours(tokens: Tokens, clock: HandClock) -> None:
     opened = tokens.sign_in(make(tokens)[1])
     assert opened is not None
     clock.advance(SESSION_FOR.total_seconds() - 1)
@@ -177,14 +177,14 @@ def test_a_session_lives_no_longer_than_its_token(tokens: Tokens, clock: HandClo
     assert opened[1].expires_at == ends
 
 
-def test_another_first_token_ends_the_sessions_of_the_last_one(store: MemoryTokenStore, clock: HandClock) -> None:
+def test_a_new_first_token_ends_the_sessions_of_the_old_one(store: MemoryTokenStore, clock: HandClock) -> None:
     opened = Tokens(store, clock, first="the first of them").sign_in("the first of them")
     assert opened is not None
     assert Tokens(store, clock, first="the first of them").verify_session(opened[0]) is not None
     assert Tokens(store, clock, first="the second of them").verify_session(opened[0]) is None
 
 
-def test_a_session_is_looked_up_once_in_seconds(tokens: Tokens, store: MemoryTokenStore) -> None:
+def test_a_session_is_cached_for_seconds(tokens: Tokens, store: MemoryTokenStore) -> None:
     opened = tokens.sign_in(make(tokens)[1])
     assert opened is not None
     assert tokens.recall_session(opened[0]) is None
@@ -199,29 +199,29 @@ def test_a_session_is_looked_up_once_in_seconds(tokens: Tokens, store: MemoryTok
 # The gate
 
 
-def test_an_open_gate_takes_whoever_brings_nothing_for_the_machines_user(tokens: Tokens) -> None:
+def test_a_caller_without_credentials_is_the_machines_user_on_an_open_service(tokens: Tokens) -> None:
     assert Gate(tokens, is_open=True).identify(Credentials()) is LOCAL
     assert Gate(tokens, is_open=False).identify(Credentials()) is None
 
 
-def test_a_false_token_is_refused_at_an_open_gate_too(tokens: Tokens) -> None:
+def test_an_open_service_refuses_an_invalid_token(tokens: Tokens) -> None:
     with pytest.raises(Unauthenticated):
         Gate(tokens, is_open=True).identify(Credentials(bearer="orc_wrong"))
 
 
-def test_an_open_gate_behind_a_proxy_is_no_loopback_and_refuses(tokens: Tokens) -> None:
+def test_an_open_service_refuses_requests_through_a_proxy(tokens: Tokens) -> None:
     with pytest.raises(Unauthenticated, match="proxy"):
         Gate(tokens, is_open=True).identify(Credentials(forwarded=True))
     _, text = make(tokens)
     assert Gate(tokens, is_open=True).identify(Credentials(forwarded=True, bearer=text)) is not None
 
 
-def test_a_session_that_is_over_is_as_good_as_none(tokens: Tokens) -> None:
+def test_an_ended_session_counts_as_no_credentials(tokens: Tokens) -> None:
     assert Gate(tokens, is_open=True).identify(Credentials(cookie="stale")) is LOCAL
     assert Gate(tokens, is_open=False).identify(Credentials(cookie="stale")) is None
 
 
-def test_a_proxys_header_is_believed_from_the_proxy_alone(tokens: Tokens) -> None:
+def test_the_proxys_header_counts_only_from_the_proxys_address(tokens: Tokens) -> None:
     proxy = Proxy(
         header="X-User",
         peers=[ip_network("10.0.0.0/24")],
@@ -238,7 +238,7 @@ def test_a_proxys_header_is_believed_from_the_proxy_alone(tokens: Tokens) -> Non
     assert gate.identify(Credentials(peer="10.0.0.7", user="")) is None
 
 
-def test_a_token_counts_before_the_proxys_word(tokens: Tokens) -> None:
+def test_a_token_takes_precedence_over_the_proxys_header(tokens: Tokens) -> None:
     proxy = Proxy(header="X-User", peers=[ip_network("10.0.0.0/24")], grants={"*": Role.ADMIN})
     _, text = make(tokens)
     found = Gate(tokens, is_open=False, proxy=proxy).identify(Credentials(peer="10.0.0.7", user="root", bearer=text))
@@ -246,7 +246,7 @@ def test_a_token_counts_before_the_proxys_word(tokens: Tokens) -> None:
     assert found.name == "alice"
 
 
-def test_a_short_memory_forgets_all_rather_than_growing(clock: HandClock) -> None:
+def test_a_full_cache_is_emptied(clock: HandClock) -> None:
     memory: ShortMemory[int] = ShortMemory(5, monotonic=clock.monotonic)
     for number in range(MOST):
         memory.keep(str(number), number)

@@ -1,4 +1,4 @@
-"""Secrets in the vault: sealed in the store, opened for a start, hidden in what is told, resealed under a new key."""
+"""Secrets: sealed in the store, opened for a start, masked in output, resealed with a new key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_secret_is_stored_sealed_and_opened_for_a_start(store: MemorySecretSto
     assert vault.reveal("research", []) == {}
 
 
-def test_a_start_with_a_missing_secret_says_which(store: MemorySecretStore) -> None:
+def test_a_start_with_missing_secrets_names_them(store: MemorySecretStore) -> None:
     vault = a_vault(store)
     vault.put("research", "KEY", VALUE, by=LOCAL)
     with pytest.raises(LaunchRefused, match="project research has no secret A, B"):
@@ -63,7 +63,7 @@ def test_a_start_with_a_missing_secret_says_which(store: MemorySecretStore) -> N
 
 
 @pytest.mark.parametrize("value", ["", "1234567", "       1234567      "])
-def test_what_could_not_be_hidden_is_not_stored(store: MemorySecretStore, value: str) -> None:
+def test_a_secret_too_short_to_mask_is_not_stored(store: MemorySecretStore, value: str) -> None:
     with pytest.raises(InvalidSpec, match="8 characters"):
         a_vault(store).put("research", "KEY", value, by=LOCAL)
     assert not store.rows
@@ -87,19 +87,19 @@ def test_secrets_are_listed_by_project(store: MemorySecretStore) -> None:
     assert vault.listed(set()) == []
 
 
-def test_a_row_that_was_moved_to_another_project_opens_nothing(store: MemorySecretStore) -> None:
+def test_a_sealed_row_copied_to_another_project_does_not_open(store: MemorySecretStore) -> None:
     vault = a_vault(store)
     vault.put("research", "KEY", VALUE, by=LOCAL)
     (row,) = store.all()
     store.put(replace(row, project="vision"))
-    with pytest.raises(StoreUnavailable, match="moved"):
+    with pytest.raises(StoreUnavailable, match="its row was changed"):
         vault.reveal("vision", ["KEY"])
     store.put(replace(row, name="OTHER"))
-    with pytest.raises(StoreUnavailable, match="moved"):
+    with pytest.raises(StoreUnavailable, match="its row was changed"):
         vault.reveal("research", ["OTHER"])
 
 
-def test_a_new_key_opens_what_the_old_one_sealed_and_then_takes_its_place(store: MemorySecretStore) -> None:
+def test_a_new_key_opens_and_reseals_secrets_of_the_old_one(store: MemorySecretStore) -> None:
     a_vault(store, OLD).put("research", "KEY", VALUE, by=LOCAL)
     both = a_vault(store, NEW, OLD)
     assert both.reveal("research", ["KEY"]) == {"KEY": VALUE}
@@ -109,28 +109,28 @@ def test_a_new_key_opens_what_the_old_one_sealed_and_then_takes_its_place(store:
         a_vault(store, OLD).reveal("research", ["KEY"])
 
 
-def test_a_secret_that_cannot_be_opened_stops_what_would_show_it(
-    store: MemorySecretStore, places: MemoryPlaces
-) -> None:
+def test_masks_fail_if_a_secret_cannot_be_opened(store: MemorySecretStore, places: MemoryPlaces) -> None:
     a_vault(store, OLD).put("research", "KEY", VALUE, by=LOCAL)
     with pytest.raises(StoreUnavailable):
         a_vault(store, NEW, places=places).masks(["job-1"])
 
 
-def test_a_jobs_mask_hides_its_own_projects_secrets_alone(store: MemorySecretStore, places: MemoryPlaces) -> None:
+def test_a_mask_hides_only_secrets_of_the_jobs_project(store: MemorySecretStore, places: MemoryPlaces) -> None:
     vault = a_vault(store, places=places)
     assert vault.masks(["job-1"]) == {}
-    assert places.asked == [], "without any secret nobody has to know where a job is"
+    assert places.asked == [], "without secrets the places of jobs are not read"
     vault.put("research", "KEY", VALUE, by=LOCAL)
     masks = vault.masks(["job-1", "job-2", "unknown"])
-    assert masks.keys() == {"job-1"}, "or a job could find out another project's by printing what it guesses"
+    assert masks.keys() == {"job-1"}, "otherwise a job could test guesses of another project's secret"
     assert masks["job-1"].hide(VALUE) == MASK
     assert vault.mask_of_project("research").hide(VALUE) == MASK
     vault.masks(["job-1", "job-2"])
     assert places.asked.count("job-1") == 1
 
 
-def test_another_services_secret_is_hidden_within_seconds(store: MemorySecretStore, places: MemoryPlaces) -> None:
+def test_a_secret_stored_by_another_service_is_masked_within_seconds(
+    store: MemorySecretStore, places: MemoryPlaces
+) -> None:
     clock = HandClock()
     here = a_vault(store, places=places, clock=clock)
     assert here.masks(["job-1"]) == {}
@@ -142,7 +142,7 @@ def test_another_services_secret_is_hidden_within_seconds(store: MemorySecretSto
 # Keys
 
 
-def test_the_first_start_makes_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_the_first_start_creates_a_key_that_only_its_owner_can_read(tmp_path: Path) -> None:
     path = tmp_path / "secret.key"
     keys = keep_keys(path)
     assert keep_keys(path) == keys
@@ -158,7 +158,7 @@ def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
         read_keys(path)
 
 
-def test_several_keys_stand_between_commas_or_line_ends() -> None:
+def test_keys_are_separated_by_commas_or_line_ends() -> None:
     assert parse_keys(f"{NEW.decode()},{OLD.decode()}\n", "x") == (NEW, OLD)
     assert parse_keys(f"{NEW.decode()}\n{OLD.decode()}\n", "x") == (NEW, OLD)
 
@@ -166,7 +166,7 @@ def test_several_keys_stand_between_commas_or_line_ends() -> None:
 @pytest.mark.parametrize(
     "text", ["", "  \n", "tooshort", f"{OLD.decode()},hunter2hunter2"], ids=["none", "blank", "short", "the second"]
 )
-def test_a_wrong_key_is_named_by_its_place_and_never_told(text: str) -> None:
+def test_an_invalid_key_is_named_by_position_and_never_shown(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_keys(text, "variable X")
     assert "hunter2" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A worker's token is good for its own attempt, and as long as that one."""
+"""A worker's token is valid for its own attempt, until shortly after its end."""
 
 from __future__ import annotations
 
@@ -33,36 +33,38 @@ def test_the_same_attempt_has_the_same_token_at_every_submission() -> None:
 @pytest.mark.parametrize(
     ("key", "nonce"), [(AttemptKey("job-1", 2), "nonce"), (AttemptKey("job-2", 1), "nonce"), (FIRST, "other")]
 )
-def test_it_is_good_for_no_other_attempt(key: AttemptKey, nonce: str) -> None:
+def test_a_worker_token_is_invalid_for_another_attempt(key: AttemptKey, nonce: str) -> None:
     assert not is_genuine(TOKEN, [KEY], key, nonce)
 
 
-def test_it_holds_while_one_of_the_services_keys_is_its_own() -> None:
+def test_a_worker_token_is_valid_with_any_of_the_services_keys() -> None:
     assert is_genuine(TOKEN, [OLD, KEY], FIRST, "nonce")
     assert not is_genuine(TOKEN, [OLD], FIRST, "nonce")
     assert not is_genuine(TOKEN, [], FIRST, "nonce")
     assert not is_genuine("half a pair \ud800", [KEY], FIRST, "nonce")
 
 
-def test_the_key_of_tokens_says_nothing_of_the_services_key() -> None:
+def test_the_worker_key_does_not_reveal_the_services_key() -> None:
     assert b"one" not in KEY
     assert derive_worker_key(b"two") != KEY
 
 
-def test_it_ends_a_minute_after_its_attempt() -> None:
+def test_a_worker_token_is_valid_until_a_minute_after_its_attempt() -> None:
     assert not is_over(AttemptStay(nonce="n", ended_at=None), NOW)
     ended = AttemptStay(nonce="n", ended_at=NOW)
     assert not is_over(ended, NOW + LATE - timedelta(seconds=1))
     assert is_over(ended, NOW + LATE)
 
 
-def test_a_replayed_token_of_a_finished_attempt_is_refused() -> None:
+def test_a_token_is_refused_after_its_attempt_has_ended() -> None:
     clock = HandClock()
     places = MemoryPlaces(stays={FIRST: AttemptStay(nonce="nonce", ended_at=None)})
     workers = Workers(places, clock, [KEY], monotonic=clock.monotonic)
     workers.require(TOKEN, FIRST, workers.find(FIRST).value)
     places.stays[FIRST] = AttemptStay(nonce="nonce", ended_at=clock.now())
-    assert workers.find(FIRST).value == AttemptStay(nonce="nonce", ended_at=None), "it is remembered for seconds"
+    assert workers.find(FIRST).value == AttemptStay(nonce="nonce", ended_at=None), (
+        "the store's answer is cached for seconds"
+    )
     clock.advance(LATE.total_seconds())
     stay = workers.find(FIRST).value
     workers.require(TOKEN, FIRST, stay)
@@ -70,7 +72,7 @@ def test_a_replayed_token_of_a_finished_attempt_is_refused() -> None:
         workers.require_not_over(FIRST, stay)
 
 
-def test_a_token_is_known_for_a_while_once_it_was_genuine() -> None:
+def test_a_valid_token_is_known_for_a_while() -> None:
     clock = HandClock()
     stay = AttemptStay(nonce="nonce", ended_at=None)
     workers = Workers(MemoryPlaces(stays={FIRST: stay}), clock, [KEY], monotonic=clock.monotonic)
@@ -85,7 +87,7 @@ def test_a_token_is_known_for_a_while_once_it_was_genuine() -> None:
     assert not workers.knows(TOKEN)
 
 
-def test_a_token_for_an_attempt_that_never_was_is_refused_like_a_false_one() -> None:
+def test_a_token_of_an_unknown_attempt_is_invalid() -> None:
     workers = Workers(MemoryPlaces(), HandClock(), [KEY])
     with pytest.raises(Unauthenticated):
         workers.require(TOKEN, FIRST, workers.find(FIRST).value)

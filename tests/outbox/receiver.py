@@ -1,4 +1,4 @@
-"""A receiver of webhooks, good and bad: what it does with each request is a word on its list; then it answers 200."""
+"""A receiver of webhooks. Each item of `moods` says how it treats one request; after that it answers 200."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Received:
 
 class Receiver:
     def __init__(self, *moods: str) -> None:
-        self.moods = list(moods)  # a status; or: silent, drips, dies
+        self.moods = list(moods)  # a status, or "silent", "drips" or "dies"
         self.received: list[Received] = []
         self.let_go = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -68,7 +68,7 @@ class Receiver:
                 length = int(self.headers["content-length"])
                 body = self.rfile.read(length)
                 if len(body) < length:
-                    return  # the sender was killed on the way: nothing was received
+                    return  # the sender was killed: the message did not arrive
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.received.append(Received(self.path, headers, body))
                 mood = receiver.moods.pop(0) if receiver.moods else "200"
@@ -88,7 +88,7 @@ class Receiver:
                     self.end_headers()
 
             def _drip(self) -> None:
-                """Never silent for long, and never done."""
+                """Send a byte now and then, without end."""
                 try:
                     for byte in b"HTTP/1.1 200 OK\r\nx: " + b"y" * 1000:
                         self.wfile.write(bytes([byte]))

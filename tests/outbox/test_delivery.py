@@ -1,4 +1,4 @@
-"""Messages on their way to receivers that fail, sleep, drip, and die half-way."""
+"""Delivery of messages to good and bad receivers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = b"0123456789abcdef-secret"
 
 
 class Post:
-    """A courier of the webhook `audit`, and what it counts."""
+    """A courier of the webhook `audit`, with its metrics."""
 
     def __init__(self, world: World, url: str, *, timeout_s: float = 10.0, name: str = "audit") -> None:
         self.metrics = Metrics()
@@ -49,7 +49,7 @@ def post(world: World, receiver: Receiver) -> Post:
 
 
 def _openssl_hmac(content: bytes) -> str:
-    """An implementation that is not ours."""
+    """An independent implementation."""
     command = ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{KEY.hex()}", "-binary"]
     done = subprocess.run(command, input=content, capture_output=True, check=True)
     return base64.b64encode(done.stdout).decode()
@@ -79,7 +79,7 @@ def test_a_message_says_what_happened_and_is_signed(world: World, receiver: Rece
     assert post.count("delivered") == 1
 
 
-def test_what_fails_is_tried_again_under_the_same_id_and_in_order(world: World, receiver: Receiver, post: Post) -> None:
+def test_failed_messages_are_retried_in_order_with_the_same_id(world: World, receiver: Receiver, post: Post) -> None:
     receiver.moods = ["500", "503", "410", "404"]
     world.submit()
     world.happen("second", "third")
@@ -101,11 +101,11 @@ def test_what_fails_is_tried_again_under_the_same_id_and_in_order(world: World, 
         ("silent", "no answer within 0.3 s"),
         ("drips", "no answer within 0.3 s"),
         ("dies", "RemoteProtocolError"),
-        ("302", "it answered 302"),
-        ("410", "it answered 410"),
+        ("302", "the receiver answered 302"),
+        ("410", "the receiver answered 410"),
     ],
 )
-def test_a_bad_receiver_costs_one_try_and_is_named(world: World, receiver: Receiver, mood: str, why: str) -> None:
+def test_a_failed_try_is_counted_and_its_reason_stored(world: World, receiver: Receiver, mood: str, why: str) -> None:
     post = Post(world, receiver.url, timeout_s=0.3)
     receiver.moods = [mood]
     world.submit()
@@ -122,14 +122,14 @@ def test_a_bad_receiver_costs_one_try_and_is_named(world: World, receiver: Recei
 
 
 def made(receiver: Receiver, *inside: str, host: str = "localhost") -> Endpoint:
-    """As a caller of the API might make one: its name leads here."""
+    """An endpoint as a caller of the API creates it, which leads to the receiver."""
     url = receiver.url.replace("127.0.0.1", host)
     return Endpoint(webhook=Webhook(name="audit"), url=url, key=KEY, inside=inside)
 
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Answers with these addresses, one question after the other."""
+    """The addresses that name resolution returns, one per call."""
     answers: list[str] = []
 
     async def resolve(loop: object, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
@@ -153,7 +153,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "::ffff:10.0.0.1",
     ],
 )
-def test_a_name_that_leads_behind_the_walls_is_not_connected_to(
+def test_a_name_with_a_private_address_is_not_connected_to(
     world: World, receiver: Receiver, resolver: list[str], address: str
 ) -> None:
     resolver.append(address)
@@ -166,10 +166,10 @@ def test_a_name_that_leads_behind_the_walls_is_not_connected_to(
 
 
 @pytest.mark.parametrize("inside", ["hook.example", "127.0.0.0/8", "127.0.0.1"])
-def test_what_an_admin_allows_is_connected_to_by_the_address_that_was_looked_at(
+def test_an_allowed_name_is_connected_to_by_its_checked_address(
     world: World, receiver: Receiver, resolver: list[str], inside: str
 ) -> None:
-    resolver.append("127.0.0.1")  # and no second answer: nobody asks again
+    resolver.append("127.0.0.1")  # one answer only: the name must not be resolved again
     courier = Courier(world.outbox, made(receiver, inside, host="hook.example"), Metrics())
     world.submit()
     assert courier.carry() == 1
@@ -178,10 +178,10 @@ def test_what_an_admin_allows_is_connected_to_by_the_address_that_was_looked_at(
 
 
 @pytest.mark.parametrize("from_settings", [True, False])
-def test_only_webhooks_of_the_settings_go_through_the_environments_proxy(
+def test_only_webhooks_of_the_settings_use_the_proxy(
     world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, from_settings: bool
 ) -> None:
-    """A proxy would look the name up by itself, and no certificate is the address's that was looked at here."""
+    """A proxy would resolve the name itself, to an address that was not checked."""
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     with Receiver() as proxy:
@@ -193,7 +193,7 @@ def test_only_webhooks_of_the_settings_go_through_the_environments_proxy(
         assert (len(proxy.received), len(receiver.received)) == ((1, 0) if from_settings else (0, 1))
 
 
-def test_nobody_listens_and_neither_key_nor_url_is_shown(world: World, receiver: Receiver) -> None:
+def test_a_connection_error_shows_neither_key_nor_url(world: World, receiver: Receiver) -> None:
     post = Post(world, "http://127.0.0.1:1/hook/a-token-in-the-path")
     world.submit()
     with capture_logs() as lines:
@@ -206,7 +206,7 @@ def test_nobody_listens_and_neither_key_nor_url_is_shown(world: World, receiver:
     assert KEY.decode() not in shown
 
 
-def test_a_crash_between_sending_and_settling_sends_again_under_the_same_id(
+def test_a_message_is_sent_again_after_a_crash_with_the_same_id(
     world: World, receiver: Receiver, post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.submit()
@@ -225,7 +225,7 @@ def test_a_crash_between_sending_and_settling_sends_again_under_the_same_id(
     assert (first.id, first.body) == (second.id, second.body)
 
 
-def test_after_three_days_it_is_given_up(world: World, receiver: Receiver, post: Post) -> None:
+def test_a_message_is_given_up_after_three_days(world: World, receiver: Receiver, post: Post) -> None:
     receiver.moods = ["500"] * 100
     world.submit()
     tries = 0
@@ -234,13 +234,13 @@ def test_after_three_days_it_is_given_up(world: World, receiver: Receiver, post:
             tries += post.courier.carry()
             world.pass_time(600)
     (row,) = world.rows()
-    assert (row.due_at, row.delivered_at, row.last_error) == (None, None, "it answered 500")
+    assert (row.due_at, row.delivered_at, row.last_error) == (None, None, "the receiver answered 500")
     assert 15 < row.tries < 40
     assert (post.count("given_up"), post.count("failed")) == (1, row.tries - 1)
     assert [line["event"] for line in lines] == ["webhook message failed, will be retried", "webhook message given up"]
 
 
-def test_sixteen_jobs_are_told_of_at_a_time(world: World, receiver: Receiver) -> None:
+def test_messages_of_sixteen_jobs_are_sent_concurrently(world: World, receiver: Receiver) -> None:
     post = Post(world, receiver.url, timeout_s=1)
     receiver.moods = ["silent"] * 20
     for number in range(20):
@@ -295,10 +295,10 @@ def test_a_silent_receiver_delays_no_other_webhook(
         began = time.monotonic()
         world.happen("runs")
         receiver.wait(1)
-        assert time.monotonic() - began < 15  # the silent one's answer is waited for 20 s
+        assert time.monotonic() - began < 15  # the time-out of the silent receiver is 20 s
 
 
-def test_webhooks_come_go_and_move_while_the_outbox_runs(world: World, receiver: Receiver) -> None:
+def test_webhooks_may_change_while_the_outbox_runs(world: World, receiver: Receiver) -> None:
     with Receiver() as other:
         places = {"first": receiver.url}
         looked = threading.Semaphore(0)
@@ -326,14 +326,14 @@ def test_webhooks_come_go_and_move_while_the_outbox_runs(world: World, receiver:
 
 
 def _await_looks(looked: threading.Semaphore, count: int) -> None:
-    """Whatever was there before the call has been seen by the last of so many looks."""
+    """Wait for `count` more lookups of webhooks."""
     while looked.acquire(blocking=False):
         pass
     for _ in range(count):
         assert looked.acquire(timeout=60)
 
 
-def test_a_store_that_fails_for_a_while_ends_no_thread(
+def test_a_store_outage_ends_no_thread(
     world: World, receiver: Receiver, run_outbox: Callable[..., Outbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, troubles = world.outbox.claim, iter([StoreUnavailable("gone"), RuntimeError("a defect")])
@@ -350,7 +350,7 @@ def test_a_store_that_fails_for_a_while_ends_no_thread(
     receiver.wait(1)
 
 
-def test_evidence_travels_as_it_was_stored(world: World, receiver: Receiver, post: Post) -> None:
+def test_evidence_is_sent_as_stored(world: World, receiver: Receiver, post: Post) -> None:
     world.submit()
     evidence: dict[str, object] = {"rank": 3, "names": ["ä", "\u2028"], "loss": float("nan")}
     world.happen("ünï", evidence=evidence, attempt=2, generation=7)

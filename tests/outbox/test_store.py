@@ -1,4 +1,4 @@
-"""What is owed to webhooks, on both databases."""
+"""The outbox in the store, on both databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.outbox.conftest import HOOKS
 from tests.outbox.world import World
 
 
-def test_each_webhook_is_owed_what_it_and_the_job_ask_for(world: World) -> None:
+def test_each_webhook_gets_the_events_that_it_and_the_job_select(world: World) -> None:
     world.submit("job-1", notify=["pager", "ops"])
     world.submit("job-2")
     world.happen("one runs", job_id="job-1")
@@ -32,7 +32,7 @@ def test_each_webhook_is_owed_what_it_and_the_job_ask_for(world: World) -> None:
     assert len(world.owed("audit")) == 6
 
 
-def test_what_agents_journal_counts_as_well(world: World) -> None:
+def test_events_from_journals_are_queued_for_webhooks(world: World) -> None:
     world.submit(notify=["ops"])
     world.apply(world.jobs.get("job-1"), make_attempt())
     told = [make_journal_event("recovery.in_place", sentence="back"), make_journal_event("worker.failed")]
@@ -49,7 +49,7 @@ def test_requests_and_the_supervisors_changes_count(world: World) -> None:
     assert kinds == ["job.submitted", "suspend.requested", "job.state"]
 
 
-def test_an_event_and_what_is_owed_of_it_are_written_together_or_not_at_all(world: World) -> None:
+def test_an_event_and_its_messages_are_written_atomically(world: World) -> None:
     world.submit()
 
     def fail_later() -> None:
@@ -68,7 +68,7 @@ def test_an_event_and_what_is_owed_of_it_are_written_together_or_not_at_all(worl
     assert (len(world.events()), len(world.rows())) == (1, 1)
 
 
-def test_a_service_without_webhooks_owes_nothing(url: str) -> None:
+def test_a_service_without_webhooks_queues_no_messages(url: str) -> None:
     database = Database(url)
     quiet = World(database)
     quiet.submit(notify=["pager"])
@@ -77,7 +77,7 @@ def test_a_service_without_webhooks_owes_nothing(url: str) -> None:
     database.dispose()
 
 
-def test_of_a_job_the_earliest_comes_first_and_other_jobs_beside_it(world: World) -> None:
+def test_messages_of_a_job_are_claimed_in_order(world: World) -> None:
     world.submit("job-1")
     world.submit("job-2")
     world.happen("a", "b", job_id="job-1")
@@ -88,7 +88,7 @@ def test_of_a_job_the_earliest_comes_first_and_other_jobs_beside_it(world: World
     assert [one.event.event.sentence for one in world.claim()] == ["a"]
 
 
-def test_one_that_fails_holds_back_the_later_ones_of_its_job_for_ten_minutes(world: World) -> None:
+def test_a_failed_message_delays_later_ones_of_its_job_for_ten_minutes(world: World) -> None:
     world.submit()
     world.happen("later")
     (first,) = world.claim()
@@ -99,7 +99,7 @@ def test_one_that_fails_holds_back_the_later_ones_of_its_job_for_ten_minutes(wor
     assert [one.event.event.sentence for one in world.claim()] == ["later"]
 
 
-def test_a_claim_that_is_not_settled_is_due_again_under_the_same_id(world: World) -> None:
+def test_an_unsettled_claim_is_due_again_with_the_same_id(world: World) -> None:
     world.submit()
     (first,) = world.claim()
     world.pass_time(59)
@@ -110,7 +110,7 @@ def test_a_claim_that_is_not_settled_is_due_again_under_the_same_id(world: World
     assert again.age_s >= 61
 
 
-def test_whoever_slept_over_its_claim_does_not_undo_the_word_of_the_next(world: World) -> None:
+def test_an_expired_claim_cannot_settle_a_message(world: World) -> None:
     world.submit()
     (slept,) = world.claim()
     world.pass_time(61)
@@ -145,7 +145,7 @@ def test_services_that_claim_at_one_time_never_get_the_same_message(url: str) ->
         database.dispose()
 
 
-def test_a_look_for_what_is_due_needs_no_turn_to_write(world: World, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claiming_nothing_does_not_need_a_write_lock(world: World, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
     database = Database(url, subscriptions=HOOKS)
     idle = World(database)
@@ -156,7 +156,7 @@ def test_a_look_for_what_is_due_needs_no_turn_to_write(world: World, url: str, m
     database.dispose()
 
 
-def test_the_age_of_the_oldest_is_of_what_is_due_now(world: World) -> None:
+def test_the_oldest_age_counts_only_due_messages(world: World) -> None:
     assert world.outbox.oldest_due_s("audit") is None
     world.submit()
     world.pass_time(100)
@@ -168,7 +168,7 @@ def test_the_age_of_the_oldest_is_of_what_is_due_now(world: World) -> None:
     assert world.outbox.oldest_due_s("audit") is None
 
 
-def test_what_is_owed_for_long_is_forgotten_and_what_was_delivered_is_the_retention_s(world: World) -> None:
+def test_old_undelivered_messages_are_swept(world: World) -> None:
     for job_id in ("job-1", "job-2"):
         world.submit(job_id)
     first, _ = world.claim()
@@ -180,7 +180,7 @@ def test_what_is_owed_for_long_is_forgotten_and_what_was_delivered_is_the_retent
     assert [row.job_id for row in world.rows()] == ["job-1"]
 
 
-def test_with_a_job_goes_what_is_owed_of_it(world: World) -> None:
+def test_a_jobs_messages_are_deleted_with_it(world: World) -> None:
     world.submit()
     with world.database.write() as session:
         session.execute(delete(JobRow))

@@ -1,4 +1,4 @@
-"""Jobs whose events are owed to webhooks."""
+"""A store with jobs and an outbox."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class World(Stores):
         assert self.jobs.record_request(job_id, Desired(number=1, suspended=True), make_event("suspend.requested"))
 
     def owed(self, webhook: str) -> list[str]:
-        """The sentences of the events that were ever owed to the webhook."""
+        """The sentences of all events that were queued for the webhook."""
         events = {stored.id: stored.event.sentence for stored in self._stored()}
         return [events[row.event_id] for row in self.rows() if row.webhook == webhook]
 
@@ -53,7 +53,7 @@ class World(Stores):
         return self.outbox.claim(webhook, limit=limit, hold_s=60)
 
     def pass_time(self, seconds: float) -> None:
-        """What is to come is nearer, what was is longer ago."""
+        """Move all times of deliveries into the past by `seconds`."""
         with self.database.write() as session:
             for row in session.scalars(select(DeliveryRow)):
                 row.created_at -= timedelta(seconds=seconds)

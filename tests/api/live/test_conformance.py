@@ -84,7 +84,7 @@ def program() -> Path:
         pytest.fail(str(error))
 
 
-def test_every_answer_is_as_the_document_says(
+def test_every_answer_matches_the_openapi_document(
     stage: Stage, role: str, program: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     before, url, token = good_answers(stage), stage.service.url, stage.token(role)
@@ -112,7 +112,7 @@ def test_every_answer_is_as_the_document_says(
     assert done.returncode == 0, "Schemathesis found what it printed above"
 
 
-def test_the_service_tells_of_no_defect_of_its_own(stage: Stage) -> None:
+def test_the_service_logs_no_unexpected_errors(stage: Stage) -> None:
     """Seen by a client or not. It runs after the roles on this database."""
     told = stage.service.printed().splitlines()
     assert [line for line in told if '"level": "error"' in line or "Traceback" in line] == []

@@ -1,4 +1,4 @@
-"""Debian's Chromium on the pages of a real service. Skips on a laptop without either, fails in CI."""
+"""Chromium on the pages of a real service. Without Chromium the tests are skipped; in CI they fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.client import Client
 from tests.browser.live.screen import WAIT_MS, Screen
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-# What a page says of a service that a test has stopped, and of an answer that a test wants to be refused.
+# Console messages that are due to a stopped service or to a refused request.
 _EXPECTED = (
     "Failed to load resource",
     "net::ERR_",
@@ -47,7 +47,7 @@ def _miss(why: str) -> None:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThrowawayService]:
-    """One for the tests of a file: each has jobs of its own."""
+    """One service for the tests of a file. Each test submits its own jobs."""
     settings = {"ORCHESTRATOR_LOCAL_SLOTS": "16", "ORCHESTRATOR_POLL_S": "0.1", "ORCHESTRATOR_STOP_TIMEOUT_S": "2"}
     with ThrowawayService(tmp_path_factory.mktemp("service") / "runs", settings) as running:
         yield running
@@ -61,7 +61,7 @@ def client(service: ThrowawayService) -> Iterator[Client]:
 
 @pytest.fixture
 def screen(browser: Browser, service: ThrowawayService) -> Iterator[Screen]:
-    """A page whose scripts must not fail, nor try what the Content-Security-Policy forbids."""
+    """A page that must not log script errors or violations of the Content-Security-Policy."""
     context = browser.new_context(
         viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
     )
@@ -87,6 +87,6 @@ def _listen(page: Page) -> list[str]:
 
 
 def _shots_folder() -> Path | None:
-    """Where CI keeps pictures of the pages."""
+    """The folder for screenshots; None: none are taken."""
     given = os.environ.get("ORCHESTRATOR_SCREENSHOTS")
     return None if given is None else Path(given)

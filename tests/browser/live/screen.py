@@ -1,4 +1,4 @@
-"""A page as a person sees it: where it is, what it shows, and what axe-core says of it."""
+"""A page in the browser, with helpers to wait, click and check accessibility."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
-WAIT_MS = 60_000  # a busy machine; what is waited for comes within seconds
+WAIT_MS = 60_000  # for a busy machine; normally it takes seconds
 STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
@@ -26,7 +26,7 @@ class Screen:
         return self.page.locator(selector, **options)
 
     def sees(self, selector: str, words: str) -> None:
-        """Wait until such a part holds these words."""
+        """Wait until the first match of `selector` contains `words`."""
         expect(self.page.locator(selector).first).to_contain_text(words, timeout=WAIT_MS)
 
     def shows(self, selector: str) -> None:
@@ -36,12 +36,12 @@ class Screen:
         expect(self.page.locator(selector)).to_have_count(0, timeout=WAIT_MS)
 
     def act(self, verb: str, answer: str) -> None:
-        """Ask for something by the button on top of a job's page, and say yes."""
+        """Send a request with the button on top of a job's page, and confirm it."""
         self.page.locator(f"#ask-{verb} > summary").click()
         self.page.locator(f"#ask-{verb}").get_by_role("button", name=answer).click()
 
     def step(self) -> int:
-        """The newest step that the page tells of."""
+        """The newest step on the page."""
         return int(self.page.locator("#pulse").get_attribute("data-step") or "0")
 
     def waits_for_step(self, step: int) -> None:
@@ -59,7 +59,7 @@ class Screen:
         ]
 
     def keep(self, name: str) -> None:
-        """A picture of the whole page, where somebody wants them."""
+        """Take a screenshot of the whole page if a folder is set."""
         if self.shots is not None:
             self.shots.mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=self.shots / f"{name}.png", full_page=True)

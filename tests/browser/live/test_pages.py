@@ -1,4 +1,4 @@
-"""All pages in both themes, on a phone, by keys alone, with hostile texts, and with a service that goes away."""
+"""All pages: both themes, a phone, keyboard only, hostile texts, and an outage of the service."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_axe_finds_nothing(path: str, theme: Any, screen: Screen, jobs: dict[str
 
 
 def _name(path: str) -> str:
-    """Of a picture: "jobs-running" for "/jobs/{running}?rank=0"."""
+    """The name of a screenshot: "jobs-running" for "/jobs/{running}?rank=0"."""
     return re.sub(r"[^a-z]+", "-", path.partition("?rank")[0]).strip("-") or "jobs"
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_phone_shows_all_without_scrolling_sideways(path: str, screen: Screen, jobs: dict[str, str]) -> None:
+def test_a_phone_needs_no_horizontal_scrolling(path: str, screen: Screen, jobs: dict[str, str]) -> None:
     screen.page.set_viewport_size({"width": 390, "height": 844})
     screen.open(path.format(**jobs))
     screen.shows("main h1, main h2")
@@ -84,7 +84,7 @@ def test_a_page_weighs_less_than_200_kb(screen: Screen, jobs: dict[str, str]) ->
     assert 20_000 < sum(sizes) < 200_000
 
 
-def test_texts_from_outside_are_only_texts(screen: Screen, jobs: dict[str, str], client: Client) -> None:
+def test_hostile_texts_are_shown_as_text(screen: Screen, jobs: dict[str, str], client: Client) -> None:
     screen.open(f"/jobs/{jobs['failed']}")
     screen.sees(".failure", HOSTILE[:20])
     screen.sees("#log", HOSTILE[:20])
@@ -115,7 +115,7 @@ def test_texts_from_outside_are_only_texts(screen: Screen, jobs: dict[str, str],
     assert screen.page.evaluate("window.hit") is None
 
 
-def test_the_list_is_walked_by_keys_alone(screen: Screen, jobs: dict[str, str]) -> None:
+def test_the_list_is_usable_by_keyboard(screen: Screen, jobs: dict[str, str]) -> None:
     screen.open("/")
     press = screen.page.keyboard.press
     press("j")
@@ -139,7 +139,7 @@ def test_the_list_is_walked_by_keys_alone(screen: Screen, jobs: dict[str, str]) 
     screen.find("#keys").press("Enter")
 
 
-def test_a_job_is_cancelled_by_keys_alone(screen: Screen, client: Client) -> None:
+def test_a_job_is_cancelled_by_keyboard(screen: Screen, client: Client) -> None:
     job_id = client.submit(python_job(SLEEP, name="by-keys")).id
     until(client, job_id, running)
     screen.open(f"/jobs/{job_id}")
@@ -170,7 +170,7 @@ def test_chosen_jobs_are_cancelled_together(screen: Screen, client: Client) -> N
     client.cancel(ids[2])
 
 
-def test_a_column_is_sorted_by_and_turned_round(screen: Screen, jobs: dict[str, str]) -> None:
+def test_a_click_on_a_column_sorts_and_another_reverses_the_order(screen: Screen, jobs: dict[str, str]) -> None:
     screen.open("/")
     for way in ("ascending", "descending"):
         screen.find("th a", has_text="Job").click()
@@ -189,7 +189,7 @@ def test_all_jobs_of_a_page_are_selected_at_once(screen: Screen, jobs: dict[str,
     assert all(box.is_checked() for box in boxes.all())
     expect(screen.find("#ask-cancel-chosen")).to_be_visible()
     with screen.page.expect_response(lambda answer: answer.request.headers.get("x-fragment") == "main"):
-        pass  # a poll: what was ticked stays
+        pass  # a poll keeps the selection
     assert all(box.is_checked() for box in boxes.all())
     screen.find("[data-all]").uncheck()
     assert not any(box.is_checked() for box in boxes.all())
@@ -206,7 +206,7 @@ def test_nothing_moves_where_motion_is_not_requested(
     assert (float(duration.split(",")[0].rstrip("s")) > 0) == moves
 
 
-def test_a_refusal_is_told_and_the_page_stays(screen: Screen, jobs: dict[str, str], client: Client) -> None:
+def test_a_refused_request_shows_its_reason_on_the_page(screen: Screen, jobs: dict[str, str], client: Client) -> None:
     job_id = client.submit(python_job(SLEEP, name="refusing")).id
     screen.open(f"/jobs/{job_id}")
     screen.find("#ask-scale > summary").click()
@@ -217,7 +217,7 @@ def test_a_refusal_is_told_and_the_page_stays(screen: Screen, jobs: dict[str, st
     client.cancel(job_id)
 
 
-def test_a_thousand_workers_are_seen_at_one_time(screen: Screen, service: ThrowawayService, client: Client) -> None:
+def test_a_grid_shows_a_thousand_workers(screen: Screen, service: ThrowawayService, client: Client) -> None:
     job_id = client.submit(python_job(SLEEP, name="thousand")).id
     until(client, job_id, running)
     database = Database(f"sqlite:///{service.root / 'orchestrator.db'}")
@@ -253,14 +253,14 @@ def _told(job_id: str, replica: int, moment: Any) -> JournalBatch:
             step=60 if replica * 8 + local == 777 else 100,
             memory_bytes=61_000_000_000,
             utilisation=0.93,
-            metrics={"step_s": 900.0} if replica + local == 0 else {},  # steps so slow that no silence counts
+            metrics={"step_s": 900.0} if replica + local == 0 else {},  # steps so slow that no worker counts as silent
         )
         for local in range(8)
     ]
     return make_batch(job_id, replica=replica, incarnation=9, progress=list(enumerate(lines, 1)))
 
 
-def test_a_page_outlives_a_restart_of_the_service(
+def test_a_page_survives_a_restart_of_the_service(
     screen: Screen, service: ThrowawayService, jobs: dict[str, str], client: Client
 ) -> None:
     screen.open(f"/jobs/{jobs['running']}")

@@ -1,4 +1,4 @@
-"""A service where everybody needs a token: signing in and out, what a role may not do, and the pages of settings."""
+"""A service that needs tokens: signing in and out, roles, and the settings pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def viewer(client: Client, name: str = "vera") -> str:
     return client.create_token(name, {"research": Role.VIEWER}).token
 
 
-def test_one_signs_in_and_comes_where_one_wanted_to_and_signs_out(screen: Screen, job: str) -> None:
+def test_signing_in_leads_to_the_requested_page_and_signing_out_ends_the_session(screen: Screen, job: str) -> None:
     screen.open(f"/jobs/{job}")
     screen.sees("main", "Sign in")
     screen.find("#token").fill("orc_0123456789abcdef_wrong")
@@ -69,7 +69,7 @@ def test_one_signs_in_and_comes_where_one_wanted_to_and_signs_out(screen: Screen
     screen.shows("#token")
 
 
-def test_a_viewer_looks_and_is_refused_what_his_role_does_not_allow(screen: Screen, client: Client, job: str) -> None:
+def test_a_viewer_cannot_cancel_a_job(screen: Screen, client: Client, job: str) -> None:
     sign_in(screen, viewer(client), f"/jobs/{job}")
     screen.sees("h1 .chip", "Running")
     screen.act("cancel", "Cancel job")
@@ -81,7 +81,7 @@ def test_a_viewer_looks_and_is_refused_what_his_role_does_not_allow(screen: Scre
     expect(screen.find("nav[aria-label=Settings] a")).to_have_text(["Projects", "Webhooks"], timeout=WAIT_MS)
 
 
-def test_what_is_of_another_project_is_not_there(screen: Screen, client: Client, job: str) -> None:
+def test_a_job_of_another_project_is_hidden(screen: Screen, client: Client, job: str) -> None:
     token = client.create_token("otto", {"vision": Role.ADMIN}).token
     sign_in(screen, token)
     screen.lacks(f"#job-{job}")

@@ -1,4 +1,4 @@
-"""A job from the form to its end, as its owner sees it: progress, a killed worker, recovery, logs, another attempt."""
+"""A training job on its page: progress, a killed worker, recovery, logs, another attempt."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.jobs import python_job, until
 
 @pytest.fixture(scope="module")
 def trained(service: ThrowawayService) -> Iterator[str]:
-    """A job of the bundled trainer that trains for as long as the tests of this file look at it."""
+    """A job of the bundled trainer that runs during all tests of this file."""
     with Client(service.url) as client:
         spec = {
             "name": "looked-at",
             "run": {"trainer": {"model": "gpt", "data": "stdlib", "steps": 50000, "global_batch": 8}},
             "topology": {"workers_per_node": 2},
-            "snapshot": {"interval": "20", "keep": 300},  # none is deleted while somebody looks at it
+            "snapshot": {"interval": "20", "keep": 300},  # none is deleted during the tests
         }
         job_id = client.submit(spec).id
         until(client, job_id, lambda job: job.newest_snapshot is not None, timeout_s=170)
@@ -110,7 +110,7 @@ def test_a_rank_shows_its_log_and_its_address_can_be_shared(trained: str, screen
     assert screen.page.url.endswith(trained)
 
 
-def test_what_is_open_and_typed_stays_while_the_page_goes_on(trained: str, screen: Screen) -> None:
+def test_open_details_and_typed_text_survive_polling(trained: str, screen: Screen) -> None:
     screen.open(f"/jobs/{trained}")
     screen.find(".events details summary").first.click()
     opened = screen.find(".events details[open]").first.get_attribute("id")
@@ -162,7 +162,7 @@ def test_another_attempt_begins_from_the_chosen_snapshot(trained: str, screen: S
     screen.sees("#main", f"restored step {int(str(name).split('-')[1])} from {name}")
 
 
-def test_a_rank_tells_where_it_stands_when_it_is_asked(trained: str, screen: Screen) -> None:
+def test_stacks_of_a_rank_are_requested_on_the_page(trained: str, screen: Screen) -> None:
     screen.open(f"/jobs/{trained}?rank=0")
     screen.find("#rank").get_by_role("button", name="Get stacks now").click()
     screen.sees("#notice", "saves its stacks")

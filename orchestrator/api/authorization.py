@@ -24,6 +24,7 @@ from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.access.route_roles import JobPlace, Rule, Scope, Verdict, find_rule, judge, needs_place
 from orchestrator.domain.errors import Forbidden, NotFound, OrchestratorError, StoreUnavailable, Unauthenticated
 from orchestrator.identity.gate import Credentials
+from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.workers import NOT_ITS_TOKEN
 
 SESSION_COOKIE = "orchestrator_session"
@@ -117,6 +118,14 @@ def require_role(caller: Principal, needed: Role, project: str) -> None:
     may not see: the caller named the project."""
     if not caller.may(needed, project):
         raise Forbidden(f"this needs the role {needed} in project {project}, which {caller.name} does not have")
+
+
+def require_sight(places: JobPlaces, caller: Principal, job_id: str) -> None:
+    """Check that the caller may see a job that a query names. Raises NotFound, also for a job that the caller may not
+    see."""
+    place = places.find(job_id)
+    if place is None or not caller.may(Role.VIEWER, place.project):
+        raise NotFound(f"there is no job {job_id}")
 
 
 async def _identify_agent(request: Request, services: Services) -> None:

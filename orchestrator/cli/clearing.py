@@ -15,7 +15,6 @@ from orchestrator.wire.job_views import JobView
 from trainer.contract.blame import NodeVerdict, parse_node_verdict
 from trainer.contract.verdict import Outcome, Verdict, parse_verdict
 
-_OUTAGE_S = 600.0
 _MOST_LINES = 2000
 _ROUNDS = 3  # the nodes that replace bad ones are tested too
 
@@ -64,7 +63,7 @@ def try_place(client: Client, spec: JobSpec, *, say: Say) -> Trial:
     """Run the preflight and print its findings."""
     job: JobView = client.submit(build_preflight(spec))
     say(f"{job.id} is submitted")
-    job = client.wait(job.id, outage_s=_OUTAGE_S)
+    job = client.wait(job.id)
     lines = client.logs(job.id, rank=0, tail=_MOST_LINES).splitlines()
     trial = Trial(
         job,

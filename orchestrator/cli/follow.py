@@ -98,8 +98,8 @@ def _display(as_json: bool) -> Display:
     return _LiveLine() if console().is_terminal else _PlainLines()
 
 
-class _JsonLines:
-    """{"event": ...} for each event, {"job": ...} for each change of state and at the end."""
+class _Lines:
+    """Base of displays that only print lines."""
 
     _shown: JobView | None = None
 
@@ -108,6 +108,10 @@ class _JsonLines:
 
     def __exit__(self, *error: object) -> None:
         return None
+
+
+class _JsonLines(_Lines):
+    """{"event": ...} for each event, {"job": ...} for each change of state and at the end."""
 
     def event(self, job: JobView, event: EventView) -> None:
         print_json_line({"event": jsonable(event)})
@@ -118,15 +122,8 @@ class _JsonLines:
         self._shown = job
 
 
-class _PlainLines:
-    _shown: JobView | None = None
+class _PlainLines(_Lines):
     _shown_at = 0.0
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def event(self, job: JobView, event: EventView) -> None:
         echo(event_line(event, named=name_replicas(job, [event])).plain)

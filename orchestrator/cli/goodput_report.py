@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, complete_job, find_job, jsonable, print_json, reading
+from orchestrator.cli.common import AsJson, complete_job, find_job, print_json, reading
 from orchestrator.cli.render import console, duration, print_table
 from orchestrator.cli.terminal import echo
 from orchestrator.domain.accounting.breakdown import Grouping
@@ -68,7 +68,7 @@ def goodput(
             until=None if until is None else parse_moment(until, now),
         )
     if as_json:
-        print_json(jsonable(found))
+        print_json(found)
     elif as_csv:
         echo(render_csv(found), nl=False)
     else:
@@ -93,7 +93,7 @@ def _one(job_id: str, as_json: bool) -> None:
     with reading() as client:
         found = client.goodput(find_job(client, job_id).id)
     if as_json:
-        print_json(jsonable(found))
+        print_json(found)
     else:
         _print_goodput(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.common import AsJson, JobId, find_job, jsonable, print_json, reading
+from orchestrator.cli.common import AsJson, JobId, find_job, print_json, reading
 from orchestrator.cli.render import console, moment
 from orchestrator.wire.insight import CauseView, WhyView
 
@@ -14,7 +14,7 @@ def why(job_id: JobId, as_json: AsJson = False) -> None:
     with reading() as client:
         found = client.why(find_job(client, job_id).id)
     if as_json:
-        print_json(jsonable(found))
+        print_json(found)
     else:
         _print_why(found)
 

@@ -18,7 +18,6 @@ from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.wire.job_views import JobView
 from trainer.contract.chaos import Fault
 
-_OUTAGE_S = 600.0
 TOLERANCE = 1e-6  # nats, at the same world size
 
 
@@ -47,7 +46,7 @@ def drill(
         _say(f"{struck.id} is submitted", quiet=as_json)
         if fault is not Fault.KILL:
             inject(client, struck.id, fault, at_step=at_step)
-        struck = client.wait(struck.id, outage_s=_OUTAGE_S)
+        struck = client.wait(struck.id)
         jobs = [struck, _run(client, undisturbed, quiet=as_json)]
         verdict = judge(client, jobs, fault, at_step=at_step, steps=steps, tolerance=tolerance)
     if as_json:
@@ -62,7 +61,7 @@ def drill(
 def _run(client: Client, spec: JobSpec, *, quiet: bool) -> JobView:
     job = client.submit(spec)
     _say(f"{job.id} is submitted", quiet=quiet)
-    return client.wait(job.id, outage_s=_OUTAGE_S)
+    return client.wait(job.id)
 
 
 def _say(sentence: str, *, quiet: bool) -> None:

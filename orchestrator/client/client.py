@@ -18,15 +18,8 @@ from orchestrator.client import watch
 from orchestrator.client.admin_calls import AccessCalls
 from orchestrator.client.calls import PAGE, Calls, path_of
 from orchestrator.client.profiles import choose_profile
-from orchestrator.client.transport import (
-    Locator,
-    RequestRefused,
-    ServiceUnreachable,
-    Transport,
-    find_url,
-    written_url,
-)
-from orchestrator.client.watch import MAX_LOG_LINES, LogChoice, WaitTimeout
+from orchestrator.client.transport import Locator, ServiceUnreachable, Transport
+from orchestrator.client.watch import LogChoice
 from orchestrator.domain.accounting.breakdown import Grouping
 from orchestrator.domain.specs.spec import JobSpec
 from orchestrator.settings import Settings
@@ -37,18 +30,6 @@ from orchestrator.wire.insight import GoodputView, SharesView, WhyView
 from orchestrator.wire.job_requests import RetryRequest, ScaleRequest, StacksRequest
 from orchestrator.wire.job_views import AttemptView, DeletionView, EventView, JobView, SubmittedView
 from orchestrator.wire.plans import PlanView
-
-__all__ = [
-    "MAX_LOG_LINES",
-    "Client",
-    "LogChoice",
-    "RequestRefused",
-    "ServiceUnreachable",
-    "WaitTimeout",
-    "connect",
-    "find_url",
-    "written_url",
-]
 
 Spec = JobSpec | Mapping[str, object]
 

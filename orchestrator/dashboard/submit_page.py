@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from orchestrator.api.authorization import Caller, require_role
+from orchestrator.api.authorization import Caller, require_role, require_sight
 from orchestrator.api.documents import parse_yaml
 from orchestrator.api.errors import HttpProblem
 from orchestrator.commands.job_commands import Commands
@@ -21,7 +21,7 @@ from orchestrator.dashboard.form import FIELDS, FIRST, KINDS, merge_fields, rend
 from orchestrator.dashboard.job_page import render_spec
 from orchestrator.dashboard.pages import render_page
 from orchestrator.domain.access.identity import Principal, Role
-from orchestrator.domain.errors import BackendUnavailable, Conflict, FieldProblem, Forbidden, InvalidSpec, NotFound
+from orchestrator.domain.errors import BackendUnavailable, Conflict, FieldProblem, Forbidden, InvalidSpec
 from orchestrator.domain.specs.validation import parse_spec
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.queries.inventory import Inventory
@@ -102,10 +102,8 @@ class SubmitPage:
         )
 
     def _spec_of(self, job_id: str, caller: Principal) -> str:
-        """Raises NotFound, also for a job that the caller may not see."""
-        place = self.places.find(job_id)
-        if place is None or not caller.may(Role.VIEWER, place.project):
-            raise NotFound(f"there is no job {job_id}")
+        """Raises NotFound."""
+        require_sight(self.places, caller, job_id)
         return render_spec(self.queries.job(job_id))
 
     def _plan(self, document: object, caller: Principal) -> str:

@@ -52,11 +52,10 @@ class Vault:
         if len(value.strip()) < MIN_SECRET_LENGTH:
             message = f"must have at least {MIN_SECRET_LENGTH} characters: a shorter secret cannot be masked in logs"
             raise InvalidSpec([FieldProblem("/value", message)])
-        document = json.dumps({"project": project, "name": name, "value": value})
         sealed = SealedSecret(
             project=project,
             name=name,
-            sealed=self._fernet.encrypt(document.encode(errors="surrogatepass")).decode(),
+            sealed=self._encrypt({"project": project, "name": name, "value": value}),
             updated_at=self._clock.now(),
             updated_by=by.name,
         )
@@ -110,18 +109,14 @@ class Vault:
 
     def seal(self, purpose: str, text: str) -> str:
         """Seal a text that is not a project's secret. `unseal` opens it only for the same `purpose`."""
-        document = json.dumps({"purpose": purpose, "text": text})
-        return self._fernet.encrypt(document.encode(errors="surrogatepass")).decode()
+        return self._encrypt({"purpose": purpose, "text": text})
 
     def unseal(self, purpose: str, sealed: str) -> str:
         """Raises StoreUnavailable."""
-        try:
-            document = json.loads(self._fernet.decrypt(sealed.encode()))
-        except InvalidToken as error:
-            raise StoreUnavailable(f"none of the service's keys opens {purpose}") from error
+        document = self._decrypt(sealed, purpose)
         if document.get("purpose") != purpose:
             raise StoreUnavailable(f"{purpose} was sealed for another purpose: its row was changed in the database")
-        return str(document["text"])
+        return document["text"]
 
     def _all_masks(self) -> Mapping[str, Mask]:
         remembered = self._masks.recall(_MASKS)
@@ -141,10 +136,17 @@ class Vault:
 
     def _open(self, secret: SealedSecret) -> str:
         place = f"secret {secret.name} of project {secret.project}"
-        try:
-            document = json.loads(self._fernet.decrypt(secret.sealed.encode()))
-        except InvalidToken as error:
-            raise StoreUnavailable(f"none of the service's keys opens {place}") from error
+        document = self._decrypt(secret.sealed, place)
         if (document["project"], document["name"]) != (secret.project, secret.name):
             raise StoreUnavailable(f"{place} was sealed for another name: its row was changed in the database")
-        return str(document["value"])
+        return document["value"]
+
+    def _encrypt(self, document: Mapping[str, str]) -> str:
+        return self._fernet.encrypt(json.dumps(document).encode(errors="surrogatepass")).decode()
+
+    def _decrypt(self, sealed: str, what: str) -> Mapping[str, str]:
+        try:
+            document: Mapping[str, str] = json.loads(self._fernet.decrypt(sealed.encode()))
+        except InvalidToken as error:
+            raise StoreUnavailable(f"none of the service's keys opens {what}") from error
+        return document

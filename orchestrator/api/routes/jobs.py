@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.api.authorization import Caller, require_role
+from orchestrator.api.authorization import Caller, require_role, require_sight
 from orchestrator.api.bodies import SpecBody
-from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, Services, Wired, refuse_unknown_query
+from orchestrator.api.deps import Cursor, IdempotencyKey, Limit, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
 from orchestrator.api.rendering import RenderingRoute, render_answer
-from orchestrator.domain.access.identity import Principal, Role
-from orchestrator.domain.errors import FieldProblem, InvalidSpec, NotFound
+from orchestrator.domain.access.identity import Role
+from orchestrator.domain.errors import FieldProblem, InvalidSpec
 from orchestrator.domain.job.job import JobState
 from orchestrator.queries.job_queries import view_of_new_job
 from orchestrator.store.records import JobFilter, JobOrder
@@ -55,17 +55,10 @@ def plan_job(
     """Show what this spec would launch and whether it would start now. Submits nothing."""
     require_role(caller, Role.SUBMITTER, spec.project)
     if against is not None:
-        _require_sight(services, caller, against)
+        require_sight(services.identity.places, caller, against)
     plan = services.plans.acting(caller).plan(spec, against=against)
     states = {job_id: services.queries.job(job_id).state for job_id in spec.after}
     return plan.model_copy(update={"outlook": services.inventory.outlook(spec, states)})
-
-
-def _require_sight(services: Services, caller: Principal, job_id: str) -> None:
-    """Raises NotFound, also for a job that the caller may not see."""
-    place = services.identity.places.find(job_id)
-    if place is None or not caller.may(Role.VIEWER, place.project):
-        raise NotFound(f"there is no job {job_id}")
 
 
 def _filter(

@@ -5,7 +5,7 @@ A token is shown once, on the page after its creation. The value of a secret is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote
@@ -36,7 +36,7 @@ class SettingsPages:
     inventory: Inventory
     tokens: Tokens
     vault: Vault
-    webhooks: Sequence[WebhookView]
+    list_webhooks: Callable[[], Sequence[WebhookView]]
     clock: Clock
 
     def add_to(self, router: APIRouter) -> None:
@@ -93,7 +93,7 @@ class SettingsPages:
         return RedirectResponse("/secrets", status_code=303)
 
     def show_webhooks(self, asked: Asking) -> Response:
-        return answer_page(asked, "webhooks.html", webhooks=self.webhooks)
+        return answer_page(asked, "webhooks.html", webhooks=self.list_webhooks())
 
     def _read_token(self, given: Mapping[str, str]) -> TokenRequest:
         """Raises InvalidSpec."""

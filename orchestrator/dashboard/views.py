@@ -37,7 +37,7 @@ def add_pages(services: Services, clock: Clock, router: APIRouter) -> None:
     JobPage(queries, services.accounts, plans, services.logs, clock).add_to(router)
     FleetPage(services.usage, clock).add_to(router)
     identity = services.identity
-    SettingsPages(services.inventory, identity.tokens, identity.vault, services.webhooks, clock).add_to(router)
+    SettingsPages(services.inventory, identity.tokens, identity.vault, services.list_webhooks, clock).add_to(router)
     add_actions(router, commands, places)
     add_sign_in(router, identity.tokens)
     router.add_api_route("/static/{name}", _asset, methods=["GET"])

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.dashboard.settings_pages import parse_grants
 from orchestrator.domain.access.identity import LOCAL, Role
 from orchestrator.domain.errors import InvalidSpec
+from orchestrator.wire.webhook_views import WebhookRequest
 from tests.api.conftest import World
 from tests.dashboard.looks import HTML, Markup, page
 
@@ -134,5 +135,10 @@ def test_a_project_shows_its_quota_use_and_the_callers_role(closed: World) -> No
     assert re.findall(r"<td[^>]*>([^<]*)</td>", row) == ["operator", "2", "8", "0", "0", "0"]
 
 
-def test_the_page_of_webhooks_has_an_empty_state(world: World) -> None:
+def test_all_webhooks_are_listed_without_their_urls(world: World) -> None:
     assert "No webhook is configured" in page(world, "/webhooks")
+    request = WebhookRequest(name="pager", url="https://pager.example/a-token-in-the-path")
+    world.services.hooks.create(request, by=LOCAL)
+    text = page(world, "/webhooks")
+    assert "pager.example" in text
+    assert "a-token-in-the-path" not in text

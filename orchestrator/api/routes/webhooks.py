@@ -24,7 +24,7 @@ router = APIRouter(
 @router.get("/webhooks")
 def list_webhooks(services: Wired) -> Page[WebhookView]:
     """The webhooks of the settings and those created by request, by name."""
-    return Page(items=sorted([*services.webhooks, *services.hooks.views()], key=lambda hook: hook.name))
+    return Page(items=services.list_webhooks())
 
 
 @router.post("/webhooks", status_code=201, responses=problems(409))

@@ -10,11 +10,10 @@ import pytest
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState, RequestedChaos, RequestedStacks
 from tests.api.conftest import World
+from tests.api.running import RUNNING
 from tests.builders import make_batch, make_exit_record, make_journal_event, make_progress
 from trainer.contract.chaos import Fault
 from trainer.contract.exit_record import Outcome
-
-RUNNING = (JobState.STARTING, JobState.RUNNING)
 
 
 def run(world: World, *, nodes: int = 2, **fields: object) -> str:

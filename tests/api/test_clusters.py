@@ -12,10 +12,9 @@ from orchestrator.domain.errors import BackendUnavailable
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
+from tests.api.running import RUNNING, run
 from tests.builders import NOW, at
 from trainer.contract.failure import FailureKind
-
-RUNNING = (JobState.STARTING, JobState.RUNNING)
 
 
 def items(world: World, path: str) -> list[dict[str, Any]]:
@@ -26,11 +25,11 @@ def items(world: World, path: str) -> list[dict[str, Any]]:
     return list(document["items"])
 
 
-def run(world: World, *states: JobState, attempt: AttemptState = AttemptState.RUNNING, **fields: Any) -> str:
-    job_id = world.submit(**fields)
-    world.advance(job_id, *(states or RUNNING))
+def left_running(world: World, state: JobState, attempt: AttemptState) -> None:
+    """Submit a job that ran and is now in `state`."""
+    job_id = world.submit()
+    world.advance(job_id, *RUNNING, state)
     world.start(job_id, state=attempt)
-    return job_id
 
 
 def test_a_cluster_shows_its_slots_jobs_and_supervisor(world: World) -> None:
@@ -38,9 +37,9 @@ def test_a_cluster_shows_its_slots_jobs_and_supervisor(world: World) -> None:
     assert (empty["name"], empty["kind"], empty["lease"], empty["jobs"]) == ("local", "local", None, {})
     assert empty["slots"] == {"used": 0, "total": 4, "free": 4}
     run(world, topology={"workers_per_node": 2})
-    run(world, *RUNNING, JobState.RECOVERING, attempt=AttemptState.LOST)
-    run(world, *RUNNING, JobState.SUCCEEDED, attempt=AttemptState.SUCCEEDED)
-    run(world, *RUNNING, JobState.SUSPENDED, attempt=AttemptState.CANCELLED)
+    left_running(world, JobState.RECOVERING, AttemptState.LOST)
+    left_running(world, JobState.SUCCEEDED, AttemptState.SUCCEEDED)
+    left_running(world, JobState.SUSPENDED, AttemptState.CANCELLED)
     world.submit()
     (cluster,) = items(world, "clusters")
     assert cluster["slots"] == {"used": 3, "total": 4, "free": 1}, "a job keeps its slots between two attempts"

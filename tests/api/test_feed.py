@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.domain.errors import StoreUnavailable
-from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from orchestrator.logs import feed as feed_module
 from orchestrator.logs.feed import EVERY_S, Feeds, Listener
 from orchestrator.logs.follow import Follower
 from orchestrator.logs.reader import LogRequest
 from tests.api.conftest import World
-from tests.api.test_follow import RUNNING, append
+from tests.api.running import run
+from tests.api.test_follow import append
 from tests.examples import examples
 
 
@@ -46,19 +45,8 @@ def hall(world: World) -> Hall:
 
 
 @pytest.fixture
-def new_job(world: World) -> Callable[[], str]:
-    def make() -> str:
-        job_id = world.submit()
-        world.advance(job_id, *RUNNING)
-        world.start(job_id, state=AttemptState.RUNNING)
-        return job_id
-
-    return make
-
-
-@pytest.fixture
-def job_id(new_job: Callable[[], str]) -> str:
-    return new_job()
+def job_id(world: World) -> str:
+    return run(world)
 
 
 def hear(listener: Listener) -> str:
@@ -111,8 +99,8 @@ def test_different_requests_are_different_feeds(hall: Hall, job_id: str) -> None
         max_size=25,
     )
 )
-def test_a_late_listener_gets_every_line_once(hall: Hall, new_job: Callable[[], str], acts: list[str | int]) -> None:
-    job_id = new_job()
+def test_a_late_listener_gets_every_line_once(hall: Hall, acts: list[str | int]) -> None:
+    job_id = run(hall.world)
     log = hall.world.write_log(job_id, "before\nunfin")
     listeners: dict[int, Listener] = {}
     heard: dict[int, str] = {}

@@ -22,16 +22,12 @@ from orchestrator.domain.job.job import JobState
 from orchestrator.logs.feed import Feeds
 from orchestrator.logs.reader import LogRequest
 from tests.api.conftest import World
-
-RUNNING = (JobState.STARTING, JobState.RUNNING)
+from tests.api.running import RUNNING, run
 
 
 @pytest.fixture
 def job_id(world: World) -> str:
-    job_id = world.submit()
-    world.advance(job_id, *RUNNING)
-    world.start(job_id, state=AttemptState.RUNNING)
-    return job_id
+    return run(world)
 
 
 class Ear:

@@ -15,10 +15,9 @@ from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
+from tests.api.running import RUNNING, run
 from tests.builders import at, make_batch, make_journal_event, make_progress
 from trainer.contract.failure import Failure, FailureKind
-
-RUNNING = (JobState.STARTING, JobState.RUNNING)
 
 
 def event_kinds(world: World, job_id: str) -> list[str]:
@@ -263,9 +262,7 @@ def test_a_strange_job_id_is_not_found(world: World, job_id: str) -> None:
 
 
 def test_a_running_job_shows_its_training_progress(world: World) -> None:
-    job_id = world.submit()
-    world.advance(job_id, *RUNNING)
-    world.start(job_id, state=AttemptState.RUNNING)
+    job_id = run(world)
     lines = [
         (number * 100, make_progress(number, seconds=number, total_steps=10, metrics={"loss": 4.0 - number, "lr": 0.1}))
         for number in (1, 2, 3)
@@ -281,9 +278,7 @@ def test_a_running_job_shows_its_training_progress(world: World) -> None:
 
 
 def test_nan_and_infinity_become_null(world: World) -> None:
-    job_id = world.submit()
-    world.advance(job_id, *RUNNING)
-    world.start(job_id, state=AttemptState.RUNNING)
+    job_id = run(world)
     events = [(10, make_journal_event("odd", evidence={"loss": float("nan"), "deep": [float("inf")]}))]
     lines = [(100, make_progress(1, metrics={"loss": float("nan"), "grad_norm": float("inf")}))]
     batch = make_batch(job_id, progress=lines, events=events)
@@ -314,16 +309,6 @@ def test_cancelling_records_a_request_once(world: World) -> None:
     assert event_kinds(world, job_id) == ["job.submitted", "cancel.requested"]
 
 
-def test_cancelling_an_ended_job_is_a_conflict_unless_it_was_cancelled(world: World) -> None:
-    failed, cancelled = world.submit(), world.submit()
-    world.advance(failed, JobState.FAILED)
-    world.advance(cancelled, JobState.CANCELLED)
-    refused = world.client.post(f"/api/v1/jobs/{failed}/cancel")
-    assert refused.status_code == 409
-    assert "FAILED" in refused.json()["detail"]
-    assert world.client.post(f"/api/v1/jobs/{cancelled}/cancel").status_code == 202
-
-
 def test_retrying_records_one_request_until_it_has_begun(world: World) -> None:
     job_id = world.submit()
     world.advance(job_id, JobState.FAILED)
@@ -342,18 +327,6 @@ def test_a_different_retry_conflicts_with_a_pending_one(world: World) -> None:
     assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"priority": 3}}).status_code == 202
     assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"priority": 3}}).status_code == 202
     assert world.client.post(f"/api/v1/jobs/{job_id}/retry", json={"patch": {"priority": 4}}).status_code == 409
-
-
-def test_a_cancel_withdraws_a_pending_retry(world: World) -> None:
-    job_id = world.submit()
-    world.advance(job_id, JobState.FAILED)
-    world.client.post(f"/api/v1/jobs/{job_id}/retry")
-    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202
-    desired = world.job(job_id).desired
-    assert (desired.retry_number, desired.cancelled) == (0, True)
-    assert world.client.post(f"/api/v1/jobs/{job_id}/cancel").status_code == 202, (
-        "a repeated request has the same answer"
-    )
 
 
 def test_a_job_that_is_being_cancelled_is_not_retried(world: World) -> None:

@@ -8,20 +8,14 @@ import tracemalloc
 
 import pytest
 
-from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
+from tests.api.running import run
 from tests.builders import make_batch, make_journal_event, make_progress
-
-RUNNING = (JobState.STARTING, JobState.RUNNING)
 
 
 @pytest.fixture
 def job_id(world: World) -> str:
-    job_id = world.submit()
-    world.advance(job_id, *RUNNING)
-    world.start(job_id, state=AttemptState.RUNNING, nodes="4")
-    return job_id
+    return run(world, nodes="4")
 
 
 def read(world: World, job_id: str, query: str = "") -> list[str]:

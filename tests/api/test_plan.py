@@ -6,9 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from orchestrator.domain.errors import BackendUnavailable
-from orchestrator.domain.job.attempt import AttemptState
-from orchestrator.domain.job.job import JobState
 from tests.api.conftest import FIRST_TOKEN, World
+from tests.api.running import run
 from tests.builders import make_batch, make_journal_event, make_progress
 
 BOSS = {"Authorization": f"Bearer {FIRST_TOKEN}"}
@@ -19,13 +18,6 @@ def plan(world: World, *, query: str = "", **fields: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
-
-
-def run(world: World, **fields: Any) -> str:
-    job_id = world.submit(**fields)
-    world.start(job_id, state=AttemptState.RUNNING, nodes="1")
-    world.advance(job_id, JobState.STARTING, JobState.RUNNING)
-    return job_id
 
 
 def test_a_job_would_start_now_on_an_empty_cluster(world: World) -> None:

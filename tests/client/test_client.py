@@ -121,6 +121,13 @@ def test_lists_are_read_page_by_page(client: Client, service: FakeService) -> No
     assert [job.id for job in client.jobs()] == [f"gpt-{number}" for number in range(8)]
 
 
+def test_projects_are_listed(client: Client, service: FakeService) -> None:
+    use = {"cluster": "local", "jobs": 1, "devices": 2, "queued": 0}
+    service.inventory["projects"] = [{"name": "default", "max_jobs": 2, "max_devices": None, "use": [use]}]
+    (project,) = client.projects()
+    assert (project.name, project.max_jobs, project.use[0].devices) == ("default", 2, 2)
+
+
 def test_wait_reports_each_change_until_the_job_ends(client: Client, service: FakeService) -> None:
     service.add(
         make_job(),

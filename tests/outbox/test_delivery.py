@@ -139,20 +139,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return answers
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "64:ff9b::7f00:1",
-        "::7f00:1",
-        "2002:7f00:1::",
-        "127.0.0.1",
-        "10.1.2.3",
-        "169.254.169.254",
-        "::1",
-        "fd00::1",
-        "::ffff:10.0.0.1",
-    ],
-)
+@pytest.mark.parametrize("address", ["127.0.0.1", "64:ff9b::7f00:1"])
 def test_a_name_with_a_private_address_is_not_connected_to(
     world: World, receiver: Receiver, resolver: list[str], address: str
 ) -> None:

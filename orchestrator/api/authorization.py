@@ -57,12 +57,12 @@ async def authorise(request: Request) -> None:
     request.state.caller = caller
 
 
-def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+def watch_access(request: Request, closing: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     """A check whether an open stream may continue. It ends when the service closes, and within LOOK_AGAIN_S after the
     caller lost access. A store that does not answer is no reason to end it."""
     looked_at = time.monotonic()
 
-    async def goes_on() -> bool:
+    async def may_continue() -> bool:
         nonlocal looked_at
         if closing():
             return False
@@ -79,7 +79,7 @@ def watched(request: Request, closing: Callable[[], bool]) -> Callable[[], Await
             return False
         return True
 
-    return goes_on
+    return may_continue
 
 
 async def identify(request: Request, services: Services) -> Principal | None:

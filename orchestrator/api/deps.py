@@ -54,7 +54,7 @@ class Identity:
     vault: Vault
     rate_limit: RateLimit  # by caller
     stream_limit: StreamLimit  # by caller
-    strangers: RateLimit  # by address, of requests with invalid tokens
+    guess_limit: RateLimit  # by address, of requests with invalid tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,18 +21,18 @@ def counting_guesses(request: Request, services: Services) -> Iterator[None]:
     try:
         yield
     except Unauthenticated:
-        services.identity.strangers.take(_peer(request))
+        services.identity.guess_limit.take(_peer(request))
         raise
 
 
 def count_guess(request: Request, services: Services) -> None:
     """Count a request as a guess, whatever its outcome. Raises HttpProblem 429."""
-    require_rate(services.identity.strangers.take(_peer(request)), _GUESSES)
+    require_rate(services.identity.guess_limit.take(_peer(request)), _GUESSES)
 
 
 def require_few_guesses(request: Request, services: Services) -> None:
     """Refuse an address with too many guesses before the store is asked. Raises HttpProblem 429."""
-    require_rate(services.identity.strangers.wait_s(_peer(request)), _GUESSES)
+    require_rate(services.identity.guess_limit.wait_s(_peer(request)), _GUESSES)
 
 
 def require_rate(wait_s: float, what: str) -> None:

@@ -23,7 +23,7 @@ _POLL_S = 0.25
 _HEARTBEAT_S = 15.0  # proxies close a connection that is silent for a minute
 _LONGEST_S = 600.0  # then the browser reconnects by itself and is authenticated again
 
-GoesOn = Callable[[], Awaitable[bool]]  # called again and again: whether the caller may still read the stream
+MayContinue = Callable[[], Awaitable[bool]]  # called again and again: whether the caller may still read the stream
 
 
 class Stream(StreamingResponse):
@@ -51,10 +51,12 @@ class Stream(StreamingResponse):
             self._stream_limit.leave(self._caller)
 
 
-async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:
-    """Lines of a log as they are written, until the job rests or is deleted, or `goes_on` returns False. Waits while
-    the store does not answer."""
-    while not listener.ended and await goes_on():
+async def stream_lines(listener: Listener, may_continue: MayContinue) -> AsyncIterator[bytes]:
+    """Lines of a log as they are written, until the job rests or is deleted, or `may_continue` returns False.
+
+    Waits while the store does not answer.
+    """
+    while not listener.ended and await may_continue():
         try:
             text = await listener.hear()
         except StoreUnavailable:
@@ -65,7 +67,9 @@ async def follow(listener: Listener, goes_on: GoesOn) -> AsyncIterator[bytes]:
             await asyncio.sleep(EVERY_S)
 
 
-async def tell(tail: Tail, event_id: int, wanted: Callable[[Happening], bool], goes_on: GoesOn) -> AsyncIterator[str]:
+async def stream_changes(
+    tail: Tail, event_id: int, wanted: Callable[[Happening], bool], may_continue: MayContinue
+) -> AsyncIterator[str]:
     """The changes after an event as they happen, with heartbeats. Waits while the store does not answer.
 
     The first block and the heartbeats have an `id` and no `data`. They are not events; their `id` says from where to
@@ -73,7 +77,7 @@ async def tell(tail: Tail, event_id: int, wanted: Callable[[Happening], bool], g
     """
     began = spoke = time.monotonic()
     yield f"retry: 2000\nid: {event_id}\n\n"
-    while time.monotonic() < began + _LONGEST_S and await goes_on():
+    while time.monotonic() < began + _LONGEST_S and await may_continue():
         try:
             found = tail.recall(event_id)
             events = await run_in_threadpool(tail.look, event_id) if found is None else found

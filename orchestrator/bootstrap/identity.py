@@ -12,7 +12,7 @@ from orchestrator.domain.job.worker_token import derive_worker_key
 from orchestrator.identity.gate import Gate, Proxy
 from orchestrator.identity.job_places import JobPlaces
 from orchestrator.identity.keys import keep_keys, parse_keys, read_keys
-from orchestrator.identity.rate_limit import STRANGERS_PER_S, RateLimit
+from orchestrator.identity.rate_limit import GUESSES_PER_S, RateLimit
 from orchestrator.identity.stream_limit import StreamLimit
 from orchestrator.identity.tokens import Tokens
 from orchestrator.identity.vault import Vault
@@ -49,7 +49,7 @@ def build_identity(
         rate_limit=RateLimit(
             settings.requests_per_s or (_OPEN_PER_S if is_open(settings) else _CALLER_PER_S), monotonic=monotonic
         ),
-        strangers=RateLimit(STRANGERS_PER_S, monotonic=monotonic),
+        guess_limit=RateLimit(GUESSES_PER_S, monotonic=monotonic),
     )
 
 

@@ -20,7 +20,7 @@ from orchestrator.wire.job_views import JobView
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 READ_PATIENCE_S, WRITE_PATIENCE_S = 3.0, 30.0
-_TELL_EVERY_S = 60.0  # while the service is away
+_WARN_EVERY_S = 60.0  # while the service is away
 JOB_FAILED = 1
 _OFFERED = 50  # to a shell that completes an id
 
@@ -52,17 +52,17 @@ def reading() -> Client:
 
 def writing() -> Client:
     """A client that waits for a restarting service and prints that it does."""
-    said_at = -_TELL_EVERY_S
+    warned_at = -_WARN_EVERY_S
 
-    def tell(failure: ServiceUnreachable) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= _TELL_EVERY_S:
-            said_at = time.monotonic()
+    def warn(failure: ServiceUnreachable) -> None:
+        nonlocal warned_at
+        if time.monotonic() - warned_at >= _WARN_EVERY_S:
+            warned_at = time.monotonic()
             echo(f"orchestrator: {failure}; trying again", err=True)
 
     settings = load_settings()
     ever_there = settings.url is not None or settings.root.exists()
-    return connect(settings, patience_s=WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S, on_retry=tell)
+    return connect(settings, patience_s=WRITE_PATIENCE_S if ever_there else READ_PATIENCE_S, on_retry=warn)
 
 
 def find_job(client: Client, text: str) -> JobView:

@@ -22,7 +22,7 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     """Cancel a job."""
     with writing() as client:
         job = client.cancel(find_job(client, job_id).id)
-    _tell(job, "is being cancelled" if job.cancelling else job.reason, as_json)
+    _print_result(job, "is being cancelled" if job.cancelling else job.reason, as_json)
 
 
 def delete(
@@ -52,14 +52,14 @@ def suspend(job_id: JobId, as_json: AsJson = False) -> None:
     """Take a snapshot and stop a job until it is resumed."""
     with writing() as client:
         job = client.suspend(find_job(client, job_id).id)
-    _tell(job, "is being suspended" if job.suspending else job.reason, as_json)
+    _print_result(job, "is being suspended" if job.suspending else job.reason, as_json)
 
 
 def resume(job_id: JobId, as_json: AsJson = False) -> None:
     """Resume a suspended job."""
     with writing() as client:
         job = client.resume(find_job(client, job_id).id)
-    _tell(job, "returns to the queue" if job.state is JobState.SUSPENDED else job.reason, as_json)
+    _print_result(job, "returns to the queue" if job.state is JobState.SUSPENDED else job.reason, as_json)
 
 
 def retry(
@@ -80,14 +80,14 @@ def retry(
     changed = read_patch(patch, changes or ())
     with writing() as client:
         job = client.retry(find_job(client, job_id).id, restore_from=restore_from, patch=changed)
-    _tell(job, f"another attempt is requested; watch it: orchestrator show {job.id} --follow", as_json)
+    _print_result(job, f"another attempt is requested; watch it: orchestrator show {job.id} --follow", as_json)
 
 
 def snapshot(job_id: JobId, as_json: AsJson = False) -> None:
     """Take a snapshot of a running job now."""
     with writing() as client:
         job = client.snapshot(find_job(client, job_id).id)
-    _tell(job, f"a snapshot is requested; list them: orchestrator snapshots {job.id}", as_json)
+    _print_result(job, f"a snapshot is requested; list them: orchestrator snapshots {job.id}", as_json)
 
 
 def chaos(
@@ -104,7 +104,7 @@ def chaos(
     """Inject a fault into a running job, to test its recovery."""
     with writing() as client:
         job = client.chaos(find_job(client, job_id).id, fault.value, rank=rank, node=node)
-    _tell(job, f"{fault.value} is requested; see its effect: orchestrator why {job.id}", as_json)
+    _print_result(job, f"{fault.value} is requested; see its effect: orchestrator why {job.id}", as_json)
 
 
 def scale(
@@ -115,7 +115,7 @@ def scale(
     """Change a job's number of nodes, or its range."""
     with writing() as client:
         job = client.scale(find_job(client, job_id).id, nodes)
-    _tell(job, _describe_size(job), as_json)
+    _print_result(job, _describe_size(job), as_json)
 
 
 def _describe_size(job: JobView) -> str:
@@ -127,7 +127,7 @@ def _describe_size(job: JobView) -> str:
     return f"its next attempt will have {size}"
 
 
-def _tell(job: JobView, sentence: str, as_json: bool) -> None:
+def _print_result(job: JobView, sentence: str, as_json: bool) -> None:
     if as_json:
         print_json(job)
     else:

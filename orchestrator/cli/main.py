@@ -84,14 +84,14 @@ def main() -> None:
     try:
         build_app(arguments or _words_to_complete())(arguments, prog_name="orchestrator")
     except OrchestratorError as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(UNREACHABLE if isinstance(error, Unavailable) else REFUSED)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # a bug
         if sys.flags.dev_mode:
             raise
-        _say(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
+        _print_lines(f"internal error: {type(error).__name__}: {error}", "this is a bug; PYTHONDEVMODE=1 shows where")
         sys.exit(REFUSED)
 
 
@@ -147,22 +147,24 @@ def _not_asked_for() -> None:
     raise AssertionError("a command that is run is in the arguments")
 
 
-def _complain(error: OrchestratorError) -> None:
+def _print_error(error: OrchestratorError) -> None:
     """The error, by field if it names fields, and the next step."""
     problem = getattr(error, "problem", None)  # of a client's RequestRefused, whose module must not be loaded here
     if problem is not None and problem.errors:
-        _say(problem.title, *(f"{field.pointer or '/'}: {field.detail}" for field in problem.errors))
+        _print_lines(problem.title, *(f"{field.pointer or '/'}: {field.detail}" for field in problem.errors))
     elif problem is not None:
-        _say(str(error), *_list_next_steps(problem.status, getattr(error, "job_id", None)))
+        _print_lines(str(error), *_list_next_steps(problem.status, getattr(error, "job_id", None)))
     elif isinstance(error, InvalidSpec):
-        _say("some fields are invalid", *(f"{field.pointer or '/'}: {field.message}" for field in error.problems))
+        _print_lines(
+            "some fields are invalid", *(f"{field.pointer or '/'}: {field.message}" for field in error.problems)
+        )
     elif isinstance(error, Unavailable):
-        _say(
+        _print_lines(
             str(error),
             "Start it with `orchestrator serve`, set ORCHESTRATOR_URL to its address, or: orchestrator login URL",
         )
     else:
-        _say(str(error))
+        _print_lines(str(error))
 
 
 def _list_next_steps(status: int, job_id: str | None) -> list[str]:
@@ -171,5 +173,5 @@ def _list_next_steps(status: int, job_id: str | None) -> list[str]:
     return [NEXT_STEPS[status]] if status in NEXT_STEPS else []
 
 
-def _say(message: str, *more: str) -> None:
+def _print_lines(message: str, *more: str) -> None:
     echo("\n  ".join((f"orchestrator: {message}", *more)), err=True)

@@ -46,14 +46,14 @@ def upgrade(
 ) -> None:
     """Upgrade the tables to this version. Stop the service first."""
     name = database.upgrade_database(_settings(config, root=root, database_url=database_url))
-    _tell({"database": name, "status": "upgraded"}, f"{name} is up to date", as_json)
+    _print_result({"database": name, "status": "upgraded"}, f"{name} is up to date", as_json)
 
 
 @db.command()
 def check(config: Config = None, root: Root = None, database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Check that the tables are of this version. Exits with 2 if not."""
     database.check_database(_settings(config, root=root, database_url=database_url))
-    _tell({"status": "current"}, "the database is of this version", as_json)
+    _print_result({"status": "current"}, "the database is of this version", as_json)
 
 
 @db.command()
@@ -66,7 +66,9 @@ def backup(
 ) -> None:
     """Write a consistent copy of the database to a file. The service may run."""
     how = database.back_up_database(_settings(config, root=root, database_url=database_url), file)
-    _tell({"file": str(file), "restore": how}, f"the database is copied to {file}; to restore it: {how}", as_json)
+    _print_result(
+        {"file": str(file), "restore": how}, f"the database is copied to {file}; to restore it: {how}", as_json
+    )
 
 
 @db.command()
@@ -80,14 +82,14 @@ def restore(
 ) -> None:
     """Restore the database from a copy. Stop the service first. Jobs may run."""
     name = database.restore_database(_settings(config, root=root, database_url=database_url), file, replace=replace)
-    _tell(
+    _print_result(
         {"database": name, "status": "restored"},
         f"{name} is restored from {file}; next: orchestrator db upgrade",
         as_json,
     )
 
 
-def _tell(document: dict[str, str], sentence: str, as_json: bool) -> None:
+def _print_result(document: dict[str, str], sentence: str, as_json: bool) -> None:
     echo(json.dumps(document) if as_json else sentence)
 
 

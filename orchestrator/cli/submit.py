@@ -45,10 +45,10 @@ def submit(
         raise Refused("--preflight and --idempotency-key cannot be combined, because a preflight may change the job")
     document = read_spec(file, changes or ())
     with writing() as client:
-        spec = clear(client, parse_spec(document), say=_tell) if preflight else document
+        spec = clear(client, parse_spec(document), say=_print_note) if preflight else document
         job = client.submit(spec, idempotency_key=idempotency_key)
         for warning in job.warnings:
-            _tell(f"warning: {warning}")
+            _print_note(f"warning: {warning}")
         if not as_json:
             echo(job.id)
         elif not (wait or follow):
@@ -57,7 +57,7 @@ def submit(
             attend(client, job, follow=follow, as_json=as_json)
 
 
-def _tell(sentence: str) -> None:
+def _print_note(sentence: str) -> None:
     """Print to standard error, because scripts read standard output."""
     echo(sentence, err=True)
 

@@ -31,7 +31,7 @@ FormBody = dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """A request for a page. `fragment`: only for the content of <main>. `known`: the tag of what the browser shows."""
 
     address: str
@@ -45,20 +45,20 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedPage:
     """A built page with its tag."""
 
     content: str
     tag: str
 
 
-async def _asked(
+async def _read_request(
     request: Request,
     caller: Caller,
     fragment: Annotated[str | None, Header(alias="X-Fragment")] = None,
     known: Annotated[str | None, Header(alias="If-None-Match")] = None,
-) -> Asked:
-    return Asked(f"{request.url.path}?{request.url.query}", fragment == "main", known, caller)
+) -> PageRequest:
+    return PageRequest(f"{request.url.path}?{request.url.query}", fragment == "main", known, caller)
 
 
 async def _read_form(request: Request) -> FormBody:
@@ -90,7 +90,7 @@ def _unescape(raw: bytes) -> str:
         raise HttpProblem("malformed", "the form is not UTF-8") from error
 
 
-Asking = Annotated[Asked, Depends(_asked)]
+CurrentRequest = Annotated[PageRequest, Depends(_read_request)]
 Posted = Annotated[FormBody, Depends(_read_form)]
 
 
@@ -100,33 +100,33 @@ def first_of(form: FormBody, name: str) -> str:
 
 
 def answer_page(
-    asked: Asked, template: str, *, status: int = 200, tag: str | None = None, **values: object
+    request: PageRequest, template: str, *, status: int = 200, tag: str | None = None, **values: object
 ) -> Response:
     """`tag` identifies the content of the page. Default: a hash of the page."""
-    content = render_page(template, fragment=asked.fragment, caller=asked.caller, **values)
-    return _tagged(asked, tag or tag_of(content), content, status)
+    content = render_page(template, fragment=request.fragment, caller=request.caller, **values)
+    return _tagged(request, tag or tag_of(content), content, status)
 
 
-def answer_unchanged(asked: Asked, tag: str) -> Response | None:
+def answer_unchanged(request: PageRequest, tag: str) -> Response | None:
     """304 if the browser shows this content already, or None."""
-    return Response(status_code=304, headers=_headers(tag)) if asked.polls and asked.known == _quoted(tag) else None
+    return Response(status_code=304, headers=_headers(tag)) if request.polls and request.known == _quoted(tag) else None
 
 
-async def answer_kept(
-    asked: Asked, recent: Recent[Kept], template: str, values: Callable[[], dict[str, object]]
+async def answer_cached(
+    request: PageRequest, recent: Recent[CachedPage], template: str, values: Callable[[], dict[str, object]]
 ) -> Response:
     """A page that many browsers poll. Polls of one address by one caller share a page built within the last second,
     which takes no thread."""
 
-    def build() -> Kept:
-        content = render_page(template, fragment=asked.fragment, caller=asked.caller, **values())
-        return Kept(content, tag_of(content))
+    def build() -> CachedPage:
+        content = render_page(template, fragment=request.fragment, caller=request.caller, **values())
+        return CachedPage(content, tag_of(content))
 
-    key = f"{asked.caller} {asked.address}"
-    kept = recent.recall(key) if asked.polls else None
+    key = f"{request.caller} {request.address}"
+    kept = recent.recall(key) if request.polls else None
     if kept is None:
-        kept = await run_in_threadpool(lambda: recent.get(key, build) if asked.polls else build())
-    return _tagged(asked, kept.tag, kept.content, 200)
+        kept = await run_in_threadpool(lambda: recent.get(key, build) if request.polls else build())
+    return _tagged(request, kept.tag, kept.content, 200)
 
 
 def tag_of(content: str) -> str:
@@ -134,8 +134,8 @@ def tag_of(content: str) -> str:
     return hashlib.sha256(_RELATIVE_TIMES.sub(r"\1", content).encode()).hexdigest()[:16]
 
 
-def _tagged(asked: Asked, tag: str, content: str, status: int) -> Response:
-    unchanged = answer_unchanged(asked, tag) if status == 200 else None
+def _tagged(request: PageRequest, tag: str, content: str, status: int) -> Response:
+    unchanged = answer_unchanged(request, tag) if status == 200 else None
     return unchanged or HTMLResponse(content, status, headers=_headers(tag))
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from orchestrator.api.authorization import Caller
 from orchestrator.commands.nodes import NodeRecords
-from orchestrator.dashboard.answers import Asking, Kept, answer_kept
+from orchestrator.dashboard.answers import CachedPage, CurrentRequest, answer_cached
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.ports.clock import Clock
@@ -23,21 +23,21 @@ HOLDINGS_SHOWN = 50
 class ClustersPage:
     inventory: Inventory
     records: NodeRecords
-    recent: Recent[Kept]
+    recent: Recent[CachedPage]
     clock: Clock
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/clusters", self.show, methods=["GET"])
         router.add_api_route("/nodes/{cluster}/{node}/clear", self.clear_node, methods=["POST"])
 
-    async def show(self, asked: Asking) -> Response:
-        return await answer_kept(asked, self.recent, "clusters.html", lambda: self._look(asked.caller))
+    async def show(self, request: CurrentRequest) -> Response:
+        return await answer_cached(request, self.recent, "clusters.html", lambda: self._read(request.caller))
 
     def clear_node(self, cluster: str, node: str, caller: Caller) -> Response:
         self.records.clear(cluster, node, by=caller)
         return RedirectResponse("/clusters#nodes", status_code=303)
 
-    def _look(self, caller: Principal) -> dict[str, object]:
+    def _read(self, caller: Principal) -> dict[str, object]:
         """What the caller may see. Jobs of other projects are left out of the queues."""
         survey = self.inventory.survey(queued=QUEUED_SHOWN)
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from orchestrator.dashboard.answers import Asking, answer_page
+from orchestrator.dashboard.answers import CurrentRequest, answer_page
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.accounting.breakdown import Grouping
@@ -48,7 +48,7 @@ class FleetPage:
 
     def show(
         self,
-        asked: Asking,
+        request: CurrentRequest,
         days: int = 7,
         project: Annotated[str, Query(max_length=63)] = "",
         by: Annotated[str, Query(max_length=20)] = Grouping.JOB.value,
@@ -56,16 +56,16 @@ class FleetPage:
         days, by = days if days in PERIODS else 7, by if by in OWNERS else Grouping.JOB.value
         losses, trouble = None, ""
         try:
-            key = f"{asked.caller} {days} {by} {project}"
-            losses = self.recent.get(key, lambda: self._look(asked.caller, days, Grouping(by), project.strip()))
+            key = f"{request.caller} {days} {by} {project}"
+            losses = self.recent.get(key, lambda: self._read(request.caller, days, Grouping(by), project.strip()))
         except Refused as error:
             trouble = str(error)
         chosen = {"days": days, "by": by, "project": project}
         return answer_page(
-            asked, "fleet.html", losses=losses, trouble=trouble, chosen=chosen, periods=PERIODS, owners=OWNERS
+            request, "fleet.html", losses=losses, trouble=trouble, chosen=chosen, periods=PERIODS, owners=OWNERS
         )
 
-    def _look(self, caller: Principal, days: int, by: Grouping, project: str) -> Losses:
+    def _read(self, caller: Principal, days: int, by: Grouping, project: str) -> Losses:
         """The losses of the jobs that the caller may see. Raises Refused if there are too many jobs."""
         until = self.clock.now()
         projects = visible(caller.projects(Role.VIEWER), project or None)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Response
 from markupsafe import Markup
 
 from orchestrator.commands.plans import Plans
-from orchestrator.dashboard.answers import Asked, Asking, answer_page, answer_unchanged, tag_of
+from orchestrator.dashboard.answers import CurrentRequest, PageRequest, answer_page, answer_unchanged, tag_of
 from orchestrator.dashboard.charts import MAX_POINTS, render_charts
 from orchestrator.dashboard.grid import build_grid
 from orchestrator.dashboard.ledger import build_ledger
@@ -84,14 +84,14 @@ class JobPage:
         router.add_api_route("/jobs/{job_id}/charts", self.charts, methods=["GET"])
         router.add_api_route("/jobs/{job_id}/launch", self.launch, methods=["GET"])
 
-    def show(self, job_id: str, asked: Asking, rank: Rank = None) -> Response:
+    def show(self, job_id: str, request: CurrentRequest, rank: Rank = None) -> Response:
         """With `rank`, the page also shows the stacks and the log of that worker."""
         now = self.clock.now()
         mark = self.queries.mark(job_id)  # before the data that it identifies is read
         look = None if rank is None else self._look_at(job_id, rank)
         seen = "" if look is None else tag_of(repr(look))  # a log grows without a change in the store
         tag = f"{mark.actions}{mark.reports}{seen}-{_bucket(job_id, mark, now)}"
-        return answer_unchanged(asked, tag) or self._build(job_id, mark, now, asked, tag, look)
+        return answer_unchanged(request, tag) or self._build(job_id, mark, now, request, tag, look)
 
     def charts(
         self,
@@ -104,31 +104,31 @@ class JobPage:
         snapshots = self.queries.snapshots(job_id, limit=SNAPSHOTS_MARKED, cursor=None).items
         return Response(render_charts(found, snapshots), media_type="application/json")
 
-    def launch(self, job_id: str, asked: Asking) -> Response:
+    def launch(self, job_id: str, request: CurrentRequest) -> Response:
         """The spec, the launch command and the native request."""
         job = self.queries.job(job_id)
         try:
             plan, trouble = self.plans.launch(job_id), ""
         except (InvalidSpec, LaunchRefused, NotFound) as error:
             plan, trouble = None, str(error)
-        return answer_page(asked, "launch.html", job=job, spec=render_spec(job), plan=plan, trouble=trouble)
+        return answer_page(request, "launch.html", job=job, spec=render_spec(job), plan=plan, trouble=trouble)
 
     def _build(
-        self, job_id: str, mark: ChangeMark, now: datetime, asked: Asked, tag: str, look: Look | None
+        self, job_id: str, mark: ChangeMark, now: datetime, request: PageRequest, tag: str, look: Look | None
     ) -> Response:
         job = self.queries.job(job_id)
 
         def build() -> Past:
             return self._render_past(job, now)
 
-        past = (self.pasts.get if asked.fragment else self.pasts.renew)(job.id, mark.actions, build)
+        past = (self.pasts.get if request.fragment else self.pasts.renew)(job.id, mark.actions, build)
         newest = self._newest(job)
         workers = self.queries.workers(job.id, limit=WORKERS_READ, cursor=None).items
         running = job.state in ("STARTING", "RUNNING")
         mine = [worker for worker in workers if worker.attempt == job.attempt]
         grid = build_grid(mine, now=now, step_s=newest.get("step_s"), live=running)
         return answer_page(
-            asked,
+            request,
             "job.html",
             tag=tag,
             now=now,
@@ -138,14 +138,14 @@ class JobPage:
             past=past,
             beginning=tell_beginning(job.spec, has_snapshot=any(each.state != "deleted" for each in past.snapshots)),
             faults=list(Fault),
-            strikes=asked.caller.may(Role.OPERATOR, job.project),
+            strikes=request.caller.may(Role.OPERATOR, job.project),
             grid=grid,
             in_table=grid.size <= WORKERS_IN_A_TABLE,
             worst_shown=WORST_SHOWN,
             look=look,
             looked_at=None if look is None else grid.find(look.rank),
             # The script of an open page updates the log itself.
-            log=[] if asked.fragment else self._tail(job.id, LogRequest(tail=LOG_LINES_SHOWN)),
+            log=[] if request.fragment else self._tail(job.id, LogRequest(tail=LOG_LINES_SHOWN)),
         )
 
     def _render_past(self, job: JobView, now: datetime) -> Past:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from orchestrator.dashboard.answers import Asking, Kept, answer_kept
+from orchestrator.dashboard.answers import CachedPage, CurrentRequest, answer_cached
 from orchestrator.dashboard.page_cache import Recent
 from orchestrator.dashboard.sparks import Sparks
 from orchestrator.domain.access.identity import Principal, Role
@@ -128,16 +128,16 @@ class ListPage:
     queries: Queries
     sparks: Sparks
     usage: Usage
-    recent: Recent[Kept]
+    recent: Recent[CachedPage]
     clock: Clock
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/", self.show, methods=["GET"])
 
-    async def show(self, asked: Asking, filters: Annotated[Filters, Depends(_filters)]) -> Response:
-        return await answer_kept(asked, self.recent, "jobs.html", lambda: self._look(filters, asked.caller))
+    async def show(self, request: CurrentRequest, filters: Annotated[Filters, Depends(_filters)]) -> Response:
+        return await answer_cached(request, self.recent, "jobs.html", lambda: self._read(filters, request.caller))
 
-    def _look(self, filters: Filters, caller: Principal) -> dict[str, object]:
+    def _read(self, filters: Filters, caller: Principal) -> dict[str, object]:
         counts = self.queries.count_by_state(caller.projects(Role.VIEWER))
         jobs, behind, trouble = self._page(filters, caller)
         return {

@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse
 
 from orchestrator.api.authorization import Caller, require_role
 from orchestrator.api.bodies import parse_secret
-from orchestrator.dashboard.answers import Asked, Asking, Posted, answer_page, first_of
+from orchestrator.dashboard.answers import CurrentRequest, PageRequest, Posted, answer_page, first_of
 from orchestrator.domain.access.identity import Role, Token
 from orchestrator.domain.errors import FieldProblem, Forbidden, InvalidSpec
 from orchestrator.domain.specs.validation import parse_model
@@ -49,51 +49,51 @@ class SettingsPages:
         router.add_api_route("/secrets/{project}/{name}/remove", self.remove_secret, methods=["POST"])
         router.add_api_route("/webhooks", self.show_webhooks, methods=["GET"])
 
-    def show_projects(self, asked: Asking) -> Response:
-        projects = [each for each in self.inventory.projects() if asked.caller.may(Role.VIEWER, each.name)]
-        return answer_page(asked, "projects.html", projects=projects)
+    def show_projects(self, request: CurrentRequest) -> Response:
+        projects = [each for each in self.inventory.projects() if request.caller.may(Role.VIEWER, each.name)]
+        return answer_page(request, "projects.html", projects=projects)
 
-    def show_tokens(self, asked: Asking) -> Response:
-        return self._tokens(asked)
+    def show_tokens(self, request: CurrentRequest) -> Response:
+        return self._tokens(request)
 
-    def create_token(self, form: Posted, asked: Asking) -> Response:
+    def create_token(self, form: Posted, request: CurrentRequest) -> Response:
         """The page with the new token, or with the errors of a refused request."""
         given = {name: first_of(form, name) for name in _NEW_TOKEN}
         try:
             wanted = self._read_token(given)
-            made = self.tokens.create(wanted.name, wanted.grants, by=asked.caller, expires_at=wanted.expires_at)
+            made = self.tokens.create(wanted.name, wanted.grants, by=request.caller, expires_at=wanted.expires_at)
         except InvalidSpec as error:
-            return self._tokens(asked, given=given, problems=error.problems)
+            return self._tokens(request, given=given, problems=error.problems)
         except Forbidden as error:
-            return self._tokens(asked, given=given, problems=[FieldProblem("/grants", str(error))])
-        return self._tokens(asked, made=made)
+            return self._tokens(request, given=given, problems=[FieldProblem("/grants", str(error))])
+        return self._tokens(request, made=made)
 
     def revoke_token(self, token_id: str, caller: Caller) -> Response:
         self.tokens.revoke(token_id, by=caller)
         return RedirectResponse("/tokens", status_code=303)
 
-    def show_secrets(self, asked: Asking) -> Response:
-        return self._secrets(asked)
+    def show_secrets(self, request: CurrentRequest) -> Response:
+        return self._secrets(request)
 
-    def store_secret(self, form: Posted, asked: Asking) -> Response:
+    def store_secret(self, form: Posted, request: CurrentRequest) -> Response:
         """A refused request shows the form again with its errors, without the value."""
         given = {"project": first_of(form, "project") or "default", "name": first_of(form, "name")}
         try:
             secret = parse_secret({**given, "value": form.get("value", [""])[0]})
-            require_role(asked.caller, Role.ADMIN, secret.project)
-            self.vault.put(secret.project, secret.name, secret.value.get_secret_value(), by=asked.caller)
+            require_role(request.caller, Role.ADMIN, secret.project)
+            self.vault.put(secret.project, secret.name, secret.value.get_secret_value(), by=request.caller)
         except InvalidSpec as error:
-            return self._secrets(asked, given=given, problems=error.problems)
+            return self._secrets(request, given=given, problems=error.problems)
         except Forbidden as error:
-            return self._secrets(asked, given=given, problems=[FieldProblem("/project", str(error))])
+            return self._secrets(request, given=given, problems=[FieldProblem("/project", str(error))])
         return RedirectResponse(f"/secrets#{quote(secret.project)}-{quote(secret.name)}", status_code=303)
 
     def remove_secret(self, project: str, name: str, caller: Caller) -> Response:
         self.vault.remove(project, name, by=caller)
         return RedirectResponse("/secrets", status_code=303)
 
-    def show_webhooks(self, asked: Asking) -> Response:
-        return answer_page(asked, "webhooks.html", webhooks=self.list_webhooks())
+    def show_webhooks(self, request: CurrentRequest) -> Response:
+        return answer_page(request, "webhooks.html", webhooks=self.list_webhooks())
 
     def _read_token(self, given: Mapping[str, str]) -> TokenRequest:
         """Raises InvalidSpec."""
@@ -106,18 +106,18 @@ class SettingsPages:
 
     def _tokens(
         self,
-        asked: Asked,
+        request: PageRequest,
         *,
         given: Mapping[str, str] = _NEW_TOKEN,
         problems: Sequence[FieldProblem] = (),
         made: tuple[Token, str] | None = None,
     ) -> Response:
         return answer_page(
-            asked,
+            request,
             "tokens.html",
             status=422 if problems else 200,
             now=self.clock.now(),
-            tokens=self.tokens.listed(asked.caller),
+            tokens=self.tokens.listed(request.caller),
             lifetimes=LIFETIMES,
             roles=list(Role),
             given=given,
@@ -126,17 +126,17 @@ class SettingsPages:
         )
 
     def _secrets(
-        self, asked: Asked, *, given: Mapping[str, str] = _NEW_SECRET, problems: Sequence[FieldProblem] = ()
+        self, request: PageRequest, *, given: Mapping[str, str] = _NEW_SECRET, problems: Sequence[FieldProblem] = ()
     ) -> Response:
-        stored = self.vault.listed(asked.caller.projects(Role.SUBMITTER))
+        stored = self.vault.listed(request.caller.projects(Role.SUBMITTER))
         return answer_page(
-            asked,
+            request,
             "secrets.html",
             status=422 if problems else 200,
             now=self.clock.now(),
             secrets=stored,
-            keeps={each.project: asked.caller.may(Role.ADMIN, each.project) for each in stored},
-            stores=asked.caller.may_somewhere(Role.ADMIN),
+            keeps={each.project: request.caller.may(Role.ADMIN, each.project) for each in stored},
+            stores=request.caller.may_somewhere(Role.ADMIN),
             given=given,
             problems=problems,
         )

@@ -16,7 +16,7 @@ from orchestrator.api.documents import parse_yaml
 from orchestrator.api.errors import HttpProblem
 from orchestrator.commands.job_commands import Commands
 from orchestrator.commands.plans import Plans
-from orchestrator.dashboard.answers import Asked, Asking, FormBody, Posted, answer_page, first_of
+from orchestrator.dashboard.answers import CurrentRequest, FormBody, PageRequest, Posted, answer_page, first_of
 from orchestrator.dashboard.form import FIELDS, FIRST, KINDS, merge_fields, render_yaml, show_fields
 from orchestrator.dashboard.job_page import render_spec
 from orchestrator.dashboard.pages import render_page
@@ -42,11 +42,11 @@ class SubmitPage:
         router.add_api_route("/submit/draft", self.draft, methods=["POST"])
 
     def show(
-        self, asked: Asking, source: Annotated[str | None, Query(alias="from", max_length=128)] = None
+        self, request: CurrentRequest, source: Annotated[str | None, Query(alias="from", max_length=128)] = None
     ) -> Response:
         """`from` is the id of a job to clone."""
-        text = FIRST if source is None else self._spec_of(source, asked.caller)
-        return self._page(asked, text, source=source or "")
+        text = FIRST if source is None else self._spec_of(source, request.caller)
+        return self._page(request, text, source=source or "")
 
     def draft(self, form: Posted, caller: Caller) -> Response:
         """The YAML with the changes of the form, or the form with those of the YAML, and the plan. Stores nothing."""
@@ -62,34 +62,36 @@ class SubmitPage:
             text = render_yaml(document)
         return JSONResponse({"yaml": text, "fields": show_fields(document), "plan": self._plan(document, caller)})
 
-    def submit(self, asked: Asking, form: Posted) -> Response:
+    def submit(self, request: CurrentRequest, form: Posted) -> Response:
         """Submit the job and redirect to its page, or show this page with the errors of the spec."""
         text = form.get("yaml", [""])[0]
         if not text.strip():
             return self._page(
-                asked, text, problems=[FieldProblem("", "the YAML is empty; fill in the form or write YAML")]
+                request, text, problems=[FieldProblem("", "the YAML is empty; fill in the form or write YAML")]
             )
         try:
             spec = parse_spec(parse_yaml(text))
-            require_role(asked.caller, Role.SUBMITTER, spec.project)
-            job, _ = self.commands.acting(asked.caller).submit(spec, first_of(form, "key") or None)
+            require_role(request.caller, Role.SUBMITTER, spec.project)
+            job, _ = self.commands.acting(request.caller).submit(spec, first_of(form, "key") or None)
         except InvalidSpec as error:
-            return self._page(asked, text, problems=error.problems)
+            return self._page(request, text, problems=error.problems)
         except HttpProblem as error:
-            return self._page(asked, text, problems=[FieldProblem("", error.detail)])
+            return self._page(request, text, problems=[FieldProblem("", error.detail)])
         except Forbidden as error:
-            return self._page(asked, text, problems=[FieldProblem("/project", str(error))])
+            return self._page(request, text, problems=[FieldProblem("/project", str(error))])
         except Conflict as error:
-            return self._page(asked, text, problems=[FieldProblem("", str(error))])
+            return self._page(request, text, problems=[FieldProblem("", str(error))])
         return RedirectResponse(f"/jobs/{quote(job.id, safe='')}", status_code=303)
 
-    def _page(self, asked: Asked, text: str, *, source: str = "", problems: Sequence[FieldProblem] = ()) -> Response:
+    def _page(
+        self, request: PageRequest, text: str, *, source: str = "", problems: Sequence[FieldProblem] = ()
+    ) -> Response:
         try:
             document = parse_yaml(text)
         except HttpProblem:
             document = {}
         return answer_page(
-            asked,
+            request,
             "submit.html",
             status=422 if problems else 200,
             text=text,
@@ -98,7 +100,7 @@ class SubmitPage:
             kinds=KINDS,
             clusters=self.inventory.names(),
             key=secrets.token_urlsafe(16),
-            plan=self._troubled(problems) if problems else self._plan(document, asked.caller),
+            plan=self._troubled(problems) if problems else self._plan(document, request.caller),
         )
 
     def _spec_of(self, job_id: str, caller: Principal) -> str:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Response
 
 from orchestrator.api.deps import Services
 from orchestrator.dashboard.actions import add_actions
-from orchestrator.dashboard.answers import Kept
+from orchestrator.dashboard.answers import CachedPage
 from orchestrator.dashboard.clusters_page import ClustersPage
 from orchestrator.dashboard.fleet_page import FleetPage
 from orchestrator.dashboard.job_page import JobPage
@@ -30,7 +30,7 @@ from orchestrator.ports.clock import Clock
 def add_pages(services: Services, clock: Clock, router: APIRouter) -> None:
     """Add the routes of the pages. With the header `X-Fragment: main` the answer is only the content of <main>."""
     queries, commands, plans, places = services.queries, services.commands, services.plans, services.identity.places
-    recent: Recent[Kept] = Recent()
+    recent: Recent[CachedPage] = Recent()
     ListPage(queries, Sparks(queries), services.usage, recent, clock).add_to(router)
     SubmitPage(queries, services.inventory, commands, plans, places).add_to(router)
     ClustersPage(services.inventory, services.nodes, recent, clock).add_to(router)

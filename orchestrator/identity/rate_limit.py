@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 BURST_S = 10.0  # a full bucket allows the requests of so many seconds at once
 MOST = 10_000  # cached callers; above it all start again with full buckets
-STRANGERS_PER_S = 20.0  # requests from one address with an invalid token
+GUESSES_PER_S = 20.0  # requests from one address with an invalid token
 
 
 class RateLimit:

@@ -71,7 +71,7 @@ class Outbox:
         self._ends: dict[str, tuple[Endpoint, threading.Event]] = {}  # of each running thread for a webhook of `made`
         self._threads = [self._courier_thread(endpoint, self._closing) for endpoint in endpoints]
         if made is not None:
-            self._threads.append(threading.Thread(target=self._tend, name="webhooks-made", daemon=True))
+            self._threads.append(threading.Thread(target=self._watch_created, name="webhooks-made", daemon=True))
         if self._threads:
             self._threads.append(threading.Thread(target=self._sweep, name="webhooks-sweep", daemon=True))
 
@@ -96,15 +96,15 @@ class Outbox:
             if not _attempt(courier.carry, f"webhook {courier.name}"):
                 end.wait(self._poll_s)
 
-    def _tend(self) -> None:
+    def _watch_created(self) -> None:
         """Start threads for new webhooks, and stop those of webhooks that were removed or changed."""
         while not self._closing.is_set():
-            _attempt(self._look, "search for webhooks")
+            _attempt(self._update_threads, "search for webhooks")
             self._closing.wait(self._look_every_s)
         for _, end in self._ends.values():
             end.set()
 
-    def _look(self) -> int:
+    def _update_threads(self) -> int:
         found = {} if self._made is None else {endpoint.webhook.name: endpoint for endpoint in self._made()}
         for name, (endpoint, end) in list(self._ends.items()):
             if found.get(name) != endpoint:

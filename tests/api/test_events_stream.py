@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api import stream
-from orchestrator.api.stream import tell
+from orchestrator.api.stream import stream_changes
 from orchestrator.domain.errors import StoreUnavailable
 from orchestrator.queries.tail import Tail
 from orchestrator.store.records import Happening
@@ -97,10 +97,10 @@ def follow(tail: Tail, begin: int, parts: int, wanted: Callable[[Happening], boo
     async def collect() -> list[str]:
         found: list[str] = []
 
-        async def goes_on() -> bool:
+        async def may_continue() -> bool:
             return len(found) < parts
 
-        told = tell(tail, begin, wanted, goes_on)
+        told = stream_changes(tail, begin, wanted, may_continue)
         while (part := await anext(told, None)) is not None:
             found.append(part)
         return found
@@ -172,10 +172,10 @@ def test_a_stream_survives_an_outage_of_the_store() -> None:
     async def collect() -> list[str]:
         found: list[str] = []
 
-        async def goes_on() -> bool:
+        async def may_continue() -> bool:
             return len(found) < 2
 
-        async for part in tell(tail, 1, lambda _: True, goes_on):
+        async for part in stream_changes(tail, 1, lambda _: True, may_continue):
             found.append(part)
             asyncio.get_running_loop().call_later(0.3, setattr, reader, "broken", False)
         return found

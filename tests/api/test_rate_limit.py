@@ -32,7 +32,7 @@ def hand() -> Hand:
 @pytest.fixture
 def paced(closed: World, hand: Hand) -> Iterator[Client]:
     """Allows each caller ten requests at once, and each address ten invalid tokens; then one per second."""
-    meters = {"rate_limit": RateLimit(1, monotonic=hand), "strangers": RateLimit(1, monotonic=hand)}
+    meters = {"rate_limit": RateLimit(1, monotonic=hand), "guess_limit": RateLimit(1, monotonic=hand)}
     identity = replace(closed.services.identity, **meters)  # type: ignore[arg-type]
     signing = partial(add_sign_in, tokens=closed.services.identity.tokens)
     client = Client(create_app(replace(closed.services, identity=identity), add_pages=signing))

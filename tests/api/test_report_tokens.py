@@ -138,7 +138,7 @@ def test_the_agent_of_an_ended_attempt_is_told_to_stop_and_its_report_is_not_rea
 @pytest.mark.parametrize("attempt", ["unknown-1/1", "nonsense", None], ids=str)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", JUNK], ids=["empty", "torn", "a list", "much"])
 def test_every_refused_report_counts_as_a_guess(reporting: Reporting, attempt: str | None, body: bytes) -> None:
-    identity = replace(reporting.world.services.identity, strangers=RateLimit(1, monotonic=lambda: 0.0))
+    identity = replace(reporting.world.services.identity, guess_limit=RateLimit(1, monotonic=lambda: 0.0))
     app = create_app(replace(reporting.world.services, identity=identity))
     client = Client(app)
     headers = {"Authorization": f"Bearer {FALSE}", "Content-Type": "application/json"}
@@ -151,7 +151,7 @@ def test_every_refused_report_counts_as_a_guess(reporting: Reporting, attempt: s
 def test_invalid_tokens_take_no_memory_in_the_rate_limit_of_callers(reporting: Reporting) -> None:
     """Otherwise the text of each invalid token would stay in memory."""
     rate_limit = RateLimit(1, monotonic=lambda: 0.0)
-    identity = replace(reporting.world.services.identity, rate_limit=rate_limit, strangers=RateLimit(1e6))
+    identity = replace(reporting.world.services.identity, rate_limit=rate_limit, guess_limit=RateLimit(1e6))
     client = Client(create_app(replace(reporting.world.services, identity=identity)))
     for number in range(5):
         client.post("/api/v1/reports", content=b"{}", headers={"Authorization": f"Bearer {number}{'x' * 60_000}"})

@@ -14,7 +14,7 @@ from fastapi.routing import iter_route_contexts
 
 from orchestrator.api import authorization
 from orchestrator.api.app import create_app
-from orchestrator.api.authorization import watched
+from orchestrator.api.authorization import watch_access
 from orchestrator.api.stream import Stream
 from orchestrator.domain.access.identity import LOCAL
 from orchestrator.domain.errors import StoreUnavailable
@@ -105,9 +105,9 @@ def a_request(world: World, job_id: str, headers: dict[str, str]) -> Request:
     return Request({**scope, "path_params": {"job_id": job_id}, "query_string": b"", "client": ("127.0.0.1", 1)})
 
 
-def asked(goes_on: Callable[[], Awaitable[bool]]) -> bool:
+def asked(may_continue: Callable[[], Awaitable[bool]]) -> bool:
     async def ask_once() -> bool:
-        return await goes_on()
+        return await may_continue()
 
     return asyncio.run(ask_once())
 
@@ -116,16 +116,16 @@ def test_a_stream_ends_when_its_callers_token_is_revoked(closed: World, monkeypa
     monkeypatch.setattr(authorization, "LOOK_AGAIN_S", 0.0)
     alice = closed.give("*=operator")
     job_id = closed.client.post("/api/v1/jobs", json=closed.spec(), headers=alice).json()["id"]
-    goes_on = watched(a_request(closed, job_id, alice), lambda: False)
-    assert asked(goes_on)
+    may_continue = watch_access(a_request(closed, job_id, alice), lambda: False)
+    assert asked(may_continue)
     (token,) = closed.services.identity.tokens.listed(LOCAL)
     closed.services.identity.tokens.revoke(token.id, by=LOCAL)
-    assert not asked(goes_on)
+    assert not asked(may_continue)
 
 
 def test_the_caller_of_a_stream_is_checked_once_a_minute(closed: World) -> None:
-    goes_on = watched(a_request(closed, "no-job", {}), lambda: False)
-    assert asked(goes_on)
+    may_continue = watch_access(a_request(closed, "no-job", {}), lambda: False)
+    assert asked(may_continue)
 
 
 def test_a_store_that_does_not_answer_ends_no_stream(closed: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,5 +136,5 @@ def test_a_store_that_does_not_answer_ends_no_stream(closed: World, monkeypatch:
 
     monkeypatch.setattr(authorization, "authorise", away)
     request = a_request(closed, "no-job", {})
-    assert asked(watched(request, lambda: False))
-    assert not asked(watched(request, lambda: True)), "a closing service ends its streams"
+    assert asked(watch_access(request, lambda: False))
+    assert not asked(watch_access(request, lambda: True)), "a closing service ends its streams"

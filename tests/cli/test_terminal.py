@@ -67,7 +67,7 @@ def told(*arguments: str) -> tuple[str, str]:
         try:
             main.build_app(arguments)(list(arguments), prog_name="orchestrator")
         except OrchestratorError as error:
-            main._complain(error)
+            main._print_error(error)
     return out.getvalue(), err.getvalue()
 
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.authorization import Caller, watched
+from orchestrator.api.authorization import Caller, watch_access
 from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
-from orchestrator.api.stream import Stream, tell
+from orchestrator.api.stream import Stream, stream_changes
 from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.store.records import Happening
 from orchestrator.wire.job_views import JobChange
@@ -75,5 +75,5 @@ async def _stream(
     wanted: Callable[[Happening], bool],
 ) -> Response:
     begin = int(last_event_id) if last_event_id is not None else await run_in_threadpool(services.tail.newest)
-    lines = tell(services.tail, begin, wanted, watched(request, services.closing))
-    return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)
+    changes = stream_changes(services.tail, begin, wanted, watch_access(request, services.closing))
+    return Stream(changes, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)

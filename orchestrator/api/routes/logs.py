@@ -9,11 +9,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
-from orchestrator.api.authorization import Caller, watched
+from orchestrator.api.authorization import Caller, watch_access
 from orchestrator.api.deps import Services, Wired, refuse_unknown_query
 from orchestrator.api.openapi import problems
-from orchestrator.api.stream import Stream
-from orchestrator.api.stream import follow as follow_lines
+from orchestrator.api.stream import Stream, stream_lines
 from orchestrator.logs.reader import MAX_TAIL, LogRequest
 from orchestrator.wire.moments import Moment
 
@@ -48,7 +47,7 @@ async def read_logs(
     """The last lines of a job's logs, oldest first. With `follow`, also new ones until the job ends or is suspended."""
     if follow:
         await run_in_threadpool(services.queries.job, job_id)  # an unknown job gets 404, not an empty stream
-        lines = follow_lines(services.feeds.listen(job_id, wanted), watched(request, services.closing))
+        lines = stream_lines(services.feeds.listen(job_id, wanted), watch_access(request, services.closing))
         return Stream(lines, media_type=MEDIA_TYPE, caller=caller.name, stream_limit=services.identity.stream_limit)
     text = await to_thread.run_sync(_read, services, job_id, wanted, limiter=services.log_readers)
     return PlainTextResponse(text, media_type=MEDIA_TYPE)

@@ -185,7 +185,7 @@ def _raise_for(verdict: Verdict, request: Request, rule: Rule | None) -> None:
     if verdict is Verdict.HIDDEN:
         raise NotFound(_absent(request))
     if rule is None or rule.role is None:
-        raise Forbidden("nobody may do this")
+        raise Forbidden("no role allows this")
     raise Forbidden(f"this needs the role {rule.role}; an admin grants roles with `orchestrator token create`")
 
 

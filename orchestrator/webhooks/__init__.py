@@ -1,1 +1,1 @@
-"""Who is told of events by HTTP, and the sending of it."""
+"""Webhooks, and the delivery of their messages."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.commands.job_commands import Commands
-from orchestrator.domain.access.identity import Principal, Role
 from orchestrator.domain.job.attempt import AttemptState
 from orchestrator.domain.job.job import JobState
 from tests.api.conftest import World
@@ -101,37 +98,11 @@ def test_a_renewed_token_of_the_same_name_repeats_the_same_request(closed: World
     assert first.json()["id"] == again.json()["id"]
 
 
-def test_one_key_of_one_caller_in_two_projects_makes_two_jobs(closed: World) -> None:
-    alice = closed.give("default=submitter", "vision=submitter")
-    first, second = submit_as(alice, closed), submit_as(alice, closed, project="vision")
-    assert (first.status_code, second.status_code) == (201, 201)
-    assert first.json()["id"] != second.json()["id"]
-
-
 @pytest.mark.parametrize("key", ["", "x" * 256, " k", "k\x7f"])
 def test_an_invalid_idempotency_key_is_refused(world: World, key: str) -> None:
     answer = world.client.post("/api/v1/jobs", json=world.spec(), headers={"Idempotency-Key": key})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/header/idempotency-key"
-
-
-def test_calls_with_one_key_at_one_time_make_one_job(world: World) -> None:
-    commands: Commands = world.services.commands
-    spec = world.job(world.submit()).spec
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: commands.submit(spec, "k2"), range(16)))
-    assert len({job.id for job, _ in answers}) == 1
-    assert sum(created for _, created in answers) == 1
-
-
-def test_calls_of_two_callers_with_one_key_at_one_time_make_two_jobs(world: World) -> None:
-    spec = world.job(world.submit()).spec
-    grants = {"default": Role.SUBMITTER}
-    callers = [world.services.commands.acting(Principal(name=name, grants=grants)) for name in ("alice", "bob")]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: callers[number % 2].submit(spec, "k2"), range(16)))
-    assert sorted(job.owner or "" for job, created in answers if created) == ["alice", "bob"]
-    assert len({(job.owner, job.id) for job, _ in answers}) == 2
 
 
 def test_a_plan_shows_the_launch_and_stores_nothing(world: World) -> None:

@@ -3,6 +3,7 @@
 import weakref
 
 import pytest
+import torch
 
 from tests.trainer.alone import train_alone
 from trainer import train
@@ -11,6 +12,7 @@ from trainer.model import initial
 
 @pytest.mark.parametrize("own_init", [False, True], ids=["on meta", "on the CPU"])
 def test_training_keeps_no_initial_values(tmp_path, monkeypatch, own_init):
+    torch.optim.AdamW([torch.zeros(1)])  # a process's first optimizer imports modules that keep their callers' frames
     drafts, alive = [], []
     make, loop = initial.Draft, train._Loop.train
 
